@@ -1,0 +1,36 @@
+# make bench    set up an environment, then measure (the GPU, or without one the CPU)
+# make test     set up an environment, then run the tests; nothing is timed
+# ARGS goes to pytest:  make bench ARGS="--ffn-tokens 1,4096 -k persistent"
+
+PYTHON ?= python3
+VENV ?= .venv
+ENV := $(VENV)/.installed
+OLD := .triton-3.6
+
+.PHONY: bench test test-triton-3.6 lint
+
+bench: $(ENV)
+	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
+
+test: $(ENV)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+# The kernels again, with the oldest Triton that is supported laid over the same environment. Its interpreter needs an
+# older NumPy than its wheel asks for.
+test-triton-3.6: $(ENV) $(OLD)/.installed
+	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest tests/kernels $(ARGS)
+
+lint: $(ENV)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+$(ENV): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+$(OLD)/.installed: $(ENV)
+	rm -rf $(OLD)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(OLD) \
+		triton==3.6.0 "numpy<2.4"
+	touch $@

@@ -1,0 +1,5 @@
+"""`python3 -m roofline`: the command, where nothing is installed."""
+
+from roofline.cli import main
+
+raise SystemExit(main())

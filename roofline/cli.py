@@ -1,0 +1,82 @@
+"""The `roofline` command. Imports only what the command at hand needs: none needs torch, `balance` needs no package."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from roofline.theory import chips
+from roofline.theory.bounds import balance
+
+
+class _Parser(argparse.ArgumentParser):
+    """One clear line for bad input, exit code 2."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line `arguments`; returns the exit code (0 done, 2 bad input)."""
+    parser = _Parser(prog="roofline", description="What kernel benchmark numbers mean.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
+    command.add_argument("--flops", type=_positive, metavar="FLOP/s", help="e.g. 275e12")
+    command.add_argument("--bandwidth", type=_positive, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
+    command.add_argument("--chip", help="take both from a datasheet (bf16; memory and links), e.g. 'H100 SXM'")
+    command.set_defaults(run=_balance)
+
+    command = commands.add_parser("report", help="redraw the tables and plots of a run folder from its saved data")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")
+    command.set_defaults(run=_report)
+
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"roofline {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _balance(options) -> int:
+    if options.chip:
+        if options.flops or options.bandwidth:
+            raise ValueError("give either --chip, or --flops and --bandwidth")
+        chip = chips.find(options.chip)
+        print(f"{chip.name}: {chip.source}")
+        if chip.memory_bandwidth_bytes_per_s:
+            _explain(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, " (device memory)")
+        if chip.received_bytes_per_s:
+            _explain(chip.flops["bf16"], chip.received_bytes_per_s, " (all links, one direction)", wire=True)
+        return 0
+    if not options.flops or not options.bandwidth:
+        raise ValueError("give --flops and --bandwidth, as in: roofline balance --flops 275e12 --bandwidth 100e9")
+    _explain(options.flops, options.bandwidth, wire=True)
+    return 0
+
+
+def _explain(flops: float, bandwidth: float, where: str = "", *, wire: bool = False) -> None:
+    ridge = balance(flops, bandwidth)
+    print(f"balance: {ridge:.6g} FLOP/byte = {flops:g} FLOP/s / {bandwidth:g} bytes/s{where}")
+    print(f"  work below {ridge:.6g} FLOP per byte waits for its bytes, work above it for its FLOP")
+    if wire:
+        # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
+        print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
+
+
+def _report(options) -> int:
+    from roofline.report.write import write
+
+    for path in write(options.folder):
+        print(path)
+    return 0

@@ -1,0 +1,38 @@
+"""A line-up: the contenders of one shape, checked and ready to be timed side by side."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from roofline.measure.clocks import Call
+
+TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
+"""Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
+
+
+@dataclass
+class Lineup:
+    """What `prepare(case, names)` returns: what may be timed, and what may not, each with its reason."""
+
+    vendor: str
+    """Name of the yardstick. It is measured beside every selection."""
+    ready: dict[str, Call] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    relative_error: dict[str, float] = field(default_factory=dict)
+    unable: dict[str, str] = field(default_factory=dict)
+    """Contenders that cannot run this case here: skipped."""
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Contenders whose result is wrong, or that crashed: their case fails and gets no number."""
+    cache: str = ""
+    """The state of the cache that every sample starts from, in words."""
+
+
+Prepare = Callable[[object, list[str]], Lineup]
+
+
+def verdict(name: str, error: float, dtype: str) -> str | None:
+    """Why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is."""
+    if error <= TOLERANCE[dtype]:
+        return None
+    if error != error:
+        return f"{name}: the output holds NaN: an element was left unwritten, or an input was read out of bounds"
+    return f"{name}: relative error {error:.2e} is above {TOLERANCE[dtype]:.0e}, the limit for {dtype}"

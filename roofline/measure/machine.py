@@ -1,0 +1,107 @@
+"""What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
+
+import os
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+from roofline.theory.chips import of_device
+
+PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
+
+
+def unusable_gpu() -> str | None:
+    """Why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
+    import torch
+
+    driver = gpu_driver()
+    if driver is None or torch.cuda.is_available():
+        return None
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
+    way_out = (
+        "install a CUDA build of torch (see pytorch.org for the one that fits this driver)"
+        if not torch.version.cuda
+        else "update the driver or install a torch built for an older CUDA, and check CUDA_VISIBLE_DEVICES"
+    )
+    return (
+        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({build}) cannot use it: "
+        f"{way_out}; or measure the CPU with --ffn-device cpu"
+    )
+
+
+def gpu_driver() -> str | None:
+    """The NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion()) if pynvml.nvmlDeviceGetCount() else None
+    except Exception:  # no package, no library, no device: NVML has a type for each
+        proc = Path("/proc/driver/nvidia/version")
+        if not proc.exists() or not list(Path("/dev").glob("nvidia[0-9]*")):
+            return None
+        return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
+
+
+def describe(device: str) -> dict:
+    """Chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
+    import torch
+
+    info = {
+        "device": device,
+        "source": "gpu" if device == "cuda" else "cpu",
+        "os": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        chip = of_device(properties.name)
+        datasheet = asdict(chip) if chip else None
+        if datasheet:
+            datasheet.pop("device_names")
+        return info | {
+            "chip": properties.name,
+            "datasheet": datasheet,
+            "sms": properties.multi_processor_count,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "cache_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+            "driver": gpu_driver(),
+            "cuda": torch.version.cuda,
+        }
+    return info | {
+        "chip": _cpu_name(),
+        "datasheet": None,
+        "threads": torch.get_num_threads(),
+        "cache_bytes": _last_level_cache_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _last_level_cache_bytes() -> int:
+    """Size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    sizes = [
+        int(text[:-1]) * units[text[-1]]
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+        if (text := path.read_text().strip()) and text[-1] in units
+    ]
+    return max(sizes, default=32 * 2**20)

@@ -1,0 +1,305 @@
+"""The pytest plugin: plain pytest checks every case once, small; `--benchmark-only` measures, saves and reports.
+
+pytest-benchmark has no hook for durations that a device measured. So a shape is measured first, all contenders in
+turns (`session.Session`), and each test then replays its own samples through a timer of ours. Three ways in which that
+fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
+marker that shadows the timer (merged at collection, checked when saving), and an interpreted kernel that gets timed
+(the interpreter is only ever switched on when nothing is timed; the kernels' `prepare` refuses the rest).
+"""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from roofline import options as ffn_options
+from roofline.report import tables
+from roofline.report.records import derive_all
+from roofline.report.write import write
+
+
+class ReplayTimer:
+    """A timer whose readings are 0, s0, 0, s1, ...: round i of the benchmark lasts exactly samples[i] seconds."""
+
+    def __init__(self):
+        self.__name__ = "replay"
+        self._readings = iter(())
+
+    def load(self, name: str, samples: list[float]) -> None:
+        self.__name__ = name
+        self._readings = itertools.chain.from_iterable((0.0, sample) for sample in samples)
+
+    def __call__(self) -> float:
+        return next(self._readings)
+
+
+class State:
+    """What the hooks of one pytest session share."""
+
+    def __init__(self, options: ffn_options.Options, folder: Path | None):
+        self.options = options
+        self.folder = folder
+        self.replay = ReplayTimer()
+        self.selected: dict[str, list[str]] = {}
+        self.session = None  # of roofline.session, once the first benchmark begins
+        self.interrupted = False
+        self.report_error: str | None = None
+
+
+STATE = pytest.StashKey[State]()
+CASE = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser):
+    ffn_options.add(parser)
+
+
+def pytest_configure(config):
+    # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
+    timed = config.option.benchmark_only
+    if not timed:
+        config.option.benchmark_disable = True
+    device = _device(config.option.ffn_device, timed)
+    try:
+        options = ffn_options.resolve(config.getoption, device=device, timed=timed, root=config.rootpath)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    folder = None
+    if timed and not config.option.collectonly:
+        from roofline.session import folder_name
+
+        folder = options.results / folder_name(device)
+        config.option.benchmark_json = config.option.benchmark_json or folder / "benchmark.json"
+        config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
+    config.stash[STATE] = State(options, folder)
+
+
+def _device(wanted: str, timed: bool) -> str:
+    """`cuda` or `cpu`. A GPU that torch cannot use is an error, unless the CPU was asked for.
+
+    Switches the interpreter on where Triton kernels can only be checked, never where anything is timed. That comes
+    before torch is imported, since torch may import Triton, whose own helpers are decorated at import.
+    """
+    from roofline.measure.machine import gpu_driver, unusable_gpu
+
+    interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
+    if timed and interpreting:
+        raise pytest.UsageError("TRITON_INTERPRET is set: interpreted kernels are never timed; unset it to benchmark")
+    if wanted == "cpu" or interpreting or (wanted == "auto" and gpu_driver() is None):
+        if not timed:
+            os.environ["TRITON_INTERPRET"] = "1"
+        return "cpu"
+    import torch
+
+    if problem := unusable_gpu():
+        raise pytest.UsageError(problem)
+    if not torch.cuda.is_available():
+        raise pytest.UsageError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    return "cuda"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
+
+    Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one.
+    """
+    if config.stash[STATE].options.timed:
+        others = [item for item in items if "benchmark" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+    for item in items:
+        if "ffn_benchmark" in getattr(item, "fixturenames", ()):
+            own = item.get_closest_marker("benchmark")
+            merged = {**(own.kwargs if own else {}), "timer": config.stash[STATE].replay}
+            item.add_marker(pytest.mark.benchmark(**merged), append=False)
+
+
+def pytest_collection_finish(session):
+    """Which contenders of each shape were selected (by -k, by node id): those take turns, beside the vendor."""
+    selected = session.config.stash[STATE].selected
+    for item in session.items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if {"shape", "contender"} <= parameters.keys():
+            selected.setdefault(parameters["shape"], []).append(parameters["contender"])
+            item.stash[CASE] = f"{parameters['shape']}-{parameters['contender']}"
+
+
+@pytest.fixture(scope="session")
+def ffn_clock(request):
+    """The clock that times the contenders. Tests of the harness put a fake one in its place."""
+    from roofline.measure import clocks
+
+    return clocks.for_device(request.config.stash[STATE].options.device)
+
+
+@pytest.fixture(scope="session")
+def ffn_session(request, ffn_clock, ffn_probes):
+    """The run: its folder is made, and its ceilings measured, before the first shape and after the last."""
+    from roofline.measure import telemetry
+    from roofline.session import Session
+
+    state = request.config.stash[STATE]
+    try:
+        session = Session(
+            state.options,
+            state.folder,
+            ffn_clock,
+            telemetry.for_device(state.options.device),
+            ffn_probes,
+            request.config.rootpath,
+        )
+    except OSError as error:
+        pytest.exit(
+            f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results", 4
+        )
+    state.session = session
+    session.measure_ceilings("start")
+    yield session
+    if not state.interrupted:
+        session.measure_ceilings("end")
+        session.close()
+
+
+@pytest.fixture
+def ffn_benchmark(request, benchmark):
+    """`ffn_benchmark(case, contender, prepare)`: one row of the benchmark; in plain pytest, its correctness test.
+
+    `case` has `id`, `op`, `model`, `layer`, `tp`, `m`, `n`, `k`, `dtype` and `work`; `prepare(case, names)` returns a
+    `roofline.measure.lineup.Lineup`. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
+    """
+    state = request.config.stash[STATE]
+
+    def run(case, contender: str, prepare) -> None:
+        if state.options.timed:
+            session = request.getfixturevalue("ffn_session")
+            lineup = session.lineup(case, state.selected[case.id], prepare)
+        else:
+            session, lineup = None, prepare(case, [contender])
+        case_id = f"{case.id}-{contender}"
+        record = session and session.record(case.id, contender)
+        reason = lineup.unable.get(contender) or lineup.wrong.get(contender)
+        if session and not record and not reason:
+            reason = f"{contender}: the host was late for every sample; close other programs or raise --ffn-max-seconds"
+        if reason:
+            unable = contender in lineup.unable
+            if session:
+                session.not_measured(case_id, "skipped" if unable else "failed", reason)
+            pytest.skip(reason) if unable else pytest.fail(reason, pytrace=False)
+        if not session:
+            benchmark.pedantic(lambda: None)
+            return
+        samples = list(session.run.shapes[case.id]["times_s"][contender].values())
+        state.replay.load(session.clock.timer, samples)
+        benchmark.extra_info.update(record)
+        benchmark.pedantic(lambda: None, rounds=len(samples))
+
+    return run
+
+
+def pytest_report_teststatus(report, config):
+    """A benchmark's progress is its own line, below, in place of a dot."""
+    if config.stash[STATE].options.timed and report.when == "call" and report.passed:
+        return "passed", "", ""
+    return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call" and CASE in item.stash:
+        report.ffn_case = item.stash[CASE]
+        if not report.passed:  # else pytest-benchmark warns that its fixture was not used
+            item.funcargs["benchmark"].skipped = True
+    return report
+
+
+class LiveLines:
+    """One line per case while the run goes on. Also notes an interruption, after which no ceiling is measured."""
+
+    def __init__(self, config, reporter):
+        self._state, self._reporter = config.stash[STATE], reporter
+        reporter.showfspath = False
+
+    def pytest_runtest_logreport(self, report):
+        case = getattr(report, "ffn_case", None)
+        if not case or not report.passed or self._state.session is None:
+            return
+        shape, _, contender = case.rpartition("-")
+        record = self._state.session.record(shape, contender)
+        if record:
+            self._reporter.write_line(
+                f"{case:<48} {tables.time_text(record['time_s']):>8}  {tables.rate_text(record['tflops']):>6} TFLOP/s  "
+                f"{tables.percent_text(record['of_roof']):>5} of roof  {tables.ratio_text({'case': case} | record)}"
+            )
+
+    def pytest_keyboard_interrupt(self):
+        self._state.interrupted = True
+
+
+def pytest_sessionstart(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and session.config.stash[STATE].options.timed and not session.config.option.collectonly:
+        session.config.pluginmanager.register(LiveLines(session.config, reporter), "ffn-live-lines")
+
+
+def pytest_benchmark_update_machine_info(config, machine_info):
+    """Chip, ceilings and versions in; the host's name out."""
+    machine_info.pop("node", None)
+    session = config.stash[STATE].session
+    if session:
+        machine_info.update(session.run.head["machine"], ceilings=session.run.ceilings)
+
+
+def pytest_benchmark_update_json(config, output_json):
+    """Fields by the final ceilings, and what was not measured. Runs once for each file saved, with the same outcome."""
+    state = config.stash[STATE]
+    if state.session is None:
+        return
+    for entry in output_json["benchmarks"]:
+        parameters = entry["params"] or {}
+        record = state.session.record(parameters.get("shape"), parameters.get("contender"))
+        if record is None:
+            continue
+        if entry["options"]["timer"] != state.session.clock.timer:
+            raise pytest.UsageError(
+                f"{entry['name']} was timed by {entry['options']['timer']}, not by {state.session.clock.timer}: "
+                "a benchmark marker shadows the replay timer; remove its timer="
+            )
+        entry["extra_info"] = record
+    output_json["not_measured"] = state.session.run.not_measured
+
+
+def pytest_sessionfinish(session):
+    """Draw the report. A report that fails costs no data: the reason and the way to redraw it are printed."""
+    state = session.config.stash[STATE]
+    if state.session is None:
+        return
+    try:
+        write(state.folder)
+    except Exception as error:  # whatever it was, the journal and the JSON are safe
+        state.report_error = f"the report could not be drawn ({type(error).__name__}: {error})"
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    state = config.stash[STATE]
+    if state.session is None:
+        return
+    run, line = state.session.run, terminalreporter.write_line
+    terminalreporter.section(run.head["title"])
+    records = derive_all(run)
+    if records:
+        for text in tables.terminal(records):
+            line(text)
+        line("")
+    for text in [*tables.summary(records), *tables.ceilings(run), *run.head["notes"]]:
+        line(text)
+    for entry in run.not_measured:
+        line(f"not measured: {entry['case']}: {entry['reason']}")
+    if state.report_error:
+        line(f"{state.report_error}; try again with: python3 -m roofline report {state.folder}", red=True)
+    line(f"saved in {_shown(state.folder)}: benchmark.json, samples.jsonl, report.md, memory_roofline.svg and .png")
+
+
+def _shown(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

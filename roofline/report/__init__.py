@@ -1,0 +1,1 @@
+"""Reports from saved data alone: the journal, derived fields, tables and plots. Needs no torch and no GPU."""

@@ -1,0 +1,161 @@
+"""Plots of a run, from saved records alone."""
+
+import math
+from pathlib import Path
+
+from roofline.report.journal import Run
+from roofline.report.records import roof_of
+from roofline.report.tables import rate_text
+from roofline.theory.bounds import balance
+
+ISOLINES = (0.5, 0.75, 0.9)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DARK, GREY = "#222222", "#777777"
+
+
+def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
+    """TFLOP/s over FLOP per byte of device memory, a panel per dtype; writes memory_roofline.svg and .png."""
+    import matplotlib
+    import seaborn
+    from matplotlib.figure import Figure
+
+    seaborn.set_theme(style="ticks", context="notebook", rc={"svg.fonttype": "none", "svg.hashsalt": "roofline"})
+    dtypes = list(dict.fromkeys(record["dtype"] for record in records))
+    if not dtypes:
+        return []
+    contenders = list(dict.fromkeys(record["contender"] for record in records))
+    colours = dict(zip(contenders, seaborn.color_palette("colorblind", len(contenders)), strict=True))
+    figure = Figure(figsize=(9.5, 6.4 * len(dtypes)), layout="constrained")
+    for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
+        own = [record for record in records if record["dtype"] == dtype]
+        _limits(axes, own, run, dtype)
+        _roofs(axes, run, dtype)
+        _points(axes, own, contenders, colours)
+        _tokens(axes, own)
+        axes.set_title(f"{run.head['title']}, {dtype}", loc="left", fontsize=13)
+        axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
+        axes.set_ylabel("TFLOP/s")
+        axes.legend(loc="lower right", frameon=True, fontsize=10, title="contender (95 % interval)", title_fontsize=9)
+        seaborn.despine(ax=axes)
+    figure.supxlabel(run.head["footer"], fontsize=8, color=GREY, x=0.01, ha="left")
+    paths = [folder / f"memory_roofline.{ending}" for ending in ("svg", "png")]
+    for path in paths:
+        # Without the date, the same data gives the same file.
+        stamp = {"Date": None} if path.suffix == ".svg" else {"Software": f"matplotlib {matplotlib.__version__}"}
+        figure.savefig(path, dpi=150, metadata=stamp)
+    return paths
+
+
+def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
+    """The chip's FLOP/s in `dtype` and bytes/s, where its datasheet has them."""
+    datasheet = run.head["machine"]["datasheet"] or {}
+    return datasheet.get("flops", {}).get(dtype), datasheet.get("memory_bandwidth_bytes_per_s")
+
+
+def _limits(axes, records: list[dict], run: Run, dtype: str) -> None:
+    xs = [record["device_intensity"] for record in records]
+    ys = [record["tflops"] for record in records]
+    roof = roof_of(run.ceilings, dtype)
+    for flops, bandwidth in (_datasheet(run, dtype), (roof and roof.flops, roof and roof.read_bytes_per_s)):
+        if flops and bandwidth:
+            xs.append(2 * balance(flops, bandwidth))
+            ys.append(flops / 1e12)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(min(xs) / 1.6, max(xs) * 1.7)
+    axes.set_ylim(min(ys) / 1.8, max(ys) * 2.2)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _roofs(axes, run: Run, dtype: str) -> None:
+    roof = roof_of(run.ceilings, dtype)
+    sheet_flops, sheet_bytes = _datasheet(run, dtype)
+    if sheet_flops and sheet_bytes:
+        _roof_line(axes, sheet_flops, sheet_bytes, "datasheet", color=GREY, linestyle="--", linewidth=1.3, above=True)
+    if roof:
+        for share in ISOLINES:
+            x, y = _corner(axes, share * roof.flops, share * roof.read_bytes_per_s)
+            axes.plot(x, y, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
+            axes.annotate(
+                f"{100 * share:.0f} %", (axes.get_xlim()[1], y[-1]), (-2, 0), textcoords="offset points",
+                fontsize=8, color=GREY, ha="right", va="center", bbox={"facecolor": "white", "pad": 0.5, "lw": 0},
+            )  # fmt: skip
+        _roof_line(axes, roof.flops, roof.read_bytes_per_s, "measured", color=DARK, linestyle="-", linewidth=2)
+        ridge = balance(roof.flops, roof.read_bytes_per_s)
+        axes.plot([ridge], [roof.flops / 1e12], marker="o", color=DARK, markersize=5, zorder=3)
+        axes.annotate(
+            f"ridge {ridge:.3g} FLOP/byte", (ridge, roof.flops / 1e12), (0, -14), textcoords="offset points",
+            fontsize=9, color=DARK, ha="left", va="top",
+        )  # fmt: skip
+
+
+def _corner(axes, flops: float, bytes_per_s: float) -> tuple[list[float], list[float]]:
+    """The bent line of a roof across the axes, in their units (FLOP/byte, TFLOP/s)."""
+    left, right = axes.get_xlim()
+    ridge = flops / bytes_per_s
+    xs = [left, ridge, right] if left < ridge < right else [left, right]
+    return xs, [min(flops, x * bytes_per_s) / 1e12 for x in xs]
+
+
+def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool = False, **style) -> None:
+    """One roof with its two values written along it. Labels of the datasheet's roof sit higher up the slope."""
+    axes.plot(*_corner(axes, flops, bytes_per_s), zorder=2, **style)
+    left, right = axes.get_xlim()
+    bottom = axes.get_ylim()[0] * 1e12
+    axes.annotate(
+        f"{name}: {rate_text(flops / 1e12)} TFLOP/s", (right, flops / 1e12), (-4, 4), textcoords="offset points",
+        color=style["color"], fontsize=9.5, ha="right", va="bottom",
+    )  # fmt: skip
+    start = max(left, bottom / bytes_per_s)
+    x = start * (flops / bytes_per_s / start) ** (0.55 if above else 0.12)
+    y = x * bytes_per_s / 1e12
+    text = f"{bytes_per_s / 1e12:.3g} TB/s" if bytes_per_s >= 1e12 else f"{bytes_per_s / 1e9:.3g} GB/s"
+    # The slope is y = x * bandwidth in these units: the text turns with it, whatever the size of the figure.
+    axes.text(
+        x, y * 1.08, f"{name}: {text}", color=style["color"], fontsize=9.5, va="bottom",
+        rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True, rotation_mode="anchor",
+    )  # fmt: skip
+
+
+def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> None:
+    """Points by contender; they share an intensity at each shape, so neighbours step a little to the side."""
+    for index, name in enumerate(contenders):
+        own = [record for record in records if record["contender"] == name]
+        shift = 1.035 ** (index - (len(contenders) - 1) / 2)
+        xs = [record["device_intensity"] * shift for record in own]
+        ys = [record["tflops"] for record in own]
+        errors = [
+            [r["tflops"] - r["tflops_low"] for r in own],
+            [r["tflops_high"] - r["tflops"] for r in own],
+        ]
+        axes.errorbar(
+            xs, ys, yerr=errors, linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
+            color=colours[name], markeredgecolor=DARK, markeredgewidth=0.6, ecolor=DARK, elinewidth=0.9, capsize=2,
+            label=name, zorder=4,
+        )  # fmt: skip
+        hot = [(x, y) for x, y, record in zip(xs, ys, own, strict=True) if record.get("throttled")]
+        if hot:
+            axes.plot(
+                *zip(*hot, strict=True), linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
+                markeredgewidth=0.8, label=f"throttled ({name})", zorder=3,
+            )  # fmt: skip
+
+
+def _tokens(axes, records: list[dict]) -> None:
+    """Tokens along the lower edge: one label per m at the mean intensity of its shapes, left out where they'd touch."""
+    groups: dict[int, list[float]] = {}
+    for record in records:
+        groups.setdefault(record["m"], []).append(math.log(record["device_intensity"]))
+    left, right = (math.log(x) for x in axes.get_xlim())
+    last = -math.inf
+    for m, logs in sorted(groups.items()):
+        middle = sum(logs) / len(logs)
+        if (middle - last) / (right - left) < 0.06:
+            continue
+        last = middle
+        lowest = min(r["tflops_low"] for r in records if r["m"] == m)
+        axes.annotate(
+            f"M={m}", (math.exp(middle), lowest), (0, -12), textcoords="offset points", fontsize=8.5, color=DARK,
+            ha="center", va="top", bbox={"facecolor": "white", "alpha": 0.8, "pad": 0.5, "lw": 0}, zorder=5,
+        )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Derived fields: rates, shares of the roof and ratios, written by one function from what the journal holds."""
+
+from dataclasses import dataclass
+
+from roofline.report.journal import Run
+from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
+from roofline.theory.bounds import attainable_flops, bound
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The measured ceilings of one run, for one dtype: the best that any measurement of them reached."""
+
+    flops: float
+    flops_high: float
+    read_bytes_per_s: float
+    read_high: float
+
+    def at(self, intensity: float) -> float:
+        """Attainable FLOP/s at `intensity`."""
+        return attainable_flops(intensity, self.flops, self.read_bytes_per_s)
+
+    def high_at(self, intensity: float) -> float:
+        """Upper bound of `at`, from the ceilings' intervals."""
+        return attainable_flops(intensity, self.flops_high, self.read_high)
+
+
+def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
+    """The roof that `ceilings` (lines of the journal) make for `dtype`; None where one of them is missing."""
+
+    def best(kind: str, wanted: str | None) -> dict | None:
+        found = [c for c in ceilings if c["ceiling"] == kind and c["dtype"] == wanted]
+        return max(found, key=lambda c: c["value"], default=None)
+
+    matmul, read = best("matmul", dtype), best("read", None)
+    if not matmul or not read:
+        return None
+    return Roof(matmul["value"], matmul["high"], read["value"], read["high"])
+
+
+def derive(run: Run, shape: dict, contender: str) -> dict:
+    """One flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots.
+
+    Times in seconds, `tflops` in 1e12 FLOP/s (FLOP over the median time), `ratio_to_vendor` above 1 where the contender
+    is faster (vendor's time over its time, median over paired rounds). Without ceilings the roof's fields are None.
+    """
+    times = shape["times_s"][contender]
+    samples = list(times.values())
+    time = median_interval(samples)
+    roof = roof_of(run.ceilings, shape["dtype"])
+    intensity = shape["flop"] / shape["device_bytes"]
+    vendor_times = shape["times_s"].get(shape["vendor"], {})
+    ratio = paired_ratio(vendor_times, times) or Interval(*[None] * 3)
+    flops = {key: shape["flop"] / getattr(time, key) for key in ("median", "low", "high")}
+    own = shape["contenders"][contender]
+    record = {
+        "op": shape["op"],
+        "contender": contender,
+        **{key: shape[key] for key in ("model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes")},
+        "device_intensity": intensity,
+        "time_s": time.median,
+        "time_low_s": time.low,
+        "time_high_s": time.high,
+        "rounds": len(samples),
+        "lag1_correlation": lag1_correlation(samples),
+        "tflops": flops["median"] / 1e12,
+        "tflops_low": flops["high"] / 1e12,
+        "tflops_high": flops["low"] / 1e12,
+        "roof_tflops": roof and roof.at(intensity) / 1e12,
+        "of_roof": roof and flops["median"] / roof.at(intensity),
+        "above_roof": roof and flops["high"] > roof.high_at(intensity),
+        "bound": roof and bound(intensity, roof.flops, roof.read_bytes_per_s),
+        "vendor": shape["vendor"],
+        "vendor_time_s": median_interval(list(vendor_times.values())).median if vendor_times else None,
+        "ratio_to_vendor": ratio.median,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "relative_error": own["relative_error"],
+        "config": own["config"],
+        "late": own["late"],
+        "cache": shape["cache"],
+        "stopped_by": shape["stopped_by"],
+        **shape["telemetry"],
+        "source": run.head["machine"]["source"],
+        "method_version": run.head["method_version"],
+    }
+    return record
+
+
+def derive_all(run: Run) -> list[dict]:
+    """A record for every case that was measured and asked for, with its `case` id, in the order of the run."""
+    return [{"case": f"{shape['shape']}-{name}"} | derive(run, shape, name) for shape, name in run.cases()]

@@ -1,0 +1,123 @@
+"""Tables of a run: for the terminal and, as Markdown, for report.md. One list of columns serves both."""
+
+from roofline.report.journal import Run
+from roofline.stats import geometric_mean
+
+TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+def time_text(seconds: float) -> str:
+    """`seconds` to three digits with a unit, e.g. `1.23 ms`."""
+    scale, unit = next((pair for pair in TIMES if seconds >= pair[0]), TIMES[-1])
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def rate_text(tflops: float) -> str:
+    """TFLOP/s to three significant digits, without exponents."""
+    return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:#.3g}".rstrip(".")
+
+
+def percent_text(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def ratio_text(record: dict) -> str:
+    """Ratio to the vendor with its interval; the vendor itself is the yardstick."""
+    if record["contender"] == record["vendor"]:
+        return "1 (yardstick)"
+    if record["ratio_to_vendor"] is None:
+        return "-"
+    return f"{record['ratio_to_vendor']:.3f} [{record['ratio_low']:.3f}, {record['ratio_high']:.3f}]"
+
+
+def notes_text(record: dict) -> str:
+    """What a reader must know before trusting the row."""
+    notes = []
+    if record.get("throttled"):
+        notes.append(f"throttled: {record['throttle_reasons']}")
+    if record["above_roof"]:
+        notes.append("above the measured roof")
+    if record["stopped_by"] == "time" and record["rounds"] < 30:
+        notes.append(f"{record['rounds']} rounds only")
+    return "; ".join(notes)
+
+
+COLUMNS = (
+    ("shape", lambda r: r["case"].removesuffix("-" + r["contender"])),
+    ("contender", lambda r: r["contender"]),
+    ("time", lambda r: time_text(r["time_s"])),
+    ("TFLOP/s", lambda r: rate_text(r["tflops"])),
+    ("of roof", lambda r: percent_text(r["of_roof"])),
+    ("ratio to vendor [95 %]", ratio_text),
+    ("FLOP/byte", lambda r: f"{r['device_intensity']:.3g}"),
+    ("bound", lambda r: r["bound"] or "-"),
+    ("notes", notes_text),
+)
+LEFT = {"shape", "contender", "bound", "notes"}
+
+
+def rows(records: list[dict]) -> tuple[list[str], list[list[str]]]:
+    """(headers, cells), all text; a column of notes that nobody filled is left out."""
+    columns = [(name, text) for name, text in COLUMNS if name != "notes" or any(map(notes_text, records))]
+    return [name for name, _ in columns], [[text(record) for _, text in columns] for record in records]
+
+
+def terminal(records: list[dict]) -> list[str]:
+    """Aligned lines, a blank one between shapes."""
+    header, cells = rows(records)
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = []
+    for previous, row in zip([header, *cells], cells, strict=False):
+        if lines and row[0] != previous[0]:
+            lines.append("")
+        lines.append(_aligned(header, row, widths))
+    return [_aligned(header, header, widths), *lines]
+
+
+def _aligned(header: list[str], row: list[str], widths: list[int]) -> str:
+    cells = (
+        cell.ljust(width) if name in LEFT else cell.rjust(width)
+        for name, cell, width in zip(header, row, widths, strict=True)
+    )
+    return "  ".join(cells).rstrip()
+
+
+def markdown(records: list[dict]) -> str:
+    """The same table in Markdown."""
+    header, cells = rows(records)
+    rule = [":--" if name in LEFT else "--:" for name in header]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *cells))
+
+
+def summary(records: list[dict]) -> list[str]:
+    """A line per contender: geometric mean of its ratio to the vendor, over all tokens and over 1024 and more."""
+    lines = []
+    for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
+        own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
+        large = [r["ratio_to_vendor"] for r in own if r["m"] >= 1024]
+        if own:
+            text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
+            text += f" in the geometric mean over {len(own)} shapes"
+            lines.append(text + (f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if large else ""))
+    return lines
+
+
+def ceilings(run: Run) -> list[str]:
+    """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
+    datasheet = run.head["machine"]["datasheet"] or {}
+    lines = []
+    for kind, dtype in dict.fromkeys((c["ceiling"], c["dtype"]) for c in run.ceilings):
+        own = [c for c in run.ceilings if (c["ceiling"], c["dtype"]) == (kind, dtype)]
+        best = max(own, key=lambda c: c["value"])
+        drift = ""
+        ends = {c["when"]: c["value"] for c in own}
+        if {"start", "end"} <= ends.keys():
+            drift = f", {100 * (ends['end'] / ends['start'] - 1):+.1f} % from start to end"
+        if kind == "matmul":
+            value, sheet = f"{rate_text(best['value'] / 1e12)} TFLOP/s {dtype}", datasheet.get("flops", {}).get(dtype)
+            sheet = sheet and f"{rate_text(sheet / 1e12)} TFLOP/s"
+        else:
+            value, sheet = f"{best['value'] / 1e9:.3g} GB/s", datasheet.get("memory_bandwidth_bytes_per_s")
+            sheet = sheet and f"{sheet / 1e9:.4g} GB/s"
+        lines.append(f"{kind}: {value} measured ({best['probe']}{drift}); datasheet: {sheet or 'none'}")
+    return lines

@@ -1,0 +1,1 @@
+"""The ground floor: models, work, chips and bounds. Standard library only; everything else may import it."""

@@ -1,0 +1,12 @@
+"""The FFN matmuls of a transformer, every contender on every shape: out[m, n] = x[m, k] @ w[n, k].T.
+
+    up     D -> F, column-parallel: n = F / tp, k = D
+    down   F -> D, row-parallel:    n = D,      k = F / tp
+
+`pytest --benchmark-only` times them, contenders of a shape in turns; plain `pytest` checks each once, small.
+Which model, layers, tokens, tp, dtypes and contenders: the --ffn-* options.
+"""
+
+
+def test_matmul(ffn_benchmark, case, contender, prepare):
+    ffn_benchmark(case, contender, prepare)

@@ -1,0 +1,54 @@
+"""The `roofline` command: quick, and one line for bad input."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from roofline.cli import main
+
+
+def test_balance_of_the_exercise_in_half_a_second():
+    quickest = float("inf")
+    for _ in range(3):  # the machine may be busy; the program is not slower for that
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "roofline", "balance", "--flops", "275e12", "--bandwidth", "100e9"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        quickest = min(quickest, time.perf_counter() - start)
+    assert "balance: 2750 FLOP/byte" in done.stdout
+    assert "waits for its bytes" in done.stdout
+    assert quickest < 0.5
+
+
+def test_balance_of_a_chip(capsys):
+    assert main(["balance", "--chip", "h100 sxm"]) == 0
+    out = capsys.readouterr().out
+    assert "2198.67" in out
+    assert "whitepaper" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["balance"], "give --flops and --bandwidth"),
+        (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
+        (["balance", "--flops", "fast", "--bandwidth", "1"], "'fast' is not a number above 0"),
+        (["balance", "--flops", "1", "--bandwidth", "-1"], "'-1' is not a number above 0"),
+        (["balance", "--chip", "h20"], "did you mean 'H200'"),
+        (["balance", "--chip", "H200", "--flops", "1"], "either --chip"),
+        (["balances"], "invalid choice"),
+        ([], "required: command"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, said, capsys):
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

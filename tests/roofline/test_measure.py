@@ -1,0 +1,199 @@
+"""Clocks, turns, ceilings and telemetry on fakes: what must be dropped is dropped, what must stop stops."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from roofline.measure import ceilings, clocks, machine
+from roofline.measure.lineup import verdict
+from roofline.measure.rounds import Plan, take_turns
+
+
+class FakeClock:
+    """Calls return their seconds, or None for a late host; time passes by what they took."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self.calls = 0
+
+    def now(self):
+        return self.seconds
+
+    def turn(self, calls):
+        times = [call() for call in calls]
+        self.calls += len(times)
+        self.seconds += sum(time or 0 for time in times)
+        return times
+
+
+QUIET = Plan(max_seconds=1e9, warmup_s=0.0)
+
+
+def test_stops_once_the_medians_are_known():
+    turns = take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, FakeClock(), QUIET, seed=0)
+    assert turns.stopped_by == "width"
+    assert len(turns.order) == QUIET.min_rounds
+
+
+def test_noise_keeps_it_going_to_the_most_rounds():
+    rng = np.random.default_rng(0)
+    turns = take_turns({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0)
+    assert turns.stopped_by == "rounds"
+    assert len(turns.times_s["a"]) == QUIET.max_rounds
+
+
+def test_time_cap_stops_it_and_one_round_is_always_run():
+    turns = take_turns({"a": lambda: 1.0}, FakeClock(), Plan(max_seconds=5, warmup_s=0), seed=0)
+    assert turns.stopped_by == "time"
+    assert len(turns.order) == 5
+    turns = take_turns({"a": lambda: 100.0}, FakeClock(), Plan(max_seconds=5, warmup_s=0), seed=0)
+    assert turns.times_s == {"a": {0: 100.0}}
+
+
+def test_warm_up_lasts_its_time_and_leaves_no_sample():
+    clock = FakeClock()
+    turns = take_turns({"a": lambda: 0.01}, clock, Plan(max_seconds=1e9, warmup_s=0.2), seed=0)
+    assert clock.calls - len(turns.times_s["a"]) in (20, 21)
+
+
+def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
+    entrants = {name: lambda: 1.0 for name in "abc"}
+    one, two, other = (take_turns(entrants, FakeClock(), QUIET, seed=seed).order for seed in (1, 1, 2))
+    assert one == two != other
+    assert {tuple(order) for order in one} == {tuple(order) for order in one if sorted(order) == list("abc")}
+    assert len({tuple(order) for order in one}) == 6
+
+
+def test_late_samples_are_dropped_and_counted():
+    readings = iter([1.0, *[None, 1.0] * 200])
+    turns = take_turns({"a": lambda: next(readings)}, FakeClock(), QUIET, seed=0)
+    assert turns.late["a"] == 15
+    assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
+
+
+class FakeCuda:
+    """Stands in for torch.cuda: an event has `happened` if the host took longer than the pre-roll spins."""
+
+    def __init__(self, launch_s):
+        self.launch_s, self.device_free_at, self.host = launch_s, 0.0, 0.0
+
+    def _sleep(self, cycles):
+        self.device_free_at = max(self.device_free_at, self.host) + cycles / 1.98e9
+
+    def Event(self, enable_timing):  # noqa: N802
+        cuda = self
+
+        class Event:
+            def record(self):
+                self.at = max(cuda.device_free_at, cuda.host)
+
+            def query(self):
+                return self.at <= cuda.host
+
+            def elapsed_time(self, stop):
+                return (stop.at - self.at) * 1e3
+
+        return Event()
+
+    def synchronize(self):
+        self.host = max(self.host, self.device_free_at)
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    def install(launch_s):
+        cuda = FakeCuda(launch_s)
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+
+        def kernel():
+            cuda.host += cuda.launch_s
+            cuda.device_free_at = max(cuda.device_free_at, cuda.host) + 50e-6
+
+        return cuda, kernel
+
+    return install
+
+
+def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
+    _, kernel = fake_cuda(launch_s=40e-6)
+    clock = clocks.CudaClock(preroll_s=100e-6)
+    assert clock.turn([kernel] * 5) == pytest.approx([50e-6] * 5)
+    assert clock.preroll_s == 100e-6
+
+
+def test_cuda_clock_drops_samples_of_a_late_host_and_doubles_the_preroll(fake_cuda):
+    _, kernel = fake_cuda(launch_s=350e-6)
+    clock = clocks.CudaClock(preroll_s=100e-6)
+    assert clock.turn([kernel]) == [None]
+    assert clock.preroll_s == 200e-6
+    assert clock.turn([kernel]) == [None]
+    assert clock.turn([kernel]) == pytest.approx([50e-6])
+    assert clock.preroll_s == 400e-6
+
+
+def test_cpu_clock_times_each_call_without_collecting_garbage():
+    import gc
+    import time
+
+    seen = []
+    times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), seen.append(gc.isenabled())), lambda: None])
+    assert 0.01 <= times[0] < 0.1
+    assert times[1] < times[0]
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_ceiling_is_the_best_probe_of_its_kind():
+    probes = [
+        ceilings.Probe("read", "slow", 100, lambda: 2.0),
+        ceilings.Probe("read", "fast", 300, lambda: 3.0),
+        ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
+    ]
+    best = ceilings.measure(probes, FakeClock(), when="start", seed=0, plan=QUIET)
+    assert [(c.kind, c.dtype, c.probe, c.value) for c in best] == [
+        ("read", None, "fast", 100),
+        ("matmul", "bf16", "only", 2),
+    ]
+
+
+def test_ceiling_without_a_sample_is_an_error():
+    with pytest.raises(RuntimeError, match="every sample of slow was late"):
+        ceilings.measure(
+            [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, plan=QUIET
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "dtype", "right"), [(2e-3, "bf16", True), (4e-3, "bf16", False), (1e-3, "fp16", False)]
+)
+def test_verdict(error, dtype, right):
+    assert (verdict("tiled", error, dtype) is None) == right
+
+
+def test_nan_is_wrong():
+    assert "unwritten" in verdict("tiled", float("nan"), "fp32")
+
+
+def test_description_has_sizes_and_no_host_name():
+    import platform
+
+    about = machine.describe("cpu")
+    assert about["chip"]
+    assert about["cache_bytes"] >= 2**20
+    assert about["threads"] >= 1
+    assert platform.node() not in str(about).split()
+
+
+def test_gpu_that_torch_cannot_use_is_named_with_a_way_out(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    problem = machine.unusable_gpu()
+    assert "driver 580.1" in problem
+    assert torch.__version__ in problem
+    assert "--ffn-device cpu" in problem
+    monkeypatch.setattr(machine, "gpu_driver", lambda: None)
+    assert machine.unusable_gpu() is None

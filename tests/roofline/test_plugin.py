@@ -1,0 +1,198 @@
+"""The harness from end to end: known durations in, exactly those statistics out; and its silent failures, made loud."""
+
+import json
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+TORCH = [0.002, 0.0021, 0.0019, 0.0025]
+NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
+SHAPE = "matmul-xxl/16-up-tp8-m64-fp32"
+FLOP = 2 * 64 * 416 * 1024
+
+DOCUMENTED = """
+op contender model layer tp m n k dtype flop device_bytes device_intensity tflops roof_tflops of_roof bound
+vendor_time_s ratio_to_vendor ratio_low ratio_high relative_error config stopped_by throttled source method_version
+"""
+
+SHADOWED = """
+import time
+import pytest
+
+
+@pytest.mark.benchmark(group="ffn", timer=time.perf_counter)
+@pytest.mark.parametrize("shape, contender", [("matmul-xxl/16-up-tp8-m64-fp32", "torch")])
+def test_matmul(ffn_benchmark, case, contender, prepare):
+    ffn_benchmark(case, contender, prepare)
+"""
+
+ROGUE = SHADOWED.replace(
+    "    ffn_benchmark(case",
+    "    request.getfixturevalue('benchmark')._timer = time.perf_counter\n    ffn_benchmark(case",
+).replace("(ffn_benchmark,", "(request, ffn_benchmark,")
+
+
+@pytest.fixture(scope="module")
+def timed(run_project):
+    return run_project("--benchmark-only")
+
+
+def test_saved_statistics_are_those_of_the_known_durations(timed):
+    assert timed.rows.keys() == {"torch", "numpy"}
+    for name, durations in (("torch", TORCH), ("numpy", NUMPY)):
+        row = timed.rows[name]
+        data = row["stats"]["data"]
+        assert data == [durations[i % 4] for i in range(len(data))]
+        assert len(data) >= 30
+        assert row["stats"]["median"] == statistics.median(data)
+        assert row["stats"]["min"] == min(durations)
+        assert row["options"]["timer"] == "fake_clock_replay"
+        assert row["group"] == "ffn"
+
+
+def test_record_fields_follow_from_durations_and_probes(timed):
+    record = timed.rows["numpy"]["extra_info"]
+    time = statistics.median(timed.rows["numpy"]["stats"]["data"])
+    assert record["flop"] == FLOP
+    assert record["device_bytes"] == 4 * (64 * 1024 + 416 * 1024 + 64 * 416)
+    assert record["tflops"] == FLOP / time / 1e12
+    # 3 TFLOP/s and 1 TB/s by the probes, whose balance 3 lies under this intensity.
+    assert record["roof_tflops"] == pytest.approx(3.0)
+    assert record["of_roof"] == pytest.approx(FLOP / time / 3e12)
+    assert record["bound"] == "compute"
+    ratios = [t / n for t, n in zip(TORCH, NUMPY, strict=True)]
+    assert record["ratio_low"] <= record["ratio_to_vendor"] <= record["ratio_high"]
+    assert record["ratio_to_vendor"] == pytest.approx(statistics.median(ratios), rel=0.05)
+    assert record["vendor_time_s"] == statistics.median(timed.rows["torch"]["stats"]["data"])
+    assert record["source"] == "cpu"
+    assert record["throttled"] is None
+
+
+def test_extra_info_holds_every_documented_field_as_a_scalar(timed):
+    for row in timed.rows.values():
+        assert set(DOCUMENTED.split()) <= row["extra_info"].keys()
+        assert all(isinstance(value, str | int | float | None) for value in row["extra_info"].values())
+
+
+def test_cases_without_a_number_are_named_with_their_reason(timed):
+    assert timed.code == 1  # the wrong one fails
+    reasons = {entry["case"]: (entry["outcome"], entry["reason"]) for entry in timed.saved["not_measured"]}
+    assert reasons == {
+        f"{SHAPE}-wrong": ("failed", "wrong: relative error 1 is above 1e-05"),
+        f"{SHAPE}-unable": ("skipped", "unable: needs a Hopper GPU"),
+    }
+    assert f"not measured: {SHAPE}-unable: unable: needs a Hopper GPU" in timed.text
+    assert "fixture was not used at all" not in timed.text
+
+
+def test_machine_info_has_the_ceilings_and_no_host_name(timed):
+    info = timed.saved["machine_info"]
+    assert "node" not in info
+    assert info["chip"]
+    assert {(c["ceiling"], c["when"]) for c in info["ceilings"]} == {
+        (kind, when) for kind in ("matmul", "read", "copy") for when in ("start", "end")
+    }
+    assert all(c["value"] == pytest.approx(3e12) for c in info["ceilings"] if c["ceiling"] == "matmul")
+
+
+def test_journal_has_a_line_per_case_and_round(timed):
+    lines = [json.loads(line) for line in (timed.folder / "samples.jsonl").read_text().splitlines()]
+    assert lines[0]["kind"] == "run"
+    assert lines[0]["schema"] == 1
+    assert lines[-1]["kind"] == "end"
+    samples = [line for line in lines if line["kind"] == "sample"]
+    rounds = next(line for line in lines if line["kind"] == "shape")["rounds"]
+    assert len({(s["contender"], s["round"]) for s in samples}) == len(samples) == 2 * rounds
+    for index in range(rounds):
+        assert sorted(s["position"] for s in samples if s["round"] == index) == [0, 1]
+
+
+def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
+    assert sorted(path.name for path in timed.folder.iterdir()) == [
+        "benchmark.json",
+        "memory_roofline.png",
+        "memory_roofline.svg",
+        "report.md",
+        "samples.jsonl",
+    ]
+    live = [line for line in timed.text.splitlines() if line.startswith(f"{SHAPE}-numpy ")]
+    assert len(live) == 1
+    assert "Triton kernels were not timed" in timed.text
+
+
+def test_pytest_benchmarks_own_tool_reads_the_file(timed):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_benchmark", "compare", str(timed.folder / "benchmark.json")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{SHAPE}-numpy" in done.stdout
+
+
+def test_k_measures_the_vendor_beside_the_one_selected(run_project):
+    outcome = run_project("--benchmark-only", "-k", "numpy")
+    assert outcome.code == 0
+    assert outcome.rows.keys() == {"numpy"}
+    assert outcome.rows["numpy"]["extra_info"]["ratio_to_vendor"] == pytest.approx(2, rel=0.1)
+    journal = (outcome.folder / "samples.jsonl").read_text()
+    assert '"contender": "torch"' in journal
+
+
+def test_marker_with_a_timer_does_not_shadow_ours(run_project):
+    outcome = run_project("--benchmark-only", tests=SHADOWED)
+    assert outcome.code == 0
+    assert outcome.rows["torch"]["options"]["timer"] == "fake_clock_replay"
+    assert outcome.rows["torch"]["stats"]["data"][:4] == TORCH
+
+
+def test_timer_swapped_behind_our_back_is_an_error(run_project):
+    outcome = run_project("--benchmark-only", tests=ROGUE)
+    assert outcome.code != 0
+    assert "shadows the replay timer" in outcome.text
+
+
+def test_plain_pytest_checks_and_times_nothing(run_project):
+    outcome = run_project()
+    assert "2 passed" in outcome.text or "1 failed, 2 passed, 1 skipped" in outcome.text
+    assert outcome.folder is None
+
+
+@pytest.mark.parametrize("value", ["1", "true"])
+def test_interpreted_kernels_are_never_timed(run_project, value):
+    outcome = run_project("--benchmark-only", env={"TRITON_INTERPRET": value})
+    assert outcome.code == 4
+    assert "interpreted kernels are never timed" in outcome.text
+    assert outcome.folder is None
+
+
+def test_collect_only_makes_no_folder(run_project):
+    outcome = run_project("--benchmark-only", "--collect-only")
+    assert outcome.code == 0
+    assert outcome.folder is None
+
+
+def test_results_folder_that_cannot_be_written_is_told_before_measuring(run_project):
+    outcome = run_project("--benchmark-only", "--ffn-results", "/proc/nowhere")
+    assert outcome.code == 4
+    assert "choose another with --ffn-results" in outcome.text
+
+
+def test_report_that_fails_costs_no_data(run_project, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import roofline.report.plots as plots\n"
+        "def broken(*arguments):\n    raise RuntimeError('no ink')\n"
+        "plots.memory_roofline = broken\n"
+    )
+    from pathlib import Path
+
+    import roofline
+
+    path = f"{tmp_path}:{Path(roofline.__file__).parents[1]}"
+    outcome = run_project("--benchmark-only", "-k", "numpy or torch", env={"PYTHONPATH": path})
+    assert outcome.code == 0
+    assert "no ink" in outcome.text
+    assert "roofline report" in outcome.text
+    assert outcome.rows.keys() == {"torch", "numpy"}

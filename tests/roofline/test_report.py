@@ -1,0 +1,202 @@
+"""Reports from saved data: derived fields by hand, tables that agree with them, plots that can be drawn again."""
+
+import json
+import re
+
+import pytest
+
+from roofline.cli import main
+from roofline.report import journal, tables
+from roofline.report.records import derive_all, roof_of
+from roofline.report.write import write
+
+DATASHEET = {"name": "H200", "flops": {"bf16": 989.4e12}, "memory_bandwidth_bytes_per_s": 4.8e12}
+HEAD = {
+    "kind": "run",
+    "schema": 1,
+    "method_version": 1,
+    "title": "FFN matmuls of xxl on a made-up chip",
+    "footer": "made up for a test",
+    "notes": [],
+    "machine": {"source": "gpu", "chip": "made up", "datasheet": DATASHEET},
+}
+
+
+def ceiling(kind, value, when="start", dtype=None, spread=0.01):
+    return {
+        "kind": "ceiling", "ceiling": kind, "dtype": dtype, "when": when, "probe": "made up", "value": value,
+        "low": value * (1 - spread), "high": value * (1 + spread), "rounds": 30,
+    }  # fmt: skip
+
+
+def shape(m, times, *, throttled=False, stopped_by="width"):
+    """Lines of a shape of 1024 x 1024 weights, `times` {contender: seconds} repeated for 30 rounds."""
+    name = f"matmul-1024x1024-up-tp1-m{m}-bf16"
+    line = {
+        "kind": "shape", "shape": name, "op": "matmul", "model": "1024x1024", "layer": "up", "tp": 1, "m": m, "n": 1024,
+        "k": 1024, "dtype": "bf16", "flop": 2 * m * 1024**2, "device_bytes": 2 * (2 * m * 1024 + 1024**2),
+        "wire_bytes": 0, "vendor": "cublas", "seed": 0, "rounds": 30, "stopped_by": stopped_by, "cache": "cold",
+        "telemetry": {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""},
+        "contenders": {c: {"config": "known", "relative_error": 1e-3, "late": 0} for c in times},
+    }  # fmt: skip
+    samples = [
+        {"kind": "sample", "shape": name, "contender": c, "round": r, "position": 0, "time_s": t}
+        for r in range(30)
+        for c, t in times.items()
+    ]
+    return [line, *samples]
+
+
+LINES = [
+    HEAD,
+    ceiling("matmul", 700e12, dtype="bf16"),
+    ceiling("matmul", 750e12, "end", dtype="bf16"),
+    ceiling("read", 4.0e12),
+    ceiling("copy", 3.9e12),
+    *shape(16, {"cublas": 2e-6, "tiled": 4e-6}),
+    *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}, throttled=True),
+    {"kind": "not_measured", "case": "matmul-1024x1024-up-tp1-m16-bf16-other", "outcome": "skipped", "reason": "why"},
+    {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"},
+]
+
+
+def save(folder, lines, tail=""):
+    folder.mkdir(exist_ok=True)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(tmp_path / "run", LINES)
+
+
+def by_case(folder):
+    return {record["case"]: record for record in derive_all(journal.load(folder))}
+
+
+def test_derived_fields_by_hand(folder):
+    record = by_case(folder)["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
+    assert record["tflops"] == pytest.approx(2 * 8192 * 1024**2 / 25e-6 / 1e12)
+    assert record["ratio_to_vendor"] == pytest.approx(30 / 25)
+    assert record["roof_tflops"] == 750  # the best of start and end
+    assert record["of_roof"] == pytest.approx(record["tflops"] / 750)
+    assert record["bound"] == "compute"
+    small = by_case(folder)["matmul-1024x1024-up-tp1-m16-bf16-tiled"]
+    intensity = 2 * 16 * 1024**2 / (2 * (2 * 16 * 1024 + 1024**2))
+    assert small["bound"] == "memory"
+    assert small["roof_tflops"] == pytest.approx(intensity * 4.0)
+    assert small["ratio_to_vendor"] == pytest.approx(0.5)
+
+
+def test_point_above_the_roof_is_marked(tmp_path):
+    fast = 2 * 8192 * 1024**2 / 800e12
+    folder = save(tmp_path / "run", [*LINES[:5], *shape(8192, {"cublas": fast, "tiled": fast * 1.07})])
+    records = by_case(folder)
+    assert [r["above_roof"] for r in records.values()] == [True, False]
+    assert "above the measured roof" in "\n".join(tables.terminal(list(records.values())))
+
+
+def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
+    records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])).values())
+    assert records[0]["roof_tflops"] is None
+    assert records[0]["tflops"] > 0
+    assert tables.terminal(records)
+    write(tmp_path / "run")
+
+
+def test_table_agrees_with_the_records(folder):
+    records = list(by_case(folder).values())
+    lines = tables.markdown(records).splitlines()
+    assert len(lines) == 2 + len(records)
+    for line, record in zip(lines[2:], records, strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[1] == record["contender"]
+        assert float(cells[3]) == pytest.approx(record["tflops"], rel=5e-3)
+        assert cells[4] == f"{100 * record['of_roof']:.0f} %"
+    assert "throttled: power cap" in lines[-1]
+
+
+def test_summary_is_the_geometric_mean(folder):
+    (line,) = tables.summary(list(by_case(folder).values()))
+    assert line.startswith("tiled: 0.775 of cublas's speed")  # sqrt(0.5 * 1.2)
+    assert "1.200 over M >= 1024 (1)" in line
+
+
+def test_ceilings_show_drift_and_datasheet(folder):
+    text = "\n".join(tables.ceilings(journal.load(folder)))
+    assert "matmul: 750 TFLOP/s bf16 measured (made up, +7.1 % from start to end); datasheet: 989 TFLOP/s" in text
+    assert "read: 4e+03 GB/s" in text or "read: 4000 GB/s" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.5, "1.5 s"), (0.00123, "1.23 ms"), (4.56e-5, "45.6 us"), (1e-7, "0.1 us")]
+)
+def test_times_have_units(seconds, text):
+    assert tables.time_text(seconds) == text
+
+
+@pytest.mark.parametrize(("tflops", "text"), [(734.2, "734"), (12.345, "12.3"), (0.0012345, "0.00123"), (100.4, "100")])
+def test_rates_have_three_digits(tflops, text):
+    assert tables.rate_text(tflops) == text
+
+
+def test_report_command_redraws_the_same_files(folder, capsys):
+    assert main(["report", str(folder)]) == 0
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {"report.md", "memory_roofline.svg", "memory_roofline.png"} <= first.keys()
+    assert main(["report", str(folder)]) == 0
+    assert first == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "memory_roofline.svg" in capsys.readouterr().out
+
+
+def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
+    write(folder)
+    text = re.sub(r"<[^>]+>", "|", (folder / "memory_roofline.svg").read_text())
+    for words in (
+        "measured: 750 TFLOP/s", "datasheet: 989 TFLOP/s", "measured: 4 TB/s", "datasheet: 4.8 TB/s", "90 %", "75 %",
+        "50 %", "cublas", "tiled", "M=16", "M=8192", "throttled (tiled)", "made up for a test",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_report_names_what_was_not_measured(folder):
+    write(folder)
+    report = (folder / "report.md").read_text()
+    assert "`matmul-1024x1024-up-tp1-m16-bf16-other`: why" in report
+    assert "cut off" not in report
+
+
+def test_run_that_was_killed_is_reported_from_its_journal(tmp_path):
+    folder = save(tmp_path / "run", LINES[:-2], tail='{"kind": "sam')
+    write(folder)
+    report = (folder / "report.md").read_text()
+    assert "This run was cut off" in report
+    assert "| matmul-1024x1024-up-tp1-m8192-bf16 | tiled |" in report
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("[1]\n", "is no journal of schema 1"),
+        ('{"kind": "run", "schema": 99}\n', "is no journal of schema 1"),
+        (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
+        (json.dumps(HEAD) + '\n{"kind": "odd"}\n', "unknown kind 'odd'"),
+    ],
+)
+def test_foreign_and_damaged_journals_are_named(tmp_path, text, said, capsys):
+    (tmp_path / "samples.jsonl").write_text(text)
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_folder_without_a_run_is_named(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is no run folder" in capsys.readouterr().err
+
+
+def test_roof_needs_both_ceilings():
+    assert roof_of([{"ceiling": "read", "dtype": None, "value": 1, "high": 1}], "bf16") is None

@@ -1,0 +1,137 @@
+"""Sizes, work, chips and bounds against figures worked out by hand."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline.theory import chips
+from roofline.theory.bounds import attainable_flops, balance, bound
+from roofline.theory.models import MODELS, parse
+from roofline.theory.work import Matmul
+
+
+def test_xxl_has_the_parameters_of_the_exercise():
+    model = MODELS["xxl"]
+    assert (model.d_model, model.d_ff, model.blocks) == (16384, 53248, 126)
+    assert 2 * model.blocks * model.d_model * model.d_ff == 219_848_638_464
+
+
+@pytest.mark.parametrize(
+    ("text", "d_model", "d_ff"),
+    [("llama-3-70b", 8192, 28672), ("xxl/16", 1024, 3328), ("100,300", 100, 300), ("100x300", 100, 300)],
+)
+def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
+    model = parse(text)
+    assert (model.d_model, model.d_ff) == (d_model, d_ff)
+    assert parse(model.name) == model
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("xxk", "did you mean xxl"),
+        ("xxl/3", "divides d_model=16384"),
+        ("xxl/0", "divides"),
+        ("xxl/", "divides"),
+        ("1024,", "two whole numbers"),
+        ("1,2,3", "two whole numbers"),
+        ("0,5", "above 0"),
+    ],
+)
+def test_bad_models_are_named(text, said):
+    with pytest.raises(ValueError, match=said):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("layer", "tp", "n", "k"),
+    [("up", 1, 53248, 16384), ("up", 8, 6656, 16384), ("down", 1, 16384, 53248), ("down", 8, 16384, 6656)],
+)
+def test_layers_are_sharded_as_column_and_row_parallel(layer, tp, n, k):
+    case = Matmul("xxl", layer, tp, 4096, "bf16")
+    assert (case.n, case.k) == (n, k)
+    assert case.work.flop == 2 * 4096 * n * k
+    assert case.work.device_bytes == 2 * (4096 * k + n * k + 4096 * n)
+
+
+def test_intensity_of_one_token_is_about_one_flop_per_byte_in_bf16():
+    assert Matmul("xxl", "up", 1, 1, "bf16").work.device_intensity == pytest.approx(1, rel=1e-3)
+    assert Matmul("xxl", "up", 1, 0, "bf16").work.flop == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("xxl", "sideways", 1, 1, "bf16"), "up, down"),
+        (("xxl", "up", 3, 1, "bf16"), "tp=3 does not divide d_ff=53248"),
+        (("xxl", "up", 1, -1, "bf16"), "m=-1"),
+        (("xxl", "up", 1, 1, "fp8"), "bf16, fp16, fp32"),
+    ],
+)
+def test_bad_cases_are_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        Matmul(*arguments)
+
+
+def test_the_exercise_balances_at_2750():
+    assert chips.find("exercise").wire_balance == 2750
+    assert balance(275e12, 100e9) == 2750
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "memory"),
+    # NVLink 4: 450e9 bytes/s one way; TPU v5p: six links of 90e9.
+    [("H100 SXM", 2198.7, 295.3), ("H200", 2198.7, 206.1), ("A100 SXM", 1040, 153.0), ("TPU v5p", 850, 166.0)],
+)
+def test_balances_of_datasheets(name, wire, memory):
+    chip = chips.find(name)
+    assert chip.wire_balance == pytest.approx(wire, rel=1e-3)
+    assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
+
+
+def test_every_chip_names_its_source():
+    assert set(chips.CHIPS) == {
+        "H100 SXM", "H100 PCIe", "H200", "B200", "A100 SXM", "L40S", "TPU v4", "TPU v5p", "exercise",
+    }  # fmt: skip
+    assert all(chip.source and chip.flops["bf16"] > 0 for chip in chips.CHIPS.values())
+
+
+def test_device_names_are_compared_whole():
+    assert chips.of_device("NVIDIA H200").name == "H200"
+    assert chips.of_device("NVIDIA H200 NVL") is None
+    assert chips.of_device("some other chip") is None
+
+
+def test_unknown_chip_suggests_a_near_one():
+    with pytest.raises(ValueError, match="did you mean 'H100 SXM'"):
+        chips.find("h100smx")
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
+def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, bandwidth):
+    roof = attainable_flops(intensity, flops, bandwidth)
+    assert roof <= flops
+    assert roof <= intensity * bandwidth
+    assert (bound(intensity, flops, bandwidth) == "compute") == (roof == flops)
+    assert attainable_flops(balance(flops, bandwidth) * 1.0001, flops, bandwidth) == flops
+
+
+@pytest.mark.parametrize(("flops", "bandwidth"), [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)])
+def test_balance_refuses_rates_that_are_not_above_zero(flops, bandwidth):
+    with pytest.raises(ValueError, match="above 0"):
+        balance(flops, bandwidth)
+
+
+def test_theory_needs_the_standard_library_only():
+    code = (
+        "import sys; import roofline.theory.models, roofline.theory.work, roofline.theory.chips, roofline.cli\n"
+        "roofline.cli.main(['balance', '--flops', '275e12', '--bandwidth', '100e9'])\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'triton'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2750 FLOP/byte" in done.stdout
