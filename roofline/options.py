@@ -56,7 +56,7 @@ def add(parser) -> None:
     add_option("--ffn-device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one")
     add_option("--ffn-seed", metavar="N", default="0", help="of inputs and orders (default: %(default)s)")
     add_option(
-        "--ffn-max-seconds", metavar="S", default="5", help="cap on the time of one shape (default: %(default)s)"
+        "--ffn-max-seconds", metavar="S", default="7", help="cap on the time of one shape (default: %(default)s)"
     )
     add_option("--ffn-results", metavar="DIR", help="where run folders go (default: results/local)")
 

@@ -6,22 +6,29 @@ a sample that the host spoilt by being late.
 """
 
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager, suppress
 
 Call = Callable[[], object]
 
 
 class CpuClock:
-    """Wall time of the calling thread around each call, with the garbage collector off."""
+    """Wall time of the calling thread around each call, with the garbage collector off and threads kept to their cores.
+
+    Three precautions, all about the worker threads of OpenMP and BLAS libraries. They are pinned, each to a core of its
+    own: left alone, a scheduler may wake two workers of a library on one core, where each spins through its time slice
+    while the other waits (on two cores, a matmul of 0.3 ms took 16 ms). Before a sample the process must have been idle
+    for a millisecond, since the workers of the contender before go on spinning (OpenBLAS's for 2**26 cycles, some
+    27 ms). And then the call runs untimed for `WAKE_S`, which wakes its own workers.
+    """
 
     source = "cpu"
     timer = "perf_counter_replay"
-
-    def __init__(self, idle_s: float = 0.002):
-        # OpenMP workers of the last contender spin for about a millisecond before they sleep; on a small machine they
-        # would take a core from the next contender, so each call starts after a pause.
-        self._idle_s = idle_s
+    LONGEST_WAIT_S = 0.1
+    WAKE_S = 0.002
 
     @staticmethod
     def now() -> float:
@@ -32,15 +39,50 @@ class CpuClock:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for call in calls:
-                time.sleep(self._idle_s)
-                start = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - start)
+            with _pinned():
+                for call in calls:
+                    self._settle()
+                    awake = time.perf_counter() + self.WAKE_S
+                    call()
+                    while time.perf_counter() < awake:
+                        call()
+                    start = time.perf_counter()
+                    call()
+                    times.append(time.perf_counter() - start)
         finally:
             if collecting:
                 gc.enable()
         return times
+
+    def _settle(self) -> None:
+        deadline = time.perf_counter() + self.LONGEST_WAIT_S
+        while time.perf_counter() < deadline:
+            before = time.process_time()
+            time.sleep(0.001)
+            if time.process_time() - before < 1e-4:
+                return
+
+
+@contextmanager
+def _pinned():
+    """Keep the calling thread on the first core and deal the others out to the rest, in the order of their making.
+
+    A library makes its workers together, one fewer than there are cores, so each of them gets a core of its own. The
+    calling thread is let go again, or else its future children would inherit its one core. Linux only.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < 2:
+        yield
+        return
+    workers = sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
+    for index, worker in enumerate(workers):
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
+    os.sched_setaffinity(0, {cores[0]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 class CudaClock:

@@ -16,7 +16,7 @@ from roofline.stats import median_interval
 class Plan:
     """When to stop. Fixed before the first sample is seen."""
 
-    max_seconds: float = 5.0
+    max_seconds: float = 7.0
     """Cap on the time of one shape's rounds, all contenders together."""
     width: float = 0.01
     """Stop once every contender's interval is narrower than this share of its median."""

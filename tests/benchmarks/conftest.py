@@ -154,15 +154,26 @@ def ffn_probes(request) -> list[Probe]:
     elements = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0) // 4
     rows = elements // 8192
     matrix = torch.randn(rows, 8192, device=device)
-    vector, result, other = torch.randn(8192, device=device), torch.empty(rows, device=device), torch.empty_like(matrix)
+    vector, product = torch.randn(1, 8192, device=device), torch.empty(1, rows, device=device)
+    other = torch.empty_like(matrix)
     size = matrix.numel() * 4
+    readers = [
+        Probe("read", f"{name} matrix-vector", size, functools.partial(run, vector, matrix, product))
+        for name, run in _libraries(device).items()
+    ]
     return [
         *probes,
+        *readers,
         Probe("read", "sum", size, lambda: torch.sum(matrix)),
         Probe("read", "max", size, lambda: torch.amax(matrix)),
-        Probe("read", "matrix-vector product", size, lambda: torch.mv(matrix, vector, out=result)),
         Probe("copy", "copy_", 2 * size, lambda: other.copy_(matrix)),
     ]
+
+
+def _libraries(device: str) -> dict:
+    """Name -> run(x, w, out) of the vendors' and libraries' matmuls that are timed on `device` by default."""
+    known = known_contenders()
+    return {n: c.run for n, c in known.items() if c.device == device and c.default and c.kind != "triton"}
 
 
 def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
@@ -170,7 +181,7 @@ def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
     for m, n, k in shapes:
         x, w = (torch.randn(rows, k, device=device, dtype=DTYPES[dtype]) for rows in (m, n))
         out = x.new_empty(m, n)
-        for name in ("torch", "numpy") if device == "cpu" else ("cublas",):
-            call = functools.partial(known_contenders()[name].run, x, w, out)
+        for name, run in _libraries(device).items():
+            call = functools.partial(run, x, w, out)
             probes.append(Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, call, dtype))
     return probes
