@@ -38,7 +38,7 @@ class Ceiling:
     rounds: int
 
 
-PLAN = Plan(max_seconds=1.5, min_rounds=15, max_rounds=60, warmup_s=0.1)
+PLAN = Plan(max_seconds=4.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
 
 
 def measure(probes: list[Probe], clock, *, when: str, seed: int, plan: Plan = PLAN) -> list[Ceiling]:

@@ -11,6 +11,7 @@ import torch
 from roofline.measure.ceilings import Probe
 from roofline.measure.lineup import Lineup, verdict
 from roofline.plugin import STATE
+from roofline.theory.models import parse as parse_model
 from roofline.theory.work import Matmul
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -150,24 +151,24 @@ def ffn_probes(request) -> list[Probe]:
         shapes = ((1024, 1024, 1024), (512, 3328, 1024), (1024, 1024, 3328))
     probes = [probe for dtype in options.dtypes for probe in _matmul_probes(shapes, dtype, device)]
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
-    # millisecond, so that the launch weighs nothing.
-    elements = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0) // 4
-    rows = elements // 8192
-    matrix = torch.randn(rows, 8192, device=device)
-    vector, product = torch.randn(1, 8192, device=device), torch.empty(1, rows, device=device)
-    other = torch.empty_like(matrix)
-    size = matrix.numel() * 4
-    readers = [
-        Probe("read", f"{name} matrix-vector", size, functools.partial(run, vector, matrix, product))
-        for name, run in _libraries(device).items()
-    ]
-    return [
-        *probes,
-        *readers,
-        Probe("read", "sum", size, lambda: torch.sum(matrix)),
-        Probe("read", "max", size, lambda: torch.amax(matrix)),
-        Probe("copy", "copy_", 2 * size, lambda: other.copy_(matrix)),
-    ]
+    # millisecond, so that the launch weighs nothing. Rows as long as those of the weights: on a CPU that matters.
+    size = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0)
+    model = parse_model(options.model)
+    matrices = [torch.randn(size // 4 // k, k, device=device) for k in (model.d_model, model.d_ff)]
+    for matrix in matrices:
+        probes += _read_probes(matrix, device)
+    other = torch.empty_like(matrices[0])
+    probes.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
+    return probes
+
+
+def _read_probes(matrix: torch.Tensor, device: str) -> list[Probe]:
+    shape = "x".join(map(str, matrix.shape))
+    vector = torch.randn(1, matrix.shape[1], device=device)
+    product = torch.empty(1, matrix.shape[0], device=device)
+    calls = {name: functools.partial(run, vector, matrix, product) for name, run in _libraries(device).items()}
+    calls["sum"] = functools.partial(torch.sum, matrix)
+    return [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
 
 
 def _libraries(device: str) -> dict:

@@ -1,0 +1,18 @@
+"""Matmul kernels behind one contract: out[M, N] = x[M, K] @ w[N, K].T.
+
+`matmul(x, w)` picks one of ours for the shape; `CONTENDERS` holds ours and the yardsticks by name. Read
+`kernels/contract.py` for the promise, then `kernels/tiled.py` for a kernel. Without Triton (it is built for Linux) the
+vendors still work, and `tiled` and `persistent` say that it is missing.
+"""
+
+from importlib.util import find_spec
+
+from kernels import vendor
+from kernels.contract import CONTENDERS, Contender, matmul, register_absent
+
+if find_spec("triton"):
+    from kernels import persistent, tiled
+else:
+    register_absent("persistent", "tiled")
+
+__all__ = ["CONTENDERS", "Contender", "matmul", "persistent", "tiled", "vendor"]

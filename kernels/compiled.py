@@ -1,0 +1,201 @@
+"""What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.compiled`.
+
+One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
+instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit, or
+compiles to other tensor core instructions than it was chosen for is wrong however it measures, and the command exits
+with 1. `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`;
+tables in `kernels.configs`.
+
+A later kernel joins with one line in `EXAMPLES` and its entries in a table.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+import triton
+
+from kernels import persistent, tiled
+from kernels.configs import DTYPE_NAMES, Config, Table, architectures, read, table
+from kernels.contract import Launch
+from kernels.cubin import Cubin, compile_launch
+
+SCHEMA = "kernels.compiled/1"
+# M, N and K of the example: multiples of 16, as at the launches that count, so that Triton specialises alike.
+SIZE = 4096
+
+
+@dataclass(frozen=True)
+class Job:
+    """One configuration in one dtype, compiled for one target."""
+
+    kernel: str
+    table: str
+    config: Config
+    dtype: str
+    target: int
+    shared_limit_bytes: int
+    mma: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A job and what came out: a cubin, or the compiler's error. Sound when `problems()` is empty."""
+
+    job: Job
+    cubin: Cubin | None
+    error: str | None = None
+
+    @property
+    def mma(self) -> str:
+        return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
+
+    def problems(self) -> list[str]:
+        """Each broken promise in a sentence: value, limit, way out."""
+        if self.cubin is None:
+            return [f"does not compile: {self.error}"]
+        job, cubin, found = self.job, self.cubin, []
+        if cubin.spills:
+            found.append(
+                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+                "take more warps or a smaller tile"
+            )
+        if cubin.shared_bytes > job.shared_limit_bytes:
+            found.append(
+                f"needs {cubin.shared_bytes} bytes of shared memory, limit {job.shared_limit_bytes}; "
+                "take fewer stages or subtile the epilogue"
+            )
+        if self.mma != job.mma:
+            found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
+        if job.kernel in NEEDS_TMA and not (cubin.tma_loads and cubin.tma_stores):
+            found.append(
+                f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, 1 of each is the least; "
+                "check the descriptors"
+            )
+        return found
+
+    def as_row(self) -> dict:
+        job = asdict(self.job) | {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
+        cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma, "mma": self.mma}
+        return job | cubin | {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
+
+
+def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.dtype) -> Launch:
+    """The launch a [SIZE, SIZE] @ [SIZE, SIZE].T would make. The memory is never touched, hence never committed."""
+    x, w, out = (torch.empty((SIZE, SIZE), dtype=dtype) for _ in range(3))
+    return prepare(x, w, out, config)
+
+
+EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
+    "tiled": partial(matmul_example, tiled.prepare),
+    "persistent": partial(matmul_example, persistent.prepare),
+}
+NEEDS_TMA = {"persistent"}
+
+
+def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:
+    """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
+    dtype."""
+    found = [
+        Job(entry.kernel, t.arch, entry.config, dtype, t.target, t.shared_limit_bytes, entry.mma)
+        for t in tables
+        if t.target is not None
+        for entry in t.entries
+        for dtype in entry.dtypes
+        if not kernels or entry.kernel in kernels
+    ]
+    if one_per_kernel:
+        weight = lambda job: (job.target, job.config.block_m * job.config.block_n, job.config.num_stages)  # noqa: E731
+        found = [
+            max((j for j in found if j.kernel == name), key=weight) for name in dict.fromkeys(j.kernel for j in found)
+        ]
+    return list(dict.fromkeys(found))
+
+
+def inspect(job: Job) -> Finding:
+    """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
+    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
+    try:
+        return Finding(job, compile_launch(EXAMPLES[job.kernel](job.config, dtype), job.target))
+    except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
+        return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
+    """All findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an unknown
+    state."""
+    if workers <= 1 or len(todo) <= 2:
+        return [inspect(job) for job in todo]
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=get_context("spawn")) as pool:
+        return list(pool.map(inspect, todo))
+
+
+def as_text(findings: list[Finding]) -> str:
+    """An aligned table, then the problems."""
+    numeric = ("registers", "stack_B", "local_accesses", "shared_B", "tma_loads", "tma_stores")
+    head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
+    rows = [head]
+    for finding in findings:
+        job, cubin = finding.job, finding.cubin
+        numbers = (
+            ["-"] * 4
+            if cubin is None
+            else [cubin.registers, cubin.stack_bytes, cubin.local_accesses, cubin.shared_bytes]
+        )
+        tma = ["-"] * 2 if cubin is None else [cubin.tma_loads, cubin.tma_stores]
+        verdict = "BAD" if finding.problems() else "ok"
+        rows.append(
+            [job.kernel, f"sm_{job.target}", job.config, job.dtype, *numbers, finding.mma, job.mma, *tma, verdict]
+        )
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    align = lambda i, cell: cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])  # noqa: E731
+    lines = ["  ".join(align(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
+    for f in findings:
+        lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
+    bad = sum(bool(f.problems()) for f in findings)
+    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kernels.compiled", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
+    parser.add_argument(
+        "--kernel", action="append", choices=sorted(EXAMPLES), default=[], help="only this kernel (may be repeated)"
+    )
+    parser.add_argument("--one-per-kernel", action="store_true", help="only the largest tile of each kernel")
+    parser.add_argument(
+        "--table", type=Path, action="append", help="a table of candidates in place of the checked-in ones"
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile at the same time")
+    options = parser.parse_args(arguments)
+    if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
+        print(
+            "TRITON_INTERPRET is set, so nothing would be compiled; "
+            "run `env -u TRITON_INTERPRET python -m kernels.compiled`",
+            file=sys.stderr,
+        )
+        return 2
+    tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
+    findings = inspect_all(jobs(tables, options.kernel, options.one_per_kernel), options.workers)
+    if options.json:
+        print(
+            json.dumps(
+                {"schema": SCHEMA, "triton": triton.__version__, "findings": [f.as_row() for f in findings]}, indent=1
+            )
+        )
+    else:
+        print(as_text(findings))
+    return 1 if any(f.problems() for f in findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

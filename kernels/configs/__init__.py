@@ -1,0 +1,134 @@
+"""Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
+
+One file per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU since Ampere (99 KB of
+shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed. Entries stand in order of M
+and N; the first one that admits the shape is taken. Each says which MMA instruction it should compile to, and under
+which conditions it was measured (`null`: it was not, it is reasoned from the sources in the kernel's docstring).
+"""
+
+import json
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(__file__).parent
+DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile and how it is pipelined. `raster` and `subtile` and `flatten` matter to the persistent kernel alone."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+    group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
+    subtile: int = (
+        1  # parts the epilogue is stored in; 2 halves its shared memory, which buys a fourth stage of 128x256x64
+    )
+    flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
+    raster: str = "m"  # the dimension that is grouped: "m" or "n"
+
+    def __str__(self) -> str:
+        text = f"{self.block_m}x{self.block_n}x{self.block_k}"
+        text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
+        if self.subtile > 1:
+            text += f" subtile{self.subtile}"
+        return text + (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a table: the shapes and dtypes it is for, its configuration, and what is known about it."""
+
+    kernel: str
+    dtypes: tuple[str, ...]
+    m_max: int | None  # None: no limit
+    n_max: int | None
+    config: Config
+    mma: (
+        str | None
+    )  # the instruction it must compile to on the table's target; None where nothing is compiled (interpreter)
+    measured: dict | None  # None: unmeasured; else chip, date, shape, versions of the measurement that chose it
+
+    def admits(self, kernel: str, m: int, n: int, dtype: str) -> bool:
+        in_range = (self.m_max is None or m <= self.m_max) and (self.n_max is None or n <= self.n_max)
+        return kernel == self.kernel and dtype in self.dtypes and in_range
+
+
+@dataclass(frozen=True)
+class Table:
+    """All entries of one architecture. `target`: the compute capability they are compiled for (None: not compiled)."""
+
+    arch: str
+    target: int | None
+    shared_limit_bytes: int | None
+    entries: tuple[Entry, ...]
+
+
+@cache
+def table(arch: str) -> Table:
+    """The checked-in table of `arch`. ValueError when there is none."""
+    path = FOLDER / f"{arch}.json"
+    if not path.is_file():
+        raise ValueError(
+            f"no tile table for {arch!r}, there are {', '.join(architectures())}; use 'generic' or add {path.name}"
+        )
+    return read(path)
+
+
+def read(path: Path) -> Table:
+    """A table from any file of the same form: `kernels.compiled --table` looks at candidates this way."""
+    document = json.loads(path.read_text())
+    names = {f.name for f in fields(Config)}
+    entries = []
+    for row in document["entries"]:
+        known = {key: row[key] for key in ("kernel", "m_max", "n_max", "mma", "measured")}
+        config = Config(**{key: value for key, value in row.items() if key in names})
+        if unknown := row.keys() - known.keys() - names - {"dtypes"}:
+            raise ValueError(
+                f"{path.name}: unknown fields {sorted(unknown)} in an entry of {row['kernel']}; "
+                f"known are {sorted(names)}"
+            )
+        entries.append(Entry(dtypes=tuple(row["dtypes"]), config=config, **known))
+    return Table(path.stem, document["target"], document["shared_limit_bytes"], tuple(entries))
+
+
+def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype) -> Config:
+    """The configuration of the first entry that admits [m, n, k] in `dtype`.
+
+    K chooses nothing yet; it is asked for so that callers need not change when it does. ValueError when no entry admits
+    the shape.
+    """
+    short = DTYPE_NAMES[dtype]
+    for entry in table(arch).entries:
+        if entry.admits(kernel, m, n, short):
+            return entry.config
+    raise ValueError(
+        f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
+        f"add an entry to kernels/configs/{arch}.json"
+    )
+
+
+def arch_of(device: torch.device) -> str:
+    """The table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if there is one, else
+    `generic`."""
+    if device.type != "cuda":
+        return "interpreter"
+    name = "sm{}{}".format(*capability(device))
+    return name if name in architectures() else "generic"
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability, asked once per device: it stands in the path of every launch."""
+    return torch.cuda.get_device_capability(device)
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

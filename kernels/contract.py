@@ -1,0 +1,214 @@
+"""What every kernel of this package promises, and the registry of those that do.
+
+The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` stores them, every row may be longer than
+it looks (any row stride), products are summed in fp32, and `out` may be preallocated. This module checks the promise,
+names the contenders and picks one of ours for a shape. It multiplies nothing itself; the kernel modules register
+themselves when they are imported.
+
+Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
+# Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
+MAX_SIZE = 2**31 - 2**10
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation of the matmul. All three callables take `x[M, K]` and `w[N, K]`.
+
+    `run(x, w, out)` writes `out[M, N]` and returns it. `config(x, w)` says in one short string which tile (or which
+    library) these inputs would get. `why_not(x, w, out=None)` returns None, or the reason this contender cannot take
+    these inputs on this machine; it launches nothing.
+    """
+
+    name: str
+    kind: str  # "vendor" (the yardstick of its device), "library" or "triton"
+    device: str  # where it is timed: "cuda" or "cpu"
+    default: bool  # measured unless asked otherwise
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    config: Callable[[Tensor, Tensor], str]
+    why_not: Callable[..., str | None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel bound to its grid and arguments: the host function runs it, `kernels.compiled` compiles it. One object
+    for both, so that what is inspected is what is launched."""
+
+    kernel: Any  # triton.runtime.JITFunction, or its interpreted twin
+    grid: tuple[int, ...]
+    args: dict[str, Any] = field(repr=False)  # kernel arguments, constexprs, num_warps and num_stages
+
+    def run(self, device: torch.device) -> None:
+        # Triton launches on the current device, which need not be the one the tensors are on. A no-op for the CPU
+        # (interpreter).
+        with torch.cuda.device(device if device.type == "cuda" else -1):
+            self.kernel[self.grid](**self.args)
+
+
+CONTENDERS: dict[str, Contender] = {}
+
+
+def register(contender: Contender) -> Contender:
+    """Add a contender under its name, once."""
+    if contender.name in CONTENDERS:
+        raise ValueError(f"contender {contender.name!r} is registered already; give the new one another name")
+    CONTENDERS[contender.name] = contender
+    return contender
+
+
+def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+    """`x[M, K] @ w[N, K].T` by one of our kernels: `persistent` where it can run on a GPU, else `tiled`.
+
+    Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
+    """
+    out = check(x, w, out)
+    ours = CONTENDERS["persistent"]
+    if not x.is_cuda or ours.why_not(x, w, out) is not None:
+        ours = CONTENDERS["tiled"]
+    return ours.run(x, w, out)
+
+
+def check(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `out`, or a new contiguous [M, N] tensor when it is None. Raises what `validate` raises."""
+    validate(x, w, out)
+    return empty_out(x, w) if out is None else out
+
+
+def empty_out(x: Tensor, w: Tensor) -> Tensor:
+    return torch.empty((x.shape[0], w.shape[0]), dtype=x.dtype, device=x.device)
+
+
+def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """Refuse what breaks the contract; allocates nothing.
+
+    TypeError: not tensors, unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE,
+    a last dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that
+    shares memory with x, w or itself.
+    """
+    tensors = {"x": x, "w": w} if out is None else {"x": x, "w": w, "out": out}
+    for name, tensor in tensors.items():
+        _validate_one(name, tensor, x)
+    (m, k), (n, w_k) = x.shape, w.shape
+    if k != w_k:
+        raise ValueError(
+            f"x has K={k} but w has K={w_k}; "
+            "w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if yours is [K, N]"
+        )
+    if out is None:
+        return
+    if out.shape != (m, n):
+        raise ValueError(f"out has shape {list(out.shape)}, x and w need [{m}, {n}]; allocate that or leave out=None")
+    if m > 1 and n > 0 and out.stride(0) < n:
+        raise ValueError(
+            f"out has a row stride of {out.stride(0)}, so its rows of N={n} overlap; allocate it with torch.empty"
+        )
+    for name in ("x", "w"):
+        if overlap(out, tensors[name]):
+            raise ValueError(
+                f"out shares memory with {name}, which is read while out is written; pass an out of its own"
+            )
+
+
+def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor; wrap it with torch.as_tensor")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name} is {tensor.dtype}, supported are bfloat16, float16 and float32; cast it with .to()")
+    if tensor.dtype != x.dtype:
+        raise TypeError(f"{name} is {tensor.dtype} but x is {x.dtype}; cast one of them with .to()")
+    if tensor.dim() != 2:
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}, rank 2 is needed; fold leading dimensions with .flatten(0, -2)"
+        )
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} but x is on {x.device}; move one of them with .to()")
+    if max(tensor.shape) > MAX_SIZE:
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}, sizes up to {MAX_SIZE} are supported; split the matrix"
+        )
+    if tensor.numel() and tensor.shape[1] > 1 and tensor.stride(1) != 1:
+        raise ValueError(f"{name} has a last stride of {tensor.stride(1)}, 1 is needed; call .contiguous() first")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} requires a gradient, these kernels have no backward; use torch.no_grad() or {name}.detach()"
+        )
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one buffer do
+    not."""
+    if a.device != b.device or not a.numel() or not b.numel():
+        return False
+    if a.shape[0] > b.shape[0]:
+        a, b = b, a
+    size = a.element_size()
+    (a_rows, a_row), (b_rows, b_row) = ((t.shape[0], t.shape[1] * size) for t in (a, b))
+    a_step, b_step = a.stride(0) * size, b.stride(0) * size
+    a_start, b_start = a.data_ptr(), b.data_ptr()
+    a_end, b_end = a_start + (a_rows - 1) * a_step + a_row, b_start + (b_rows - 1) * b_step + b_row
+    if a_end <= b_start or b_end <= a_start:
+        return False  # the usual case, decided from the outer bounds
+    for start in range(a_start, a_start + a_rows * a_step, a_step) if a_step else (a_start,):
+        # The first row of b that ends after this row of a starts; it overlaps if it also starts before this row of a
+        # ends.
+        row = max(0, (start - b_row - b_start) // b_step + 1) if b_step else 0
+        first = b_start + row * b_step
+        if row < b_rows and first < start + a_row and start < first + b_row:
+            return True
+    return False
+
+
+def reason(require: Callable[..., Any], *args: Any) -> str | None:
+    """None when `require(*args)` passes, else the message of the TypeError or ValueError it raised."""
+    try:
+        require(*args)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def interpreted(kernel: Any) -> bool:
+    """True unless `kernel` is a real `triton.runtime.JITFunction`: what is interpreted may be checked, never timed."""
+    try:
+        from triton.runtime import JITFunction
+    except ImportError:
+        return True
+    return not isinstance(kernel, JITFunction)
+
+
+def require_runnable(kernel: Any, x: Tensor) -> None:
+    """Refuse what a Triton kernel cannot run here: a compiled kernel on CPU tensors, bf16 in the interpreter."""
+    if interpreted(kernel):
+        if x.dtype == torch.bfloat16:
+            # NumPy has no bf16: the interpreter keeps the bits in uint16 and its tl.dot multiplies those.
+            raise TypeError(
+                "x is bfloat16, which Triton's interpreter multiplies wrongly; "
+                "use float16 or float32 with TRITON_INTERPRET=1"
+            )
+    elif not x.is_cuda:
+        raise ValueError(
+            f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, "
+            "or set TRITON_INTERPRET=1 before kernels is imported (correctness only, never timed)"
+        )
+
+
+def register_absent(*names: str) -> None:
+    """Stand-ins for Triton kernels where Triton is missing: they give that as the reason, and raise it when they are
+    run."""
+    reason_text = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
+
+    def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+        raise ValueError(reason_text)
+
+    for name in names:
+        register(Contender(name, "triton", "cuda", True, run, lambda x, w: "none", lambda x, w, out=None: reason_text))

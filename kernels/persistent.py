@@ -1,0 +1,221 @@
+"""The matmul for Hopper at compute-bound M: TMA descriptors, one program per SM, subtiled epilogue.
+
+out[M, N] = x[M, K] @ w[N, K].T. Host-made descriptors let the TMA unit copy whole blocks, so that no thread computes
+addresses; it reads zeros outside the matrices, which covers ragged M, N and K. As many programs as there are SMs stay
+for the whole kernel and take tile after tile. The epilogue is stored in two halves: that halves its shared memory, and
+128x256x64 gets a fourth stage into the 232,448 bytes of a Hopper SM (4 stages need 262,176 bytes with a whole epilogue,
+229,408 with a halved one).
+
+Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need. Loses
+at small M (the weights are read once, and a tile of 64 rows is mostly padding) and where tiles leave the last wave
+nearly empty. Needs rows of a multiple of 16 bytes. Descriptors are encoded anew at each launch, which costs tens of
+microseconds of host time.
+
+Sources: the persistent grid and the fourth stage are those of Triton's persistent matmul tutorial and of
+https://github.com/meta-pytorch/tritonbench/pull/1149; grouping after the L2 model of DeepGEMM (heuristics/sm90.hpp), by
+which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of 8 for 256x128.
+"""
+
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+from functools import cache, partial
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.configs import Config, arch_of, capability, choose
+from kernels.contract import (
+    Contender,
+    Launch,
+    empty_out,
+    interpreted,
+    reason,
+    register,
+    require_runnable,
+    validate,
+)
+
+TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
+TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
+INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
+
+
+@triton.jit
+def tile_corner(
+    tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ALONG_N: tl.constexpr
+):
+    """First row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension, see
+    kernels.tiled."""
+    if ALONG_N:
+        grouped, swept = tiles_n, tiles_m
+    else:
+        grouped, swept = tiles_m, tiles_n
+    group = tile // (GROUP * swept)
+    height = min(grouped - group * GROUP, GROUP)
+    inside = tile % (GROUP * swept)
+    a = group * GROUP + inside % height
+    b = inside // height
+    if ALONG_N:
+        m, n = b, a
+    else:
+        m, n = a, b
+    return m * BLOCK_M, n * BLOCK_N
+
+
+@triton.jit
+def persistent_kernel(
+    x_desc,
+    w_desc,
+    out_desc,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    ALONG_N: tl.constexpr,
+    SUBTILE: tl.constexpr,
+    FLATTEN: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    # Program p takes tiles p, p + programs, ...: what runs at the same time stays close together, as in a grid of
+    # single tiles.
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
+        m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for k0 in range(0, K, BLOCK_K):
+            x = x_desc.load([m0, k0])
+            w = w_desc.load([n0, k0])
+            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        if SUBTILE == 1:
+            out_desc.store([m0, n0], acc.to(out_desc.dtype))
+        else:
+            # Columns to the front, cut in two. A half is rounded and staged in shared memory while the other stays in
+            # registers.
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            out_desc.store([m0, n0], left.to(out_desc.dtype))
+            out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
+
+
+def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter); returns `out` (a new tensor when
+    None).
+
+    `config` overrides the checked-in table. Raises what `require` raises.
+    """
+    require(x, w, out)
+    out = empty_out(x, w) if out is None else out
+    if not out.numel():
+        return out
+    if not x.shape[1]:
+        return out.zero_()
+    prepare(x, w, out, config or _choose(x, w)).run(x.device)
+    return out
+
+
+def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """What `kernels.tiled.require` refuses, and what TMA cannot address.
+
+    TypeError: fp32 outside the interpreter. ValueError: a GPU that is no Hopper, rows that are no multiple of 16 bytes
+    or overlap, a base address that is no multiple of 16.
+    """
+    validate(x, w, out)
+    require_runnable(persistent_kernel, x)
+    if not interpreted(persistent_kernel):
+        if (found := capability(x.device))[0] != 9:
+            raise ValueError(
+                f"{x.device} has compute capability {found[0]}.{found[1]}, "
+                "persistent needs 9.x (Hopper); use kernels.tiled"
+            )
+        if x.dtype == torch.float32:
+            raise TypeError(
+                "x is float32, persistent takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled"
+            )
+    (m, k), n = x.shape, w.shape[0]
+    if m and n and k:  # else nothing is launched
+        require_tma("x", "K", m, k, x.stride(0), x)
+        require_tma("w", "K", n, k, w.stride(0), w)
+        require_tma("out", "N", m, n, n if out is None else out.stride(0), x if out is None else out)
+
+
+def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, tensor: Tensor) -> None:
+    """ValueError unless TMA can address `rows` rows of `columns` elements that lie `row_stride` elements apart."""
+    size = tensor.element_size()
+    unit = TMA_ALIGNMENT_BYTES // size
+    if rows > 1:  # one row has no stride
+        if row_stride < columns:
+            raise ValueError(
+                f"{name} has a row stride of {row_stride}, TMA needs {dim}={columns} or more; "
+                "call .contiguous() or use kernels.tiled"
+            )
+        if row_stride % unit:
+            what = f"{dim}={columns} is" if row_stride == columns else f"{name} has a row stride of {row_stride},"
+            way_out = f"pad {dim}" if row_stride == columns else "pad the rows"
+            raise ValueError(f"{what} not a multiple of {unit}: TMA needs 16-byte rows; {way_out} or use kernels.tiled")
+        if row_stride * size >= TMA_STRIDE_LIMIT_BYTES:
+            raise ValueError(
+                f"{name} has a row stride of {row_stride * size} bytes, TMA's limit is 2**40; use kernels.tiled"
+            )
+    if past := tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; "
+            ".clone() it or use kernels.tiled"
+        )
+
+
+def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    """A host descriptor that reads zeros outside `tensor`. torch leaves the row stride of a single row to chance; TMA
+    wants one."""
+    rows, columns = tensor.shape
+    unit = TMA_ALIGNMENT_BYTES // tensor.element_size()
+    row_stride = tensor.stride(0) if rows > 1 else -(-columns // unit) * unit
+    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], list(block))
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+    """The launch for checked, non-empty tensors."""
+    if config.subtile not in (1, 2):
+        raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
+    (m, k), n = x.shape, w.shape[0]
+    tiles = triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n)
+    args = dict(
+        x_desc=describe(x, (config.block_m, config.block_k)),
+        w_desc=describe(w, (config.block_n, config.block_k)),
+        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
+        M=m, N=n, K=k,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        GROUP=config.group_m, ALONG_N=config.raster == "n", SUBTILE=config.subtile, FLATTEN=config.flatten,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
+
+
+@cache
+def programs(device: torch.device) -> int:
+    """As many programs as the GPU has SMs: a tile of this size leaves room for one per SM."""
+    if device.type != "cuda":
+        return INTERPRETED_PROGRAMS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _choose(x: Tensor, w: Tensor) -> Config:
+    return choose("persistent", arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
+
+
+register(
+    Contender(
+        name="persistent",
+        kind="triton",
+        device="cuda",
+        default=True,
+        run=matmul,
+        config=lambda x, w: str(_choose(x, w)),
+        why_not=partial(reason, require),
+    )
+)

@@ -1,0 +1,128 @@
+"""The portable matmul: one program per output tile, plain pointers. Read this one first.
+
+out[M, N] = x[M, K] @ w[N, K].T. A program owns the tile of out at rows m0.. and columns n0.., walks along K, and
+multiplies a block of x with a block of w at every step. It runs on every GPU Triton knows and in Triton's interpreter.
+
+Wins where nothing better fits: rows that are no multiple of 16 bytes, views with any row stride, GPUs without TMA.
+Loses to `kernels.persistent` on Hopper: every thread spends registers and instructions on addresses that TMA computes
+by itself, and a tile's store is not hidden behind the next tile's loads. Elsewhere descriptors were 13 % faster than
+pointers at 8192x8192xK in fp16 (https://github.com/triton-lang/triton/pull/5461); this suite measures its own figure.
+
+The idea is the blocked matmul of P. Tillet, H. T. Kung and D. Cox, "Triton" (MAPL 2019); the order of the tiles is
+explained below.
+"""
+
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+from functools import partial
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.configs import Config, arch_of, choose
+from kernels.contract import Contender, Launch, empty_out, reason, register, require_runnable, validate
+
+
+@triton.jit
+def tiled_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    x_row,
+    w_row,
+    out_row,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    # 1. Which tile is mine? Programs start roughly in order, so neighbours in number run at the same time and share the
+    #    L2 cache. Walking GROUP_M tile rows down before stepping one tile column right makes them share rows of x as
+    #    well as rows of w.
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile = tl.program_id(0)
+    group = tile // (GROUP_M * tiles_n)
+    height = min(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be shorter
+    inside = tile % (GROUP_M * tiles_n)
+    m0 = (group * GROUP_M + inside % height) * BLOCK_M
+    n0 = (inside // height) * BLOCK_N
+
+    # 2. Where do my rows begin? A row number times a row stride passes 2**31 elements on real shapes (65536 rows of
+    #    53248), so the product is made in 64 bits. The step along K inside a row stays small and needs 32.
+    rows_m = m0 + tl.arange(0, BLOCK_M)
+    rows_n = n0 + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    x_tile = x_ptr + rows_m.to(tl.int64)[:, None] * x_row + ks[None, :]
+    w_tile = w_ptr + rows_n.to(tl.int64)[:, None] * w_row + ks[None, :]
+
+    # 3. Multiply along K. Rows and columns outside the matrices are read as zero, so that ragged shapes, and whatever
+    #    lies in the padding behind a row (it may be NaN), add nothing. "ieee" keeps fp32 exact; bf16 and fp16 are not
+    #    affected by it.
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        inside_k = ks[None, :] < K - k0
+        x = tl.load(x_tile, mask=(rows_m[:, None] < M) & inside_k, other=0.0)
+        w = tl.load(w_tile, mask=(rows_n[:, None] < N) & inside_k, other=0.0)
+        acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        x_tile += BLOCK_K
+        w_tile += BLOCK_K
+
+    # 4. Round once, and write only what belongs to out.
+    out_tile = out_ptr + rows_m.to(tl.int64)[:, None] * out_row + rows_n[None, :]
+    tl.store(out_tile, acc.to(out_ptr.dtype.element_ty), mask=(rows_m[:, None] < M) & (rows_n[None, :] < N))
+
+
+def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides; returns `out` (a new tensor when None).
+
+    `config` overrides the checked-in table. Raises what `require` raises.
+    """
+    require(x, w, out)
+    out = empty_out(x, w) if out is None else out
+    if not out.numel():
+        return out
+    if not x.shape[1]:
+        return out.zero_()
+    prepare(x, w, out, config or _choose(x, w)).run(x.device)
+    return out
+
+
+def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """What `kernels.contract.validate` refuses; TypeError for bf16 in the interpreter; ValueError for CPU tensors
+    outside it."""
+    validate(x, w, out)
+    require_runnable(tiled_kernel, x)
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+    """The launch for checked, non-empty tensors."""
+    (m, k), n = x.shape, w.shape[0]
+    grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
+    args = dict(
+        x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return Launch(tiled_kernel, grid, args)
+
+
+def _choose(x: Tensor, w: Tensor) -> Config:
+    return choose("tiled", arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
+
+
+register(
+    Contender(
+        name="tiled",
+        kind="triton",
+        device="cuda",
+        default=True,
+        run=matmul,
+        config=lambda x, w: str(_choose(x, w)),
+        why_not=partial(reason, require),
+    )
+)

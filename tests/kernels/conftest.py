@@ -1,0 +1,72 @@
+"""What the kernel tests share: the device, operands that punish sloppy masks, and the error that is allowed."""
+
+import math
+
+import pytest
+import torch
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 3e-3}  # relative Frobenius error
+GUARD = 123.0  # exact in every dtype
+MARGIN = 16  # elements of padding at each end of a row: a multiple of 16 bytes in every dtype, so that TMA takes it
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """A GPU when there is one and the kernels are compiled, else the CPU (interpreter)."""
+    from kernels.contract import interpreted
+    from kernels.tiled import tiled_kernel
+
+    return "cpu" if interpreted(tiled_kernel) else "cuda"
+
+
+@pytest.fixture(scope="session")
+def dtypes(device) -> dict[str, torch.dtype]:
+    """The dtypes a kernel can be tested in here, by short name: the interpreter has no bf16, Hopper's TMA kernel no
+    fp32."""
+    both = {"fp16": torch.float16}
+    return both | ({"fp32": torch.float32} if device == "cpu" else {"bf16": torch.bfloat16})
+
+
+class Operands:
+    """x[M, K], w[N, K] and out[M, N] as views of larger buffers: NaN lies behind every row of x and w and all over out,
+    and a guard value around out. A kernel that reads or writes past an edge shows it."""
+
+    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, seed: int = 0):
+        generator = torch.Generator().manual_seed(seed)
+        self.x, self.w = (self._padded(rows, k, dtype, device, generator) for rows in (m, n))
+        stride = 16 * math.ceil(n / 16) + 2 * MARGIN
+        self.buffer = torch.full((m + 2, stride), GUARD, dtype=dtype, device=device)
+        self.out = self.buffer[1 : m + 1, MARGIN : MARGIN + n]
+        self.out.fill_(math.nan)
+
+    @staticmethod
+    def _padded(rows: int, k: int, dtype: torch.dtype, device: str, generator: torch.Generator) -> torch.Tensor:
+        buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), math.nan, dtype=dtype, device=device)
+        buffer[:, :k] = torch.randn((rows, k), generator=generator).to(device, dtype)
+        return buffer[:, :k]
+
+    def verify(self, result: torch.Tensor) -> None:
+        assert result is self.out
+        close(result, self.x, self.w)
+        self.out.fill_(GUARD)
+        assert (self.buffer == GUARD).all(), "something beside out was written"
+
+
+def close(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> None:
+    """Against float64, by relative Frobenius error; NaN anywhere fails."""
+    reference = x.double() @ w.double().T
+    assert result.shape == reference.shape
+    assert result.isfinite().all(), "something in out was left unwritten, or NaN leaked in"
+    error = (result.double() - reference).norm() / reference.norm().clamp(min=1e-300)
+    assert error <= TOLERANCE[result.dtype], f"relative error {error:.2e}"
+
+
+@pytest.fixture
+def operands(device):
+    """Operands(m, n, k, dtype) on the test's device, or on `where`."""
+    return lambda m, n, k, dtype, seed=0, where=device: Operands(m, n, k, dtype, where, seed)
+
+
+@pytest.fixture
+def assert_close():
+    return close

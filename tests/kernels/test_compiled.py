@@ -1,0 +1,159 @@
+"""What the compiler made of the kernels, without a GPU. All compiling happens in subprocesses: this process may be
+interpreting, and Triton cannot do both in one."""
+
+import doctest
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import triton
+
+from kernels import cubin
+from kernels.configs import architectures, table
+
+ROOT = Path(__file__).parents[2]
+SHARED_LIMIT_BYTES = {
+    "sm_90": 232_448,
+    "sm_86": 101_376,
+}  # per block, CUDA C++ programming guide, technical specifications
+# An older Triton is checked for what it must be able to do at all; the tables are chosen for the newer.
+ONE_PER_KERNEL = triton.__version__.startswith("3.6")
+
+
+def python(*arguments: str, interpret: bool = False) -> subprocess.CompletedProcess:
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
+    env |= {"TRITON_INTERPRET": "1"} if interpret else {}
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+
+
+def compiled(*arguments: str) -> tuple[int, list[dict]]:
+    done = python("-m", "kernels.compiled", "--json", *arguments)
+    assert done.stdout, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "kernels.compiled/1"
+    assert document["triton"] == triton.__version__
+    return done.returncode, document["findings"]
+
+
+@pytest.fixture(scope="module")
+def report() -> tuple[int, list[dict]]:
+    return compiled(*(["--one-per-kernel"] if ONE_PER_KERNEL else []))
+
+
+def test_the_whole_table_is_compiled(report):
+    code, findings = report
+    found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
+    if ONE_PER_KERNEL:
+        assert sorted(f["kernel"] for f in findings) == ["persistent", "tiled"]
+    else:
+        tables = [table(arch) for arch in architectures() if table(arch).target]
+        declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
+        assert found == declared
+    assert code == 0
+
+
+def test_nothing_spills(report):
+    spilled = [
+        f for f in report[1] if f["error"] or f["stack_bytes"] or f["local_accesses"] or not 0 < f["registers"] <= 255
+    ]
+    assert not spilled
+
+
+def test_shared_memory_fits(report):
+    too_large = [f for f in report[1] if not 0 < f["shared_bytes"] <= SHARED_LIMIT_BYTES[f"sm_{f['target']}"]]
+    assert not too_large
+
+
+def test_tensor_cores_are_used_as_declared(report):
+    assert not [f for f in report[1] if f["mma"] != f["mma_expected"]]
+    hopper = [f for f in report[1] if f["target"] == 90 and f["dtype"] != "fp32"]
+    assert hopper
+    assert all(f["mma"].startswith("wgmma.m64n") for f in hopper)
+
+
+def test_tma_is_used_by_persistent_alone(report):
+    for finding in report[1]:
+        expected = finding["kernel"] == "persistent"
+        assert bool(finding["tma_loads"]) == bool(finding["tma_stores"]) == expected
+
+
+# A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
+PLANTED = {
+    "spills": {"num_warps": 4, "num_stages": 3, "flatten": True, "subtile": 1, "mma": "wgmma.m64n256k16"},
+    "shared memory": {"num_warps": 8, "num_stages": 4, "subtile": 1, "mma": "wgmma.m64n256k16"},
+    "declared": {"num_warps": 8, "num_stages": 3, "subtile": 2, "mma": "wgmma.m64n128k16"},
+    "does not compile": {"num_warps": 8, "num_stages": 3, "subtile": 3, "mma": "wgmma.m64n256k16"},
+}
+
+
+def test_planted_mistakes_are_caught(tmp_path):
+    shape = {"kernel": "persistent", "dtypes": ["bf16"], "m_max": None, "n_max": None, "measured": None}
+    shape |= {"block_m": 128, "block_n": 256, "block_k": 64}
+    document = {
+        "target": 90,
+        "shared_limit_bytes": 232448,
+        "entries": [shape | planted for planted in PLANTED.values()],
+    }
+    path = tmp_path / "planted.json"
+    path.write_text(json.dumps(document))
+    code, findings = compiled("--table", str(path))
+    assert code == 1
+    for word, finding in zip(PLANTED, findings, strict=True):
+        assert [word in problem for problem in finding["problems"]] == [True], finding
+
+
+def test_the_table_is_for_reading():
+    done = python("-m", "kernels.compiled", "--one-per-kernel", "--kernel", "tiled")
+    assert done.returncode == 0, done.stderr
+    head, row, last = done.stdout.splitlines()
+    for name in ("kernel", "registers", "shared_B", "mma", "expected", "tma_loads"):
+        assert name in head.split()
+    assert row.startswith("tiled")
+    assert row.index("sm_90") == head.index("target")
+    assert row.endswith("ok")
+    assert last == f"triton {triton.__version__}: 1 compiled, 0 bad"
+
+
+def test_the_interpreter_is_refused():
+    done = python("-m", "kernels.compiled", interpret=True)
+    assert done.returncode == 2
+    assert "TRITON_INTERPRET is set" in done.stderr
+    assert "env -u TRITON_INTERPRET" in done.stderr
+
+
+def test_compiled_kernels_say_that_they_need_a_gpu():
+    script = "import torch, kernels; x = torch.zeros(8, 8); print(kernels.CONTENDERS['tiled'].why_not(x, x))"
+    done = python("-c", script)
+    assert done.stdout.startswith("x is on cpu, a compiled Triton kernel needs a CUDA device"), done.stderr
+
+
+def test_the_worked_example_of_a_cubin():
+    assert doctest.testmod(cubin) == doctest.TestResults(failed=0, attempted=2)
+
+
+def test_reading_a_cubin():
+    usage = " Function k:\n  REG:168 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:640"
+    sass = """
+        /*0000*/  LDL.64 R2, [R1+0x8] ;
+        /*0010*/  @P0 STL [R1], R4 ;
+        /*0020*/  HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, gsb0 ;
+        /*0030*/  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0040*/  UTMALDG.2D.MULTICAST [UR8], [UR4], UR12 ;
+        /*0050*/  UTMASTG.2D [UR8], [UR4] ;
+        /*0060*/  FFMA R1, R2, R3, R4 ;
+    """
+    assert cubin.read(usage, sass, 1024) == cubin.Cubin(
+        registers=168,
+        stack_bytes=16,
+        local_accesses=2,
+        shared_bytes=1024,
+        mma={"wgmma.m64n128k16": 1, "mma.m16n8k16": 1},
+        tma_loads=1,
+        tma_stores=1,
+    )
+    assert cubin.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
+    assert cubin.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}

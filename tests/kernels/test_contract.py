@@ -1,0 +1,218 @@
+"""Every refusal names the value, the limit and the way out; and `matmul` picks the right kernel of ours."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import kernels
+from kernels import CONTENDERS, contract, persistent, tiled, vendor
+from kernels.contract import MAX_SIZE, check, overlap
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float16)
+
+
+def meta(shape: tuple, stride: tuple) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=torch.float16, device="meta")
+
+
+BUFFER = half(64, 64)
+X, W = half(4, 8), half(6, 8)
+
+# name: (inputs, error, words that must stand in the message: value, limit, way out)
+REFUSED = {
+    "no tensor": (lambda: ([[1.0]], W), TypeError, ["x is a list", "torch.Tensor", "torch.as_tensor"]),
+    "float64": (lambda: (X.double(), W), TypeError, ["x is torch.float64", "bfloat16, float16 and float32", ".to()"]),
+    "unequal dtypes": (lambda: (X, W.float()), TypeError, ["w is torch.float32", "x is torch.float16", ".to()"]),
+    "unequal out dtype": (
+        lambda: (X, W, torch.zeros(4, 6)),
+        TypeError,
+        ["out is torch.float32", "torch.float16", ".to()"],
+    ),
+    "rank of x": (lambda: (half(2, 4, 8), W), ValueError, ["x has shape [2, 4, 8]", "rank 2", ".flatten(0, -2)"]),
+    "rank of w": (lambda: (X, half(8)), ValueError, ["w has shape [8]", "rank 2"]),
+    "device of w": (lambda: (X, meta((6, 8), (8, 1))), ValueError, ["w is on meta", "x is on cpu", ".to()"]),
+    "device of out": (lambda: (X, W, meta((4, 6), (6, 1))), ValueError, ["out is on meta", "x is on cpu", ".to()"]),
+    "inner sizes": (lambda: (X, half(8, 6)), ValueError, ["K=8", "K=6", "w.T.contiguous()"]),
+    "last stride": (
+        lambda: (half(8, 4).T, W),
+        ValueError,
+        ["x has a last stride of 4", "1 is needed", ".contiguous()"],
+    ),
+    "gradient": (
+        lambda: (X, W.clone().requires_grad_()),
+        ValueError,
+        ["w requires a gradient", "no_grad()", "w.detach()"],
+    ),
+    "size": (lambda: (meta((1, 2**31), (1, 1)), W), ValueError, [str(2**31), str(MAX_SIZE), "split"]),
+    "out shape": (lambda: (X, W, half(6, 4)), ValueError, ["[6, 4]", "[4, 6]", "out=None"]),
+    "out overlaps itself": (
+        lambda: (X, W, BUFFER.as_strided((4, 6), (5, 1))),
+        ValueError,
+        ["row stride of 5", "N=6", "torch.empty"],
+    ),
+    "expanded out": (lambda: (X, W, half(1, 6).expand(4, 6)), ValueError, ["row stride of 0", "N=6", "torch.empty"]),
+    "out is x": (
+        lambda: (BUFFER[:4, :8], half(8, 8), BUFFER[:4, :8]),
+        ValueError,
+        ["out shares memory with x", "of its own"],
+    ),
+    "out touches w": (
+        lambda: (X, BUFFER[:8, :8], BUFFER[4:8, 7:15]),
+        ValueError,
+        ["out shares memory with w", "of its own"],
+    ),
+}
+
+TMA_REFUSED = {
+    "K": (
+        lambda: (half(4, 100), half(8, 100)),
+        ["K=100 is not a multiple of 8: TMA needs 16-byte rows; pad K or use kernels.tiled"],
+    ),
+    "N": (lambda: (half(4, 16), half(100, 16)), ["N=100 is not a multiple of 8", "pad N or use kernels.tiled"]),
+    "row stride": (
+        lambda: (BUFFER.as_strided((4, 16), (20, 1)), half(8, 16)),
+        ["x has a row stride of 20", "multiple of 8", "kernels.tiled"],
+    ),
+    "out stride": (
+        lambda: (X, half(8, 8), BUFFER.as_strided((4, 8), (12, 1))),
+        ["out has a row stride of 12", "multiple of 8", "tiled"],
+    ),
+    "expanded x": (
+        lambda: (half(1, 8).expand(4, 8), half(8, 8)),
+        ["x has a row stride of 0", "K=8", ".contiguous()", "kernels.tiled"],
+    ),
+    "sliding w": (lambda: (X, BUFFER.as_strided((6, 8), (4, 1))), ["w has a row stride of 4", "K=8", "kernels.tiled"]),
+    "address": (
+        lambda: (BUFFER[:4, 4:12], half(8, 8)),
+        ["x starts 8 bytes past a multiple of 16", ".clone()", "kernels.tiled"],
+    ),
+    "far rows": (lambda: (meta((2, 8), (2**39, 1)), meta((8, 8), (8, 1))), [str(2**40), "2**40", "kernels.tiled"]),
+}
+
+
+def refused(call, error: type, words: list[str]) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_of_the_contract(case):
+    inputs, error, words = REFUSED[case]
+    message = refused(lambda: check(*inputs()), error, words)
+    for run in (kernels.matmul, tiled.matmul, persistent.matmul, vendor.mm, vendor.numpy_mm, vendor.inductor_mm):
+        assert refused(lambda run=run: run(*inputs()), error, words) == message
+    if len(inputs()) == 2:
+        for contender in CONTENDERS.values():
+            assert contender.why_not(*inputs()) == message
+
+
+@pytest.mark.parametrize("case", TMA_REFUSED)
+def test_refusals_of_tma(case, monkeypatch):
+    monkeypatch.setattr(persistent, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(persistent, "capability", lambda device: (9, 0))
+    inputs, words = TMA_REFUSED[case]
+    message = refused(lambda: persistent.matmul(*inputs()), ValueError, words)
+    assert persistent.reason(persistent.require, *inputs()) == message
+    check(*inputs())  # the contract itself allows it, and so does tiled
+
+
+def test_a_gradient_is_fine_where_none_is_recorded():
+    with torch.no_grad():
+        check(X, W.clone().requires_grad_())
+
+
+def test_compiled_kernels_refuse_the_cpu(monkeypatch):
+    monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
+    words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]
+    for name in ("tiled", "persistent"):
+        refused(lambda name=name: CONTENDERS[name].run(X, half(8, 8), half(4, 8)), ValueError, words)
+        assert "x is on cpu" in CONTENDERS[name].why_not(X, half(8, 8))
+
+
+def test_the_interpreter_refuses_bf16(monkeypatch):
+    monkeypatch.setattr(contract, "interpreted", lambda kernel: True)
+    for module in (tiled, persistent):
+        refused(
+            lambda module=module: module.require(X.bfloat16(), W.bfloat16()),
+            TypeError,
+            ["bfloat16", "float16 or float32"],
+        )
+
+
+def test_persistent_refuses_other_gpus_and_fp32(monkeypatch):
+    monkeypatch.setattr(persistent, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(persistent, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(persistent, "capability", lambda device: (8, 9))
+    refused(lambda: persistent.require(X, half(8, 8)), ValueError, ["capability 8.9", "9.x", "kernels.tiled"])
+    monkeypatch.setattr(persistent, "capability", lambda device: (9, 0))
+    refused(
+        lambda: persistent.require(X.float(), half(8, 8).float()),
+        TypeError,
+        ["float32", "bfloat16 and float16", "kernels.tiled"],
+    )
+    persistent.require(X, half(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("where", "able", "picked"), [("cpu", True, "tiled"), ("cuda", False, "tiled"), ("cuda", True, "persistent")]
+)
+def test_matmul_picks(where, able, picked, monkeypatch):
+    ran = []
+    for name in ("tiled", "persistent"):
+        stub = dataclasses.replace(
+            CONTENDERS[name],
+            run=lambda x, w, out, name=name: ran.append(name) or out,
+            why_not=lambda x, w, out=None: None if able else "no TMA",
+        )
+        monkeypatch.setitem(CONTENDERS, name, stub)
+    with FakeTensorMode():  # a CUDA tensor without a GPU
+        x, w = (torch.empty((8, 8), dtype=torch.float16, device=where) for _ in range(2))
+        kernels.matmul(x, w)
+    assert ran == [picked]
+
+
+def test_the_registry():
+    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent"}
+    assert {name for name, c in CONTENDERS.items() if not c.default} == {"inductor"}
+    assert {(c.device, name) for name, c in CONTENDERS.items() if c.kind == "vendor"} == {
+        ("cuda", "cublas"),
+        ("cpu", "torch"),
+    }
+    with pytest.raises(ValueError, match="tiled"):
+        contract.register(CONTENDERS["tiled"])
+
+
+def test_without_triton_the_stand_ins_say_so(monkeypatch):
+    monkeypatch.setattr(contract, "CONTENDERS", {})
+    contract.register_absent("tiled")
+    absent = contract.CONTENDERS["tiled"]
+    assert "Triton is not installed" in absent.why_not(X, W)
+    refused(lambda: absent.run(X, W, half(4, 6)), ValueError, ["Triton is not installed", "Linux", "'torch'"])
+
+
+def test_interpreted_is_true_for_anything_but_a_jit_function(device):
+    assert contract.interpreted(tiled.tiled_kernel) == (device == "cpu")
+    assert contract.interpreted(lambda: None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_overlap_is_exact(seed):
+    """Against the set of offsets each view covers."""
+    random = torch.Generator().manual_seed(seed)
+    pick = lambda low, high: int(torch.randint(low, high, (1,), generator=random))  # noqa: E731
+    storage, offsets = half(4096), torch.arange(4096)
+    seen = set()
+    for _ in range(200):
+        views = [((pick(1, 6), pick(1, 9)), (pick(0, 24), 1), pick(0, 60)) for _ in range(2)]
+        a, b = (set(offsets.as_strided(*view).flatten().tolist()) for view in views)
+        expected = bool(a & b)
+        assert overlap(*(storage.as_strided(*view) for view in views)) == expected, views
+        seen.add(expected)
+    assert seen == {True, False}

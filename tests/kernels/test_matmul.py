@@ -1,0 +1,142 @@
+"""Both Triton kernels against float64: every kind of shape and stride the contract allows, and nothing written or read
+beyond it."""
+
+import importlib
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels.configs import Config, table
+from kernels.contract import CONTENDERS
+
+SHAPES = [
+    "1x1x1",
+    "1x64x64",
+    "1x200x136",
+    "17x40x72",
+    "64x64x64",
+    "65x129x1",
+    "70x136x104",
+    "130x200x33",
+    "3x5x200",
+    "200x7x65",
+]
+SMALL = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3)
+VARIANTS = {
+    "plain": {},
+    "subtile": {"subtile": 2},
+    "flatten": {"flatten": True, "subtile": 2},
+    "raster-n": {"raster": "n"},
+    "group-1": {"group_m": 1},
+    "group-wider-than-grid": {"group_m": 64, "raster": "n"},
+}
+# The fifth row begins beyond 2**31 elements although the stride itself is a 32-bit number.
+FAR = 2**29 + 8
+
+
+@pytest.fixture(params=["tiled", "persistent"])
+def kernel(request, device):
+    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
+    if reason := CONTENDERS[request.param].why_not(probe, probe):
+        pytest.skip(reason)  # persistent on a GPU that is no Hopper; never in the interpreter
+    return importlib.import_module(f"kernels.{request.param}")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_that_fit_no_tile(kernel, shape, dtypes, operands):
+    for dtype in dtypes.values():
+        case = operands(*map(int, shape.split("x")), dtype)
+        case.verify(kernel.matmul(case.x, case.w, case.out))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(m=st.integers(0, 150), n=st.integers(0, 150), k=st.integers(0, 150), seed=st.integers(0, 9))
+def test_any_shape(kernel, dtypes, operands, m, n, k, seed):
+    case = operands(m, n, k, dtypes["fp16"], seed)
+    case.verify(kernel.matmul(case.x, case.w, case.out))
+
+
+def test_out_is_allocated_when_none(kernel, dtypes, operands, assert_close):
+    for dtype in dtypes.values():
+        case = operands(33, 72, 48, dtype)
+        result = kernel.matmul(case.x, case.w)
+        assert result.is_contiguous()
+        assert result.dtype == dtype
+        assert_close(result, case.x, case.w)
+
+
+@pytest.mark.parametrize("shape", ["0x8x8", "8x0x8", "0x0x0", "0x8x0"])
+def test_empty_out_returns_before_any_launch(kernel, shape, device, monkeypatch):
+    monkeypatch.setattr(kernel, "prepare", None)
+    m, n, k = map(int, shape.split("x"))
+    x, w = (torch.ones((rows, k), dtype=torch.float16, device=device) for rows in (m, n))
+    assert kernel.matmul(x, w).shape == (m, n)
+
+
+def test_an_empty_sum_is_zero(kernel, operands):
+    case = operands(9, 8, 0, torch.float16)
+    assert (kernel.matmul(case.x, case.w, case.out) == 0).all()
+    case.verify(case.out)
+
+
+@pytest.mark.parametrize("which", ["x", "w", "out"])
+def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
+    tensors = {name: torch.randn((5, 72), device=device).half() for name in ("x", "w")}
+    tensors["out"] = torch.empty((5, 8), dtype=torch.float16, device=device)[:, :5]
+    small = tensors[which]
+    # 8.6 GB of address space, of which only the pages behind five rows are ever touched. An offset that wraps around at
+    # 32 bits lands in the first half, so that a wrong kernel fails this test instead of crashing the process.
+    storage = torch.empty(2**31 + 4 * FAR + 1024, dtype=torch.float16, device=device)
+    far = storage.as_strided(small.shape, (FAR, 1), 2**31)
+    tensors[which] = far.copy_(small)
+    assert FAR < 2**31 < 4 * FAR
+    assert_close(kernel.matmul(**tensors), tensors["x"], tensors["w"])
+
+
+def test_a_single_row_may_have_any_stride(kernel, device, assert_close):
+    x, w = torch.randn((1, 40), device=device).half(), torch.randn((16, 40), device=device).half()
+    odd = x.as_strided((1, 40), (3, 1))
+    assert_close(kernel.matmul(odd, w), x, w)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_way_through_the_persistent_kernel(kernel, variant, operands):
+    config = Config(**{**SMALL.__dict__, **VARIANTS[variant]})
+    case = operands(
+        330, 200, 72, torch.float16
+    )  # 6 x 4 tiles: groups of 3 and 64, more tiles than interpreted programs
+    case.verify(kernel.matmul(case.x, case.w, case.out, config=config))
+
+
+@pytest.mark.parametrize("arch", ["sm90", "generic", "interpreter"])
+def test_every_checked_in_configuration(arch, device, operands):
+    from kernels.configs import arch_of
+
+    if device == "cuda" and arch not in ("generic", arch_of(torch.device(device))):
+        pytest.skip(f"{arch} is not for this GPU")
+    for entry in table(arch).entries:
+        dtype = torch.float32 if entry.dtypes == ("fp32",) else torch.float16
+        case = operands(entry.config.block_m + 3, entry.config.block_n + 5, entry.config.block_k + 1, dtype)
+        kernel = importlib.import_module(f"kernels.{entry.kernel}")
+        case.verify(kernel.matmul(case.x, case.w, case.out, config=entry.config))
+
+
+def test_tiled_takes_rows_of_any_stride(device, assert_close):
+    from kernels import tiled
+
+    buffer = torch.randn(4000, device=device).half()
+    w = torch.randn((24, 30), device=device).half()
+    for rows, stride in ((20, 31), (20, 7), (20, 0)):  # odd, overlapping and expanded rows
+        x = buffer.as_strided((rows, 30), (stride, 1), 1)
+        assert_close(tiled.matmul(x, w), x, w)
+
+
+def test_out_between_the_columns_of_x(device, assert_close):
+    from kernels import tiled
+
+    buffer = torch.randn((12, 96), device=device).half()
+    w = torch.randn((32, 32), device=device).half()
+    x, out = buffer[:, :32], buffer[:, 32:64]
+    assert_close(tiled.matmul(x, w, out), x, w)

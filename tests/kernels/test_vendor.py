@@ -1,0 +1,49 @@
+"""The yardsticks keep the contract too: the same operands, the same guards."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from kernels import vendor
+from kernels.contract import CONTENDERS
+
+
+@pytest.mark.parametrize("shape", ["1x1x1", "1x40x72", "65x129x33", "0x8x8", "8x8x0"])
+@pytest.mark.parametrize("kind", ["vendor", "library"])
+def test_yardsticks_write_out(kind, shape, operands, device):
+    """The vendor of the device under test, and NumPy, which knows the CPU and fp32 alone."""
+    name, where = ("numpy", "cpu") if kind == "library" else ("torch" if device == "cpu" else "cublas", device)
+    contender = CONTENDERS[name]
+    assert (contender.kind, contender.device) == (kind, where)
+    for dtype in (torch.float32,) if name == "numpy" else (torch.float32, torch.float16, torch.bfloat16):
+        case = operands(*map(int, shape.split("x")), dtype, where=where)
+        assert contender.why_not(case.x, case.w) is None
+        case.verify(contender.run(case.x, case.w, case.out))
+
+
+def test_vendors_refuse_what_is_not_theirs():
+    x, w = torch.zeros((4, 8)), torch.zeros((6, 8))
+    assert "x is on cpu" in CONTENDERS["cublas"].why_not(x, w)
+    assert "'torch'" in CONTENDERS["cublas"].why_not(x, w)
+    assert "float16" in CONTENDERS["numpy"].why_not(x.half(), w.half())
+    with pytest.raises(TypeError, match=r"float16.*float32.*'torch'"):
+        vendor.numpy_mm(x.half(), w.half())
+
+
+def test_configurations_name_library_and_version():
+    x, w = torch.zeros((4, 8)), torch.zeros((6, 8))
+    assert CONTENDERS["torch"].config(x, w) == f"torch {torch.__version__}"
+    numpy_config = CONTENDERS["numpy"].config(x, w)
+    assert numpy_config.startswith("numpy ")
+    assert numpy_config.endswith(")")
+
+
+def test_inductor(operands, device):
+    """Compiles two kernels: the one contender that takes seconds here (minutes at real shapes: not default)."""
+    if device == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
+        pytest.skip("Inductor needs a C++ compiler on the CPU")
+    case = operands(48, 64, 32, torch.float32)
+    result = CONTENDERS["inductor"].run(case.x, case.w, case.out)
+    case.verify(result)
