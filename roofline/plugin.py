@@ -105,9 +105,9 @@ def pytest_collection_modifyitems(config, items):
     Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one.
     """
     if config.stash[STATE].options.timed:
-        others = [item for item in items if "benchmark" not in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
+        benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in benchmarks])
+        items[:] = benchmarks
     for item in items:
         if "ffn_benchmark" in getattr(item, "fixturenames", ()):
             own = item.get_closest_marker("benchmark")

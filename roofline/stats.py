@@ -7,6 +7,7 @@ intervals come from a moving-block bootstrap (Kuensch 1989), whose blocks are as
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,7 +61,12 @@ def median_interval(samples, *, seed: int = 0) -> Interval:
 
     With fewer than `FEWEST` samples the interval runs from the least to the greatest. Raises ValueError on none.
     """
-    values = np.asarray(samples, dtype=float)
+    return _median_interval(np.asarray(samples, dtype=float).tobytes(), seed)
+
+
+@lru_cache(maxsize=4096)  # tables, plots and live lines ask for the same interval again and again
+def _median_interval(samples: bytes, seed: int) -> Interval:
+    values = np.frombuffer(samples)
     if values.size == 0:
         raise ValueError("no samples: a median needs at least one")
     median = float(np.median(values))

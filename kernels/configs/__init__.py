@@ -27,9 +27,7 @@ class Config:
     num_warps: int
     num_stages: int
     group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
-    subtile: int = (
-        1  # parts the epilogue is stored in; 2 halves its shared memory, which buys a fourth stage of 128x256x64
-    )
+    subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
 
@@ -50,9 +48,7 @@ class Entry:
     m_max: int | None  # None: no limit
     n_max: int | None
     config: Config
-    mma: (
-        str | None
-    )  # the instruction it must compile to on the table's target; None where nothing is compiled (interpreter)
+    mma: str | None  # the instruction it must compile to on the table's target; None in the interpreter
     measured: dict | None  # None: unmeasured; else chip, date, shape, versions of the measurement that chose it
 
     def admits(self, kernel: str, m: int, n: int, dtype: str) -> bool:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from statistics import median
 
 Call = Callable[[], object]
 
@@ -127,10 +128,10 @@ class CudaClock:
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
 
-    def empty_pair_s(self) -> float:
+    def empty_pair_s(self) -> float | None:
         """Median time between two events with nothing between them: what every sample carries on top of its work."""
-        times = sorted(t for t in self.turn([lambda: None] * 32) if t is not None)
-        return times[len(times) // 2] if times else float("nan")
+        times = [time_s for time_s in self.turn([lambda: None] * 32) if time_s is not None]
+        return median(times) if times else None
 
 
 def for_device(device: str):

@@ -16,59 +16,69 @@ THROTTLE_REASONS = {
 
 
 class GpuTelemetry:
-    """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case."""
+    """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case.
+
+    What NVML does not tell on this machine is None; where it tells nothing, `telemetry_error` says why.
+    """
 
     def __init__(self, interval_s: float = 0.05):
-        import pynvml
-        import torch
-
-        pynvml.nvmlInit()
-        self._nvml = pynvml
-        uuid = str(torch.cuda.get_device_properties(0).uuid)
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
         self._interval_s = interval_s
+        self._handle = None
+        self._error = ""
         self.start()
+        try:
+            import pynvml
+            import torch
+
+            self._nvml = pynvml
+            pynvml.nvmlInit()
+            uuid = str(torch.cuda.get_device_properties(0).uuid)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        except Exception as error:  # no package, no library, no permission: NVML has a type for each
+            self._error = f"{type(error).__name__}: {error}"
 
     def start(self) -> None:
-        self._readings: list[tuple[float, float, float, int]] = []
+        self._readings: list[dict] = []
         self._last = 0.0
 
     def read(self) -> None:
-        if time.perf_counter() - self._last < self._interval_s:
+        if self._handle is None or time.perf_counter() - self._last < self._interval_s:
             return
-        nvml, handle = self._nvml, self._handle
+        nvml = self._nvml
         self._readings.append(
-            (
-                nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-                nvml.nvmlDeviceGetPowerUsage(handle) * 1e-3,
-                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-                nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-            )
+            {
+                "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+                "power_mw": self._ask(nvml.nvmlDeviceGetPowerUsage),
+                "temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+                "throttle_mask": self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+            }
         )
         self._last = time.perf_counter()
 
-    def summary(self) -> dict:
-        if not self._readings:
-            return {"throttled": None}
-        clocks, powers, temperatures, masks = zip(*self._readings, strict=True)
-        seen = 0
-        for mask in masks:
-            seen |= mask
-        reasons = [text for bit, text in THROTTLE_REASONS.items() if seen & bit]
-        return {
-            "sm_clock_mhz": median(clocks),
-            "power_w": median(powers),
-            "temperature_c": max(temperatures),
-            "throttled": bool(reasons),
-            "throttle_reasons": ", ".join(reasons),
-            "other_processes": self._others(),
-        }
-
-    def _others(self) -> int | None:
+    def _ask(self, question, *arguments):
         try:
-            return max(0, len(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) - 1)
+            return question(self._handle, *arguments)
         except self._nvml.NVMLError:
             return None
+
+    def summary(self) -> dict:
+        """Medians over the case (the highest for the temperature); `throttled` is None where NVML does not tell."""
+        if not self._readings:
+            return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
+        known = {
+            key: [reading[key] for reading in self._readings if reading[key] is not None] for key in self._readings[0]
+        }
+        masks = known["throttle_mask"]
+        reasons = [text for bit, text in THROTTLE_REASONS.items() if any(mask & bit for mask in masks)]
+        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return {
+            "sm_clock_mhz": median(known["sm_clock_mhz"]) if known["sm_clock_mhz"] else None,
+            "power_w": median(known["power_mw"]) / 1e3 if known["power_mw"] else None,
+            "temperature_c": max(known["temperature_c"], default=None),
+            "throttled": bool(reasons) if masks else None,
+            "throttle_reasons": ", ".join(reasons),
+            "other_processes": None if processes is None else max(0, len(processes) - 1),
+        }
 
 
 class CpuTelemetry:

@@ -11,6 +11,7 @@ from roofline.theory.bounds import balance
 ISOLINES = (0.5, 0.75, 0.9)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK, GREY = "#222222", "#777777"
+BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 
 
 def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
@@ -35,7 +36,12 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
         axes.set_title(f"{run.head['title']}, {dtype}", loc="left", fontsize=13)
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
         axes.set_ylabel("TFLOP/s")
-        axes.legend(loc="lower right", frameon=True, fontsize=10, title="contender (95 % interval)", title_fontsize=9)
+        entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
+        entries = {name: entries[name] for name in (*contenders, "throttled") if name in entries}
+        axes.legend(
+            entries.values(), entries.keys(), loc="lower right", fontsize=10, title="contender (95 % interval)",
+            title_fontsize=9,
+        )  # fmt: skip
         seaborn.despine(ax=axes)
     figure.supxlabel(run.head["footer"], fontsize=8, color=GREY, x=0.01, ha="left")
     paths = [folder / f"memory_roofline.{ending}" for ending in ("svg", "png")]
@@ -62,7 +68,7 @@ def _limits(axes, records: list[dict], run: Run, dtype: str) -> None:
             ys.append(flops / 1e12)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(min(xs) / 1.6, max(xs) * 1.7)
+    axes.set_xlim(min(xs) / 1.6, max(xs) * 3.5)
     axes.set_ylim(min(ys) / 1.8, max(ys) * 2.2)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -79,14 +85,14 @@ def _roofs(axes, run: Run, dtype: str) -> None:
             axes.plot(x, y, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
             axes.annotate(
                 f"{100 * share:.0f} %", (axes.get_xlim()[1], y[-1]), (-2, 0), textcoords="offset points",
-                fontsize=8, color=GREY, ha="right", va="center", bbox={"facecolor": "white", "pad": 0.5, "lw": 0},
+                fontsize=8, color=GREY, ha="right", va="center", bbox=BEHIND_TEXT,
             )  # fmt: skip
         _roof_line(axes, roof.flops, roof.read_bytes_per_s, "measured", color=DARK, linestyle="-", linewidth=2)
         ridge = balance(roof.flops, roof.read_bytes_per_s)
         axes.plot([ridge], [roof.flops / 1e12], marker="o", color=DARK, markersize=5, zorder=3)
         axes.annotate(
             f"ridge {ridge:.3g} FLOP/byte", (ridge, roof.flops / 1e12), (0, -14), textcoords="offset points",
-            fontsize=9, color=DARK, ha="left", va="top",
+            fontsize=9, color=DARK, ha="left", va="top", bbox=BEHIND_TEXT, zorder=2.5,
         )  # fmt: skip
 
 
@@ -105,7 +111,7 @@ def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool
     bottom = axes.get_ylim()[0] * 1e12
     axes.annotate(
         f"{name}: {rate_text(flops / 1e12)} TFLOP/s", (right, flops / 1e12), (-4, 4), textcoords="offset points",
-        color=style["color"], fontsize=9.5, ha="right", va="bottom",
+        color=style["color"], fontsize=9.5, ha="right", va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
     )  # fmt: skip
     start = max(left, bottom / bytes_per_s)
     x = start * (flops / bytes_per_s / start) ** (0.55 if above else 0.12)
@@ -113,7 +119,7 @@ def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool
     text = f"{bytes_per_s / 1e12:.3g} TB/s" if bytes_per_s >= 1e12 else f"{bytes_per_s / 1e9:.3g} GB/s"
     # The slope is y = x * bandwidth in these units: the text turns with it, whatever the size of the figure.
     axes.text(
-        x, y * 1.08, f"{name}: {text}", color=style["color"], fontsize=9.5, va="bottom",
+        x, y * 1.08, f"{name}: {text}", color=style["color"], fontsize=9.5, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
         rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True, rotation_mode="anchor",
     )  # fmt: skip
 
@@ -138,24 +144,23 @@ def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> 
         if hot:
             axes.plot(
                 *zip(*hot, strict=True), linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
-                markeredgewidth=0.8, label=f"throttled ({name})", zorder=3,
+                markeredgewidth=0.8, label="throttled", zorder=3,
             )  # fmt: skip
 
 
 def _tokens(axes, records: list[dict]) -> None:
-    """Tokens along the lower edge: one label per m at the mean intensity of its shapes, left out where they'd touch."""
+    """One label per m under its points, at the mean intensity of its shapes; a line lower where two would touch."""
     groups: dict[int, list[float]] = {}
     for record in records:
         groups.setdefault(record["m"], []).append(math.log(record["device_intensity"]))
     left, right = (math.log(x) for x in axes.get_xlim())
-    last = -math.inf
+    last, low = -math.inf, False
     for m, logs in sorted(groups.items()):
         middle = sum(logs) / len(logs)
-        if (middle - last) / (right - left) < 0.06:
-            continue
+        low = (middle - last) / (right - left) < 0.06 and not low
         last = middle
         lowest = min(r["tflops_low"] for r in records if r["m"] == m)
         axes.annotate(
-            f"M={m}", (math.exp(middle), lowest), (0, -12), textcoords="offset points", fontsize=8.5, color=DARK,
-            ha="center", va="top", bbox={"facecolor": "white", "alpha": 0.8, "pad": 0.5, "lw": 0}, zorder=5,
+            f"M={m}", (math.exp(middle), lowest), (0, -26 if low else -12), textcoords="offset points",
+            fontsize=8.5, color=DARK, ha="center", va="top", bbox=BEHIND_TEXT, zorder=2.5,
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """Derived fields: rates, shares of the roof and ratios, written by one function from what the journal holds."""
 
 from dataclasses import dataclass
+from statistics import median
 
 from roofline.report.journal import Run
 from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
@@ -53,7 +54,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
     ratio = paired_ratio(vendor_times, times) or Interval(*[None] * 3)
     flops = {key: shape["flop"] / getattr(time, key) for key in ("median", "low", "high")}
     own = shape["contenders"][contender]
-    record = {
+    return {
         "op": shape["op"],
         "contender": contender,
         **{key: shape[key] for key in ("model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes")},
@@ -71,7 +72,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "above_roof": roof and flops["high"] > roof.high_at(intensity),
         "bound": roof and bound(intensity, roof.flops, roof.read_bytes_per_s),
         "vendor": shape["vendor"],
-        "vendor_time_s": median_interval(list(vendor_times.values())).median if vendor_times else None,
+        "vendor_time_s": median(vendor_times.values()) if vendor_times else None,
         "ratio_to_vendor": ratio.median,
         "ratio_low": ratio.low,
         "ratio_high": ratio.high,
@@ -84,7 +85,6 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "source": run.head["machine"]["source"],
         "method_version": run.head["method_version"],
     }
-    return record
 
 
 def derive_all(run: Run) -> list[dict]:

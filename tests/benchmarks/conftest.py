@@ -111,6 +111,7 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     return [(x, w, x.new_empty(case.m, case.n)), *others]
 
 
+@functools.cache
 def cache_bytes(device: str) -> int:
     from roofline.measure.machine import describe
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from roofline.measure import ceilings, clocks, machine
+from roofline.measure import ceilings, clocks, machine, telemetry
 from roofline.measure.lineup import verdict
 from roofline.measure.rounds import Plan, take_turns
 
@@ -184,6 +184,57 @@ def test_verdict(error, dtype, right):
 
 def test_nan_is_wrong():
     assert "unwritten" in verdict("tiled", float("nan"), "fp32")
+
+
+@pytest.fixture
+def fake_nvml(monkeypatch):
+    """NVML that tells a clock, a power cap (bit 0x4) and three processes, but no power and no temperature."""
+
+    class NVMLError(Exception):
+        pass
+
+    def refuse(*arguments):
+        raise NVMLError("not supported")
+
+    nvml = types.SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1755,
+        nvmlDeviceGetPowerUsage=refuse,
+        nvmlDeviceGetTemperature=refuse,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2, 3],
+    )
+    cuda = types.SimpleNamespace(get_device_properties=lambda index: types.SimpleNamespace(uuid="abc"))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return nvml
+
+
+def test_throttling_is_reported_with_its_reason(fake_nvml):
+    gpu = telemetry.GpuTelemetry(interval_s=0)
+    gpu.read()
+    assert gpu.summary() == {
+        "sm_clock_mhz": 1755,
+        "power_w": None,
+        "temperature_c": None,
+        "throttled": True,
+        "throttle_reasons": "power cap",
+        "other_processes": 2,
+    }
+
+
+def test_gpu_without_telemetry_says_why(fake_nvml):
+    def refuse():
+        raise fake_nvml.NVMLError("no driver")
+
+    fake_nvml.nvmlInit = refuse
+    gpu = telemetry.GpuTelemetry()
+    gpu.read()
+    assert gpu.summary() == {"throttled": None, "telemetry_error": "NVMLError: no driver"}
 
 
 def test_description_has_sizes_and_no_host_name():
