@@ -1,32 +1,37 @@
-"""Loads the benchmark plugin, and makes sure that `kernels` is the one of this checkout."""
+"""Loads the benchmark plugin, and makes sure that the packages are those of this checkout."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+import roofline
+
 pytest_plugins = ["roofline.plugin"]
+
+ROOT = Path(__file__).parent
 
 
 def pytest_configure(config):
-    import roofline
+    _ours("roofline", roofline.__file__)
 
-    root = Path(__file__).parent
-    found = Path(roofline.__file__).parent.parent
-    if found != root:
-        raise pytest.UsageError(
-            f"roofline is imported from {found}, not from this checkout {root}; pip uninstall roofline"
-        )
+
+def pytest_ignore_collect(collection_path, config):
+    """Where benchmarks are timed, only they are imported: the tests need packages that the extra `bench` lacks."""
+    others = (ROOT / "tests" / "kernels", ROOT / "tests" / "roofline", ROOT / "roofline")
+    return True if config.option.benchmark_only and collection_path in others else None
 
 
 def pytest_collection_modifyitems(config, items):
     # PyPI has other packages called `kernels` and `collectives`; from the checkout ours must win.
-    import sys
-
-    root = Path(__file__).parent
     for name in ("kernels", "collectives"):
-        module = sys.modules.get(name)
-        if module and Path(module.__file__).parent.parent != root:
-            raise pytest.UsageError(
-                f"{name} is imported from {module.__file__}, not from {root}: another package of that name is in the "
-                "way; run pytest from the checkout, or pip uninstall it"
-            )
+        if name in sys.modules:
+            _ours(name, sys.modules[name].__file__)
+
+
+def _ours(name: str, file: str) -> None:
+    if Path(file).parent.parent != ROOT:
+        raise pytest.UsageError(
+            f"{name} is imported from {file}, not from this checkout {ROOT}: another package of that name is in the "
+            f"way; run pytest from the checkout, or pip uninstall it"
+        )

@@ -37,6 +37,7 @@ class Contender:
     run: Callable[[Tensor, Tensor, Tensor], Tensor]
     config: Callable[[Tensor, Tensor], str]
     why_not: Callable[..., str | None]
+    kernel: Any = None  # the Triton kernel, so that nobody times an interpreted one
 
 
 @dataclass(frozen=True)

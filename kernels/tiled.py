@@ -124,5 +124,6 @@ register(
         run=matmul,
         config=lambda x, w: str(_choose(x, w)),
         why_not=partial(reason, require),
+        kernel=tiled_kernel,
     )
 )

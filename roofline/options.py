@@ -69,11 +69,11 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         timed=timed,
         model=_checked("--ffn-model", get("ffn_model"), lambda text: parse_model(text).name) or model,
         layers=_list("--ffn-layers", get("ffn_layers"), str, LAYERS),
-        tokens=_list("--ffn-tokens", get("ffn_tokens"), int) or tokens,
-        tp=_list("--ffn-tp", get("ffn_tp"), int) or tp,
+        tokens=_list("--ffn-tokens", get("ffn_tokens"), _whole) or tokens,
+        tp=_list("--ffn-tp", get("ffn_tp"), _whole) or tp,
         dtypes=_list("--ffn-dtype", get("ffn_dtype"), str, tuple(ITEMSIZE)) or dtypes,
         contenders=_list("--ffn-contenders", get("ffn_contenders"), str) or None,
-        seed=_checked("--ffn-seed", get("ffn_seed"), int),
+        seed=_checked("--ffn-seed", get("ffn_seed"), _whole),
         max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds),
         results=Path(get("ffn_results") or root / "results" / "local"),
     )
@@ -81,9 +81,19 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     return options
 
 
+def _whole(text: str) -> int:
+    if not text.strip().removeprefix("-").isdecimal():
+        raise ValueError("it must be a whole number")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise ValueError("it must be above 0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError("it must be a number of seconds above 0")
     return value
 
 
@@ -106,6 +116,6 @@ def _list(option: str, text: str | None, convert, known: tuple[str, ...] = ()) -
         raise ValueError(f"{option} {text!r}: give at least one value")
     if known and (strange := [item for item in items if item not in known]):
         raise ValueError(f"{option} {strange[0]!r}: it is one of {', '.join(known)}")
-    if convert is int and min(items) < 1:
+    if convert is _whole and min(items) < 1:
         raise ValueError(f"{option} {min(items)}: it must be 1 or more")
     return tuple(items)

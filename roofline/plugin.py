@@ -3,19 +3,20 @@
 pytest-benchmark has no hook for durations that a device measured. So a shape is measured first, all contenders in
 turns (`session.Session`), and each test then replays its own samples through a timer of ours. Three ways in which that
 fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
-marker that shadows the timer (merged at collection, checked when saving), and an interpreted kernel that gets timed
-(the interpreter is only ever switched on when nothing is timed; the kernels' `prepare` refuses the rest).
+marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
+timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
 """
 
 import itertools
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from roofline import options as ffn_options
-from roofline.report import tables
-from roofline.report.records import derive_all
+from roofline import terminal
 from roofline.report.write import write
 
 
@@ -48,7 +49,7 @@ class State:
 
 
 STATE = pytest.StashKey[State]()
-CASE = pytest.StashKey[str]()
+CASE = pytest.StashKey[tuple[str, str]]()
 
 
 def pytest_addoption(parser):
@@ -106,7 +107,14 @@ def pytest_collection_modifyitems(config, items):
     """
     if config.stash[STATE].options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in benchmarks])
+        others = [item for item in items if item not in benchmarks]
+        for item in others:
+            if {"shape", "contender"} <= _parameters(item).keys():
+                raise pytest.UsageError(
+                    f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
+                    "fixture; make ffn_benchmark an argument of the test"
+                )
+        config.hook.pytest_deselected(items=others)
         items[:] = benchmarks
     for item in items:
         if "ffn_benchmark" in getattr(item, "fixturenames", ()):
@@ -115,14 +123,18 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.benchmark(**merged), append=False)
 
 
+def _parameters(item) -> dict:
+    return getattr(getattr(item, "callspec", None), "params", {})
+
+
 def pytest_collection_finish(session):
     """Which contenders of each shape were selected (by -k, by node id): those take turns, beside the vendor."""
     selected = session.config.stash[STATE].selected
     for item in session.items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if {"shape", "contender"} <= parameters.keys():
+        parameters = _parameters(item)
+        if "ffn_benchmark" in item.fixturenames and {"shape", "contender"} <= parameters.keys():
             selected.setdefault(parameters["shape"], []).append(parameters["contender"])
-            item.stash[CASE] = f"{parameters['shape']}-{parameters['contender']}"
+            item.stash[CASE] = parameters["shape"], parameters["contender"]
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +192,7 @@ def ffn_benchmark(request, benchmark):
         record = session and session.record(case.id, contender)
         reason = lineup.unable.get(contender) or lineup.wrong.get(contender)
         if session and not record and not reason:
-            reason = f"{contender}: the host was late for every sample; close other programs or raise --ffn-max-seconds"
+            reason = f"{contender}: the host was late for every sample; close the programs that keep it busy"
         if reason:
             unable = contender in lineup.unable
             if session:
@@ -193,6 +205,9 @@ def ffn_benchmark(request, benchmark):
         state.replay.load(session.clock.timer, samples)
         benchmark.extra_info.update(record)
         benchmark.pedantic(lambda: None, rounds=len(samples))
+        if benchmark.stats.stats.data != samples:
+            benchmark.has_error = True  # keeps the row out of the JSON
+            pytest.fail("another timer shadows the replay timer: remove it from the test", pytrace=False)
 
     return run
 
@@ -222,16 +237,10 @@ class LiveLines:
         reporter.showfspath = False
 
     def pytest_runtest_logreport(self, report):
-        case = getattr(report, "ffn_case", None)
-        if not case or not report.passed or self._state.session is None:
-            return
-        shape, _, contender = case.rpartition("-")
-        record = self._state.session.record(shape, contender)
+        shape, contender = getattr(report, "ffn_case", (None, None))
+        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
         if record:
-            self._reporter.write_line(
-                f"{case:<48} {tables.time_text(record['time_s']):>8}  {tables.rate_text(record['tflops']):>6} TFLOP/s  "
-                f"{tables.percent_text(record['of_roof']):>5} of roof  {tables.ratio_text({'case': case} | record)}"
-            )
+            self._reporter.write_line(terminal.live_line(f"{shape}-{contender}", record))
 
     def pytest_keyboard_interrupt(self):
         self._state.interrupted = True
@@ -244,8 +253,9 @@ def pytest_sessionstart(session):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Chip, ceilings and versions in; the host's name out."""
+    """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
     machine_info.pop("node", None)
+    machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
     session = config.stash[STATE].session
     if session:
         machine_info.update(session.run.head["machine"], ceilings=session.run.ceilings)
@@ -253,21 +263,15 @@ def pytest_benchmark_update_machine_info(config, machine_info):
 
 def pytest_benchmark_update_json(config, output_json):
     """Fields by the final ceilings, and what was not measured. Runs once for each file saved, with the same outcome."""
-    state = config.stash[STATE]
-    if state.session is None:
+    session = config.stash[STATE].session
+    if session is None:
         return
     for entry in output_json["benchmarks"]:
         parameters = entry["params"] or {}
-        record = state.session.record(parameters.get("shape"), parameters.get("contender"))
-        if record is None:
-            continue
-        if entry["options"]["timer"] != state.session.clock.timer:
-            raise pytest.UsageError(
-                f"{entry['name']} was timed by {entry['options']['timer']}, not by {state.session.clock.timer}: "
-                "a benchmark marker shadows the replay timer; remove its timer="
-            )
-        entry["extra_info"] = record
-    output_json["not_measured"] = state.session.run.not_measured
+        record = session.record(parameters.get("shape"), parameters.get("contender"))
+        if record:
+            entry["extra_info"] = record
+    output_json["not_measured"] = session.run.not_measured
 
 
 def pytest_sessionfinish(session):
@@ -276,6 +280,9 @@ def pytest_sessionfinish(session):
     if state.session is None:
         return
     try:
+        saved = Path(session.config.option.benchmark_json)
+        if saved.is_file() and saved.resolve() != (state.folder / "benchmark.json").resolve():
+            shutil.copy(saved, state.folder / "benchmark.json")  # the user's --benchmark-json took its place
         write(state.folder)
     except Exception as error:  # whatever it was, the journal and the JSON are safe
         state.report_error = f"the report could not be drawn ({type(error).__name__}: {error})"
@@ -283,23 +290,7 @@ def pytest_sessionfinish(session):
 
 def pytest_terminal_summary(terminalreporter, config):
     state = config.stash[STATE]
-    if state.session is None:
-        return
-    run, line = state.session.run, terminalreporter.write_line
-    terminalreporter.section(run.head["title"])
-    records = derive_all(run)
-    if records:
-        for text in tables.terminal(records):
-            line(text)
-        line("")
-    for text in [*tables.summary(records), *tables.ceilings(run), *run.head["notes"]]:
-        line(text)
-    for entry in run.not_measured:
-        line(f"not measured: {entry['case']}: {entry['reason']}")
-    if state.report_error:
-        line(f"{state.report_error}; try again with: python3 -m roofline report {state.folder}", red=True)
-    line(f"saved in {_shown(state.folder)}: benchmark.json, samples.jsonl, report.md, memory_roofline.svg and .png")
-
-
-def _shown(folder: Path) -> Path:
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    if state.session:
+        terminalreporter.section(state.session.run.head["title"])
+        for line in terminal.closing_lines(state.session.run, state.folder, state.report_error):
+            terminalreporter.write_line(line)

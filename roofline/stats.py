@@ -81,7 +81,8 @@ def _median_interval(samples: bytes, seed: int) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(medians, [tail, 1 - tail])
     widen = _student_over_normal(blocks - 1)
-    return Interval(median, median - (median - float(low)) * widen, median + (float(high) - median) * widen)
+    low, high = median - (median - float(low)) * widen, median + (float(high) - median) * widen
+    return Interval(median, max(low, float(values.min())), min(high, float(values.max())))
 
 
 def _student_over_normal(freedom: float) -> float:

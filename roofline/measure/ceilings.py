@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from roofline.measure.rounds import Plan, take_turns
 from roofline.stats import median_interval
 
-KINDS = {"matmul": "flop/s", "read": "bytes/s", "copy": "bytes/s"}
-"""What is measured, with its unit. `copy` counts the bytes read and the bytes written."""
-
 
 @dataclass(frozen=True)
 class Probe:
-    """One way to reach for a ceiling: `call` does `amount` FLOP or bytes. `dtype` matters for matmuls only."""
+    """One way to reach for a ceiling of `kind`: `matmul` (FLOP), `read` or `copy` (bytes; of a copy both ways).
+
+    `call` does `amount` of them. `dtype` matters for matmuls only.
+    """
 
     kind: str
     name: str
@@ -26,7 +26,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best probe of a kind: `value`, `low` and `high` in `KINDS[kind]`. `when`: `start`, `end`, or a shape's id."""
+    """The best probe of a kind: `value`, `low` and `high` per second. `when`: `start`, `end`, or a shape's id."""
 
     kind: str
     dtype: str | None
@@ -38,7 +38,7 @@ class Ceiling:
     rounds: int
 
 
-PLAN = Plan(max_seconds=4.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
+PLAN = Plan(max_seconds=6.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
 
 
 def measure(probes: list[Probe], clock, *, when: str, seed: int, plan: Plan = PLAN) -> list[Ceiling]:

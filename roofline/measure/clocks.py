@@ -1,8 +1,7 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
-A clock has `source` ("gpu" or "cpu": what ran the work), `timer` (the name saved with every record), `now()` for time
-budgets, and `turn(calls)`, which runs the calls one after another and returns a time in seconds for each, or None for
-a sample that the host spoilt by being late.
+A clock has `timer` (the name saved with every record), `now()` for time budgets, and `turn(calls)`, which runs the
+calls one after another and returns a time in seconds for each, or None for a sample that the host spoilt by being late.
 """
 
 import gc
@@ -26,7 +25,6 @@ class CpuClock:
     27 ms). And then the call runs untimed for `WAKE_S`, which wakes its own workers.
     """
 
-    source = "cpu"
     timer = "perf_counter_replay"
     LONGEST_WAIT_S = 0.1
     WAKE_S = 0.002
@@ -69,7 +67,8 @@ def _pinned():
     """Keep the calling thread on the first core and deal the others out to the rest, in the order of their making.
 
     A library makes its workers together, one fewer than there are cores, so each of them gets a core of its own. The
-    calling thread is let go again, or else its future children would inherit its one core. Linux only.
+    calling thread is let go again, or else its future children would inherit its one core; workers stay pinned.
+    Linux only.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
@@ -94,7 +93,6 @@ class CudaClock:
     If it has, the sample holds host time: it is dropped (None) and the pre-roll doubles from the next turn on.
     """
 
-    source = "gpu"
     timer = "cuda_event_replay"
     LONGEST_PREROLL_S = 0.02
 
@@ -128,10 +126,11 @@ class CudaClock:
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
 
-    def empty_pair_s(self) -> float | None:
-        """Median time between two events with nothing between them: what every sample carries on top of its work."""
-        times = [time_s for time_s in self.turn([lambda: None] * 32) if time_s is not None]
-        return median(times) if times else None
+
+def empty_call_s(clock) -> float | None:
+    """Median time of a call that does nothing: what every sample carries on top of its work. None if all were late."""
+    times = [time_s for time_s in clock.turn([lambda: None] * 32) if time_s is not None]
+    return median(times) if times else None
 
 
 def for_device(device: str):

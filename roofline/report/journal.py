@@ -44,7 +44,7 @@ class Run:
         return [name for name in shape["contenders"] if shape["times_s"].get(name)]
 
     def cases(self):
-        """(shape, contender) of every row that was measured."""
+        """(shape, contender) of every row: what was asked for, and the vendor beside it."""
         for shape_id, shape in self.shapes.items():
             for name in self.measured(shape_id):
                 yield shape, name
@@ -76,6 +76,8 @@ def load(folder: Path) -> Run:
         elif kind == "shape":
             run.shapes[line["shape"]] = line | {"times_s": {}}
         elif kind == "sample":
+            if line["shape"] not in run.shapes:
+                raise ValueError(f"{path}:{number} has a sample of {line['shape']!r}, a shape that no line describes")
             times = run.shapes[line["shape"]]["times_s"]
             times.setdefault(line["contender"], {})[line["round"]] = line["time_s"]
         elif kind == "not_measured":

@@ -13,17 +13,11 @@ class Roof:
     """The measured ceilings of one run, for one dtype: the best that any measurement of them reached."""
 
     flops: float
-    flops_high: float
     read_bytes_per_s: float
-    read_high: float
 
     def at(self, intensity: float) -> float:
         """Attainable FLOP/s at `intensity`."""
         return attainable_flops(intensity, self.flops, self.read_bytes_per_s)
-
-    def high_at(self, intensity: float) -> float:
-        """Upper bound of `at`, from the ceilings' intervals."""
-        return attainable_flops(intensity, self.flops_high, self.read_high)
 
 
 def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
@@ -36,7 +30,7 @@ def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
     matmul, read = best("matmul", dtype), best("read", None)
     if not matmul or not read:
         return None
-    return Roof(matmul["value"], matmul["high"], read["value"], read["high"])
+    return Roof(matmul["value"], read["value"])
 
 
 def derive(run: Run, shape: dict, contender: str) -> dict:
@@ -69,7 +63,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "tflops_high": flops["low"] / 1e12,
         "roof_tflops": roof and roof.at(intensity) / 1e12,
         "of_roof": roof and flops["median"] / roof.at(intensity),
-        "above_roof": roof and flops["high"] > roof.high_at(intensity),
+        "above_roof": roof and flops["high"] > roof.at(intensity),
         "bound": roof and bound(intensity, roof.flops, roof.read_bytes_per_s),
         "vendor": shape["vendor"],
         "vendor_time_s": median(vendor_times.values()) if vendor_times else None,

@@ -1,4 +1,4 @@
-"""Datasheet figures of chips, each with its source. Measured ceilings are never written here.
+"""Published figures of chips, each with its source. Measured ceilings are never written here.
 
 Rates are dense (no sparsity), in FLOP/s and bytes/s; sizes in bytes. `link_bandwidth_bytes_per_s` is one direction of
 one link; a chip receives at most `links` times that. None means that the source does not say.
@@ -81,12 +81,12 @@ CHIPS = {
         ),
         Chip(
             "B200",
-            {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.1e15, "fp32": 75e12, "fp8": 4.5e15},
-            "NVIDIA HGX B200 datasheet, an eighth of the eight-GPU board; NVLink 5: 18 links of 50 GB/s",
+            {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.125e15, "fp32": 75e12, "fp8": 4.5e15},
+            "NVIDIA HGX B200 datasheet, an eighth of the board with eight; SMs and cache: what the driver reports",
             sms=148,
             cache_bytes=126 * MIB,
             memory_bytes=180 * GB,
-            memory_bandwidth_bytes_per_s=7.7e12,
+            memory_bandwidth_bytes_per_s=7.75e12,
             links=18,
             link_bandwidth_bytes_per_s=50e9,
             device_names=("NVIDIA B200",),
@@ -94,7 +94,7 @@ CHIPS = {
         Chip(
             "A100 SXM",
             {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
-            "NVIDIA A100 80GB datasheet (SXM4, HBM2e); NVLink 3: 12 links of 25 GB/s",
+            "NVIDIA A100 80GB datasheet (SXM4) and A100 architecture whitepaper; NVLink 3: 12 links of 25 GB/s",
             sms=108,
             cache_bytes=40 * MIB,
             memory_bytes=80 * GB,

@@ -52,8 +52,8 @@ def test_lists_and_models_by_hand():
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
         ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
         ({"model": "xxm"}, "--ffn-model 'xxm': unknown model 'xxm': did you mean xxl"),
-        ({"seed": "x"}, "--ffn-seed 'x'"),
-        ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be above 0"),
+        ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
+        ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be a number of seconds above 0"),
     ],
 )
 def test_bad_values_are_named(given, said):

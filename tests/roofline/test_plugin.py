@@ -4,8 +4,11 @@ import json
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import roofline
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
@@ -32,6 +35,9 @@ ROGUE = SHADOWED.replace(
     "    ffn_benchmark(case",
     "    request.getfixturevalue('benchmark')._timer = time.perf_counter\n    ffn_benchmark(case",
 ).replace("(ffn_benchmark,", "(request, ffn_benchmark,")
+
+
+CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -148,15 +154,59 @@ def test_marker_with_a_timer_does_not_shadow_ours(run_project):
     assert outcome.rows["torch"]["stats"]["data"][:4] == TORCH
 
 
-def test_timer_swapped_behind_our_back_is_an_error(run_project):
+def test_timer_swapped_behind_our_back_fails_and_gets_no_number(run_project):
     outcome = run_project("--benchmark-only", tests=ROGUE)
-    assert outcome.code != 0
+    assert outcome.code == 1
     assert "shadows the replay timer" in outcome.text
+    assert outcome.rows == {}
+
+
+def test_fixture_that_pytest_benchmark_would_not_see_is_an_error(run_project):
+    hidden = SHADOWED.replace("(ffn_benchmark,", "(request,").replace(
+        "    ffn_benchmark(case", "    request.getfixturevalue('ffn_benchmark')(case"
+    )
+    outcome = run_project("--benchmark-only", tests=hidden)
+    assert outcome.code != 0
+    assert "make ffn_benchmark an argument of the test" in outcome.text
+
+
+def test_ceiling_is_measured_again_beside_a_point_above_it(run_project):
+    low = CONFTEST.replace('Probe("matmul", "known", 3e9', 'Probe("matmul", "known", 3e6')
+    low = low.replace('Probe("matmul", "slower", 1e9', 'Probe("matmul", "slower", 1e6')
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=low)
+    whens = [c["when"] for c in outcome.saved["machine_info"]["ceilings"] if c["ceiling"] == "matmul"]
+    assert whens == ["start", SHAPE, "end"]
+    assert outcome.rows["numpy"]["extra_info"]["above_roof"] is True
+    assert "above the measured roof" in outcome.text
+
+
+def with_driver(tmp_path) -> dict[str, str]:
+    """An environment in which NVML reports a driver, whatever machine this is."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import roofline.measure.machine as machine\nmachine.gpu_driver = lambda: '999.1'\n"
+    )
+    return {"PYTHONPATH": f"{tmp_path}:{Path(roofline.__file__).parents[1]}", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project, tmp_path):
+    outcome = run_project("--benchmark-only", "--ffn-device", "auto", env=with_driver(tmp_path))
+    assert outcome.code == 4
+    assert "driver 999.1" in outcome.text
+    assert "--ffn-device cpu" in outcome.text
+    assert outcome.folder is None
+    asked = run_project("--benchmark-only", "-k", "torch", env=with_driver(tmp_path))
+    assert asked.code == 0
+    assert asked.rows.keys() == {"torch"}
+
+
+def test_benchmark_json_of_the_users_own_leaves_the_run_folder_whole(run_project, tmp_path):
+    outcome = run_project("--benchmark-only", "-k", "torch", "--benchmark-json", str(tmp_path / "mine.json"))
+    assert json.loads((tmp_path / "mine.json").read_text()) == outcome.saved
 
 
 def test_plain_pytest_checks_and_times_nothing(run_project):
     outcome = run_project()
-    assert "2 passed" in outcome.text or "1 failed, 2 passed, 1 skipped" in outcome.text
+    assert "1 failed, 2 passed, 1 skipped" in outcome.text
     assert outcome.folder is None
 
 
@@ -186,10 +236,6 @@ def test_report_that_fails_costs_no_data(run_project, tmp_path):
         "def broken(*arguments):\n    raise RuntimeError('no ink')\n"
         "plots.memory_roofline = broken\n"
     )
-    from pathlib import Path
-
-    import roofline
-
     path = f"{tmp_path}:{Path(roofline.__file__).parents[1]}"
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", env={"PYTHONPATH": path})
     assert outcome.code == 0

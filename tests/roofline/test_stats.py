@@ -48,7 +48,7 @@ def test_lag1_correlation_of_known_series():
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60))
 def test_interval_holds_the_median_and_repeats(samples):
     interval = median_interval(samples)
-    assert interval.low <= interval.median <= interval.high
+    assert min(samples) <= interval.low <= interval.median <= interval.high <= max(samples)
     assert interval == median_interval(samples)
     assert interval.median == np.median(samples)
 

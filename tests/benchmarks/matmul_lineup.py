@@ -1,0 +1,190 @@
+"""What the matmul benchmarks bring to the harness: operands, the reference, checked contenders, probes.
+
+`kernels` is imported late throughout: pytest may load this file before the plugin has switched Triton's interpreter on,
+and that must come before Triton is imported.
+"""
+
+import difflib
+import functools
+import itertools
+import math
+import zlib
+
+import torch
+
+from roofline.measure.ceilings import Probe
+from roofline.measure.lineup import Lineup, verdict
+from roofline.measure.machine import describe
+from roofline.theory.models import parse as parse_model
+from roofline.theory.work import Matmul
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+ROTATION = 8
+"""Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
+
+CHECKED_ROWS = 32
+"""One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
+
+
+def known_contenders() -> dict:
+    """Name -> `kernels.Contender`."""
+    from kernels import CONTENDERS
+
+    return CONTENDERS
+
+
+def names_of(options) -> list[str]:
+    """Names to run: those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted.
+
+    Raises ValueError for a name that no contender has.
+    """
+    known = known_contenders()
+    for name in options.contenders or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"--ffn-contenders {name!r}: {hint}known are {', '.join(known)}")
+    return list(options.contenders or ()) or [
+        name
+        for name, contender in known.items()
+        if contender.default
+        and (contender.device == options.device or (not options.timed and contender.kind == "triton"))
+    ]
+
+
+def prepare(options, case: Matmul, names: list[str]) -> Lineup:
+    """Operands on the device, each contender checked, the right ones ready; where timed, the vendor among them."""
+    known = known_contenders()
+    vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
+    lineup = Lineup(vendor)
+    sets = operands(case, options)
+    x, w, out = sets[0]
+    reference = reference_rows(x, w)
+    turn = itertools.cycle(sets)
+    for name in dict.fromkeys([vendor, *names] if options.timed else names):
+        contender = known[name]
+        if reason := why_not(contender, options, x, w):
+            lineup.unable[name] = reason
+            continue
+        try:
+            reason = verdict(name, error := relative_error(contender.run, x, w, out, reference), case.dtype)
+        except torch.OutOfMemoryError as failure:
+            lineup.unable[name] = f"{name}: out of memory: {_first_line(failure)}"
+            continue
+        except Exception as failure:  # whatever a kernel dies of, the others of this shape still get their numbers
+            reason = f"{name}: {type(failure).__name__}: {_first_line(failure)}"
+        if reason:
+            lineup.wrong[name] = reason
+            continue
+        lineup.config[name] = contender.config(x, w)
+        lineup.relative_error[name] = error
+        lineup.ready[name] = lambda run=contender.run: run(*next(turn))
+    size = len(sets) * case.work.device_bytes
+    lineup.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
+    return lineup
+
+
+def _first_line(failure: Exception) -> str:
+    return (str(failure).splitlines() or [""])[0]
+
+
+def why_not(contender, options, x, w) -> str | None:
+    """Why `contender` cannot run, or must not be timed, here; None if it can."""
+    from kernels.contract import interpreted
+
+    if options.timed and contender.device != options.device:
+        kind = "a Triton kernel, " if contender.kind == "triton" else ""
+        return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
+    if options.timed and contender.kind == "triton" and interpreted(contender.kernel):
+        return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
+    return contender.why_not(x, w)
+
+
+def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Sets of (x[m, k], w[n, k], out[m, n]) with equal values, enough of them to leave none in the cache.
+
+    Zero-mean normal values, of the size that keeps `out` near 1: zeros or ones run faster and lie.
+    """
+    generator = torch.Generator(options.device).manual_seed(zlib.crc32(f"{options.seed} {case.id}".encode()))
+    dtype = DTYPES[case.dtype]
+    x = torch.randn(case.m, case.k, generator=generator, device=options.device, dtype=dtype)
+    w = torch.randn(case.n, case.k, generator=generator, device=options.device, dtype=dtype).div_(math.sqrt(case.k))
+    copies = max(2, math.ceil(ROTATION * cache_bytes(options.device) / case.work.device_bytes)) if options.timed else 1
+    others = [(x.clone(), w.clone(), x.new_empty(case.m, case.n)) for _ in range(copies - 1)]
+    return [(x, w, x.new_empty(case.m, case.n)), *others]
+
+
+@functools.cache
+def cache_bytes(device: str) -> int:
+    return describe(device)["cache_bytes"]
+
+
+def reference_rows(x, w) -> torch.Tensor:
+    """x @ w.T in float64 for `checked_rows` of x, [rows, n]."""
+    rows = x[checked_rows(len(x))].double()
+    return torch.cat([rows @ part.double().T for part in w.split(8192)], dim=1)
+
+
+def checked_rows(m: int) -> torch.Tensor:
+    """One row in each run of CHECKED_ROWS, each time another of it, and the last row; all of them up to 256."""
+    if m <= 256:
+        return torch.arange(m)
+    starts = torch.arange(0, m, CHECKED_ROWS)
+    return torch.cat([(starts + torch.arange(len(starts)) % CHECKED_ROWS).clamp(max=m - 1), torch.tensor([m - 1])])
+
+
+def relative_error(run, x, w, out, reference) -> float:
+    """Relative Frobenius error of `run` on a NaN-poisoned `out`; NaN if any element of it was left unwritten."""
+    out.fill_(math.nan)
+    result = run(x, w, out)
+    if result.isnan().any():
+        return math.nan
+    return float((result[checked_rows(len(x))].double() - reference).norm() / reference.norm())
+
+
+def probes(options) -> list[Probe]:
+    """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
+    device = options.device
+    if device == "cuda":
+        shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
+    else:
+        shapes = ((1024, 1024, 1024), (1024, 3328, 1024), (1024, 1024, 3328))
+    found = [probe for dtype in options.dtypes for probe in _matmul_probes(shapes, dtype, device)]
+    # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
+    # millisecond, so that the launch weighs nothing. Rows as long as those of the weights: on a CPU that matters.
+    size = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0)
+    model = parse_model(options.model)
+    matrices = [torch.randn(max(1, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
+    for matrix in matrices:
+        found += _read_probes(matrix, device)
+    other = torch.empty_like(matrices[0])
+    found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
+    return found
+
+
+def _read_probes(matrix: torch.Tensor, device: str) -> list[Probe]:
+    shape = "x".join(map(str, matrix.shape))
+    vector = torch.randn(1, matrix.shape[1], device=device)
+    product = torch.empty(1, matrix.shape[0], device=device)
+    calls = {name: functools.partial(run, vector, matrix, product) for name, run in _libraries(device).items()}
+    calls["sum"] = functools.partial(torch.sum, matrix)
+    return [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
+
+
+def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
+    found = []
+    for m, n, k in shapes:
+        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
+        out = x.new_empty(m, n)
+        for name, run in _libraries(device).items():
+            found.append(
+                Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(run, x, w, out), dtype)
+            )
+    return found
+
+
+def _libraries(device: str) -> dict:
+    """Name -> run(x, w, out) of the vendors' and libraries' matmuls that are timed on `device` by default."""
+    known = known_contenders()
+    return {n: c.run for n, c in known.items() if c.device == device and c.default and c.kind != "triton"}

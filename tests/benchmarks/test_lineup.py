@@ -1,0 +1,110 @@
+"""The benchmarks' own checks: a wrong, partial, crashing or interpreted contender never gets to be timed."""
+
+import dataclasses
+from pathlib import Path
+
+import matmul_lineup
+import pytest
+import torch
+
+from roofline.options import Options
+from roofline.theory.work import Matmul
+
+CASE = Matmul("100,300", "up", 1, 300, "fp32")
+
+
+@pytest.fixture
+def timed():
+    return Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
+
+
+@pytest.fixture
+def contender(monkeypatch):
+    """`contender(run)` stands in for NumPy's."""
+    known = matmul_lineup.known_contenders()
+
+    def install(run):
+        monkeypatch.setitem(known, "numpy", dataclasses.replace(known["numpy"], run=run))
+
+    return install
+
+
+def right(x, w, out):
+    return torch.mm(x, w.T, out=out)
+
+
+def test_right_contender_is_ready_beside_the_vendor(timed):
+    lineup = matmul_lineup.prepare(timed, CASE, ["numpy"])
+    assert list(lineup.ready) == ["torch", "numpy"]
+    assert lineup.relative_error["numpy"] < 1e-6
+    lineup.ready["numpy"]()
+
+
+def skips_a_row(x, w, out):
+    torch.mm(x[:-1], w.T, out=out[:-1])
+    return out
+
+
+def wrong_in_one_tile(x, w, out):
+    right(x, w, out)
+    out[64:96, 128:160] += 1
+    return out
+
+
+def crashes(x, w, out):
+    raise RuntimeError("no such instruction\nat line 3")
+
+
+def runs_out_of_memory(x, w, out):
+    raise torch.OutOfMemoryError("tried to allocate 3 TiB")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (skips_a_row, "left unwritten"),
+        (wrong_in_one_tile, "is above 1e-05, the limit for fp32"),
+        (crashes, "numpy: RuntimeError: no such instruction"),
+    ],
+)
+def test_wrong_contender_is_not_ready_and_the_vendor_still_is(timed, contender, run, said):
+    contender(run)
+    lineup = matmul_lineup.prepare(timed, CASE, ["numpy"])
+    assert list(lineup.ready) == ["torch"]
+    assert said in lineup.wrong["numpy"]
+    assert "\n" not in lineup.wrong["numpy"]
+
+
+def test_out_of_memory_is_no_failure(timed, contender):
+    contender(runs_out_of_memory)
+    lineup = matmul_lineup.prepare(timed, CASE, ["numpy"])
+    assert "out of memory: tried to allocate 3 TiB" in lineup.unable["numpy"]
+
+
+def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
+    assert "timed on cuda only" in matmul_lineup.prepare(timed, CASE, ["tiled"]).unable["tiled"]
+    known = matmul_lineup.known_contenders()["tiled"]
+    interpreted = dataclasses.replace(known, kernel=object())
+    on_a_gpu = dataclasses.replace(timed, device="cuda")
+    assert "interpreted, which is never timed" in matmul_lineup.why_not(interpreted, on_a_gpu, None, None)
+
+
+def test_operands_rotate_beyond_the_cache(timed):
+    case = Matmul("512,512", "up", 1, 64, "fp32")
+    sets = matmul_lineup.operands(case, timed)
+    assert len(sets) * case.work.device_bytes >= 2 * matmul_lineup.cache_bytes("cpu")
+    assert len({tensor.data_ptr() for one in sets for tensor in one}) == 3 * len(sets)
+    assert all(torch.equal(x, sets[0][0]) and torch.equal(w, sets[0][1]) for x, w, _ in sets)
+
+
+@pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])
+def test_checked_rows_visit_every_tile_and_both_ends(m):
+    rows = matmul_lineup.checked_rows(m).tolist()
+    assert rows[0] == 0
+    assert rows[-1] == m - 1
+    assert {row // 32 for row in rows} == set(range((m + 31) // 32))
+
+
+def test_unknown_contender_suggests_a_near_one(timed):
+    with pytest.raises(ValueError, match="did you mean tiled"):
+        matmul_lineup.names_of(dataclasses.replace(timed, contenders=("tilde",)))
