@@ -14,6 +14,12 @@ ROOT = Path(__file__).parent
 
 def pytest_configure(config):
     _ours("roofline", roofline.__file__)
+    if config.rootpath != ROOT:
+        # pytest looks for its root beside every word on the command line that is an existing path.
+        raise pytest.UsageError(
+            f"pytest took {config.rootpath} for its root, not {ROOT}, so its settings were not read: "
+            "write options that take a path with =, as in --ffn-results=DIR, and run from the checkout"
+        )
 
 
 def pytest_ignore_collect(collection_path, config):

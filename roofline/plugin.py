@@ -35,6 +35,25 @@ class ReplayTimer:
         return next(self._readings)
 
 
+class LaterFile:
+    """A file to be made when it is written: a path for pytest-benchmark 5.3, an open file for those before it."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+    __str__ = __fspath__
+
+    def __enter__(self):
+        self._file = self._path.open("wb")
+        return self._file
+
+    def __exit__(self, *failure) -> None:
+        self._file.close()
+
+
 class State:
     """What the hooks of one pytest session share."""
 
@@ -71,7 +90,7 @@ def pytest_configure(config):
         from roofline.session import folder_name
 
         folder = options.results / folder_name(device)
-        config.option.benchmark_json = config.option.benchmark_json or folder / "benchmark.json"
+        config.option.benchmark_json = config.option.benchmark_json or LaterFile(folder / "benchmark.json")
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
     config.stash[STATE] = State(options, folder)
 
@@ -82,20 +101,22 @@ def _device(wanted: str, timed: bool) -> str:
     Switches the interpreter on where Triton kernels can only be checked, never where anything is timed. That comes
     before torch is imported, since torch may import Triton, whose own helpers are decorated at import.
     """
-    from roofline.measure.machine import gpu_driver, unusable_gpu
+    from roofline.measure.machine import gpu_driver, torch_sees_gpu, unusable_gpu
 
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     if timed and interpreting:
         raise pytest.UsageError("TRITON_INTERPRET is set: interpreted kernels are never timed; unset it to benchmark")
-    if wanted == "cpu" or interpreting or (wanted == "auto" and gpu_driver() is None):
+    if (
+        wanted == "cpu"
+        or interpreting
+        or (wanted == "auto" and gpu_driver() is None and not (timed and torch_sees_gpu()))
+    ):
         if not timed:
             os.environ["TRITON_INTERPRET"] = "1"
         return "cpu"
-    import torch
-
     if problem := unusable_gpu():
         raise pytest.UsageError(problem)
-    if not torch.cuda.is_available():
+    if not torch_sees_gpu():
         raise pytest.UsageError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
     return "cuda"
 
@@ -280,9 +301,9 @@ def pytest_sessionfinish(session):
     if state.session is None:
         return
     try:
-        saved = Path(session.config.option.benchmark_json)
-        if saved.is_file() and saved.resolve() != (state.folder / "benchmark.json").resolve():
-            shutil.copy(saved, state.folder / "benchmark.json")  # the user's --benchmark-json took its place
+        given = session.config.option.benchmark_json
+        if not isinstance(given, LaterFile):  # the user's --benchmark-json took the place of ours
+            shutil.copy(given if isinstance(given, Path) else given.name, state.folder / "benchmark.json")
         write(state.folder)
     except Exception as error:  # whatever it was, the journal and the JSON are safe
         state.report_error = f"the report could not be drawn ({type(error).__name__}: {error})"

@@ -1,5 +1,6 @@
 """One benchmark run: its folder, its journal, and measuring each shape once, whichever of its tests comes first."""
 
+import os
 import subprocess
 import zlib
 from dataclasses import asdict
@@ -23,10 +24,9 @@ class Session:
     """Measures shapes and journals them. Knows no kernel and no pytest: it is handed callables and a clock."""
 
     def __init__(self, options: Options, folder: Path, clock, telemetry, probes: list[ceilings.Probe], root: Path):
-        folder.mkdir(parents=True)
+        self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry, self.probes = options, folder, clock, telemetry, probes
         self.run = journal.Run(self._head(root))
-        self._journal = journal.Journal(folder)
         self._journal.write({"kind": "run"} | self.run.head)
         self._lineups: dict[str, Lineup] = {}
         self._remeasured = 0
@@ -154,8 +154,12 @@ def folder_name(device: str) -> str:
 
 
 def _commit(root: Path) -> str:
-    """Short hash of the checkout, with `+dirty` where files differ from it; `unknown` outside a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+dirty", "--exclude=*"], cwd=root, capture_output=True, text=True
-    )
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    """Short hash of the checkout, with `+dirty` where files differ from it.
+
+    Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
+    """
+    command = ["git", "describe", "--always", "--dirty=+dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("ROOFLINE_COMMIT", "unknown")

@@ -35,22 +35,16 @@ class CpuClock:
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times = []
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with _pinned():
-                for call in calls:
-                    self._settle()
-                    awake = time.perf_counter() + self.WAKE_S
+        with _no_collection(), _pinned():
+            for call in calls:
+                self._settle()
+                awake = time.perf_counter() + self.WAKE_S
+                call()
+                while time.perf_counter() < awake:
                     call()
-                    while time.perf_counter() < awake:
-                        call()
-                    start = time.perf_counter()
-                    call()
-                    times.append(time.perf_counter() - start)
-        finally:
-            if collecting:
-                gc.enable()
+                start = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - start)
         return times
 
     def _settle(self) -> None:
@@ -60,6 +54,18 @@ class CpuClock:
             time.sleep(0.001)
             if time.process_time() - before < 1e-4:
                 return
+
+
+@contextmanager
+def _no_collection():
+    """Keep the garbage collector off, as it was found afterwards: a collection holds the host for milliseconds."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def _pinned():
         return
     workers = sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
     for index, worker in enumerate(workers):
-        with suppress(ProcessLookupError):  # it ended meanwhile
+        with suppress(OSError):  # it ended meanwhile
             os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
     os.sched_setaffinity(0, {cores[0]})
     try:
@@ -90,7 +96,8 @@ class CudaClock:
 
     A spinning kernel (the pre-roll) goes before every start event, so that the launches of the work hide behind it.
     Whether they did is checked: once the stop event is enqueued, the start event must not have happened yet.
-    If it has, the sample holds host time: it is dropped (None) and the pre-roll doubles from the next turn on.
+    If it has, the sample holds host time: it is dropped (None) and the pre-roll doubles from the next turn on. It
+    shrinks again, slowly: one hiccup of the host must not leave the chip idling before every sample to come.
     """
 
     timer = "cuda_event_replay"
@@ -100,7 +107,7 @@ class CudaClock:
         import torch
 
         self._cuda = torch.cuda
-        self.preroll_s = preroll_s
+        self.preroll_s = self._shortest_preroll_s = preroll_s
         # The spin counts SM cycles. Slower clocks than this one only make the pre-roll longer.
         self._cycles_per_s = 1.98e9
         self.while_busy: Callable[[], None] | None = None  # called once a turn, before the host waits
@@ -111,19 +118,22 @@ class CudaClock:
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         pairs = []
-        for call in calls:
-            start = self._cuda.Event(enable_timing=True)
-            stop = self._cuda.Event(enable_timing=True)
-            self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
-            start.record()
-            call()
-            stop.record()
-            pairs.append((start, stop, start.query()))
+        with _no_collection():
+            for call in calls:
+                start = self._cuda.Event(enable_timing=True)
+                stop = self._cuda.Event(enable_timing=True)
+                self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
+                start.record()
+                call()
+                stop.record()
+                pairs.append((start, stop, start.query()))
         if self.while_busy:
             self.while_busy()
         self._cuda.synchronize()
         if any(late for _, _, late in pairs):
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
+        else:
+            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
 
 

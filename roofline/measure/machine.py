@@ -30,6 +30,13 @@ def unusable_gpu() -> str | None:
     )
 
 
+def torch_sees_gpu() -> bool:
+    """Whether torch could run on a GPU now. Imports torch."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def gpu_driver() -> str | None:
     """The NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is none."""
     try:

@@ -13,9 +13,10 @@ NAME = "samples.jsonl"
 
 
 class Journal:
-    """Appends lines to `folder`/samples.jsonl, flushed to the disk's cache after every `write`."""
+    """Makes `folder` and appends lines to its samples.jsonl, flushed to the disk's cache after every `write`."""
 
     def __init__(self, folder: Path):
+        folder.mkdir(parents=True)
         self._file = (folder / NAME).open("a", encoding="utf-8")
 
     def write(self, *lines: dict) -> None:

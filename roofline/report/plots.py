@@ -18,6 +18,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
     """TFLOP/s over FLOP per byte of device memory, a panel per dtype; writes memory_roofline.svg and .png."""
     import matplotlib
     import seaborn
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     seaborn.set_theme(style="ticks", context="notebook", rc={"svg.fonttype": "none", "svg.hashsalt": "roofline"})
@@ -27,12 +28,14 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
     contenders = list(dict.fromkeys(record["contender"] for record in records))
     colours = dict(zip(contenders, seaborn.color_palette("colorblind", len(contenders)), strict=True))
     figure = Figure(figsize=(9.5, 6.4 * len(dtypes)), layout="constrained")
+    FigureCanvasAgg(figure)  # knows how wide a text is
+    labels = []
     for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
         own = [record for record in records if record["dtype"] == dtype]
         _limits(axes, own, run, dtype)
         _roofs(axes, run, dtype)
         _points(axes, own, contenders, colours)
-        _tokens(axes, own)
+        labels.append(_tokens(axes, own))
         axes.set_title(f"{run.head['title']}, {dtype}", loc="left", fontsize=13)
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
         axes.set_ylabel("TFLOP/s")
@@ -44,6 +47,8 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
         )  # fmt: skip
         seaborn.despine(ax=axes)
     figure.supxlabel(run.head["footer"], fontsize=8, color=GREY, x=0.01, ha="left")
+    for of_axes in labels:
+        _separate(figure, of_axes)
     paths = [folder / f"memory_roofline.{ending}" for ending in ("svg", "png")]
     for path in paths:
         # Without the date, the same data gives the same file.
@@ -91,8 +96,8 @@ def _roofs(axes, run: Run, dtype: str) -> None:
         ridge = balance(roof.flops, roof.read_bytes_per_s)
         axes.plot([ridge], [roof.flops / 1e12], marker="o", color=DARK, markersize=5, zorder=3)
         axes.annotate(
-            f"ridge {ridge:.3g} FLOP/byte", (ridge, roof.flops / 1e12), (0, -14), textcoords="offset points",
-            fontsize=9, color=DARK, ha="left", va="top", bbox=BEHIND_TEXT, zorder=2.5,
+            f"ridge {ridge:.3g} FLOP/byte", (ridge, roof.flops / 1e12), (-10, 5), textcoords="offset points",
+            fontsize=9, color=DARK, ha="right", va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
         )  # fmt: skip
 
 
@@ -105,13 +110,15 @@ def _corner(axes, flops: float, bytes_per_s: float) -> tuple[list[float], list[f
 
 
 def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool = False, **style) -> None:
-    """One roof with its two values written along it. Labels of the datasheet's roof sit higher up the slope."""
+    """One roof with its two values written along it."""
     axes.plot(*_corner(axes, flops, bytes_per_s), zorder=2, **style)
     left, right = axes.get_xlim()
     bottom = axes.get_ylim()[0] * 1e12
+    # The datasheet's value stands at the ridge, the measured one at the far end, so that they never meet.
+    spot, side = ((flops / bytes_per_s, flops / 1e12), "left") if above else ((right, flops / 1e12), "right")
     axes.annotate(
-        f"{name}: {rate_text(flops / 1e12)} TFLOP/s", (right, flops / 1e12), (-4, 4), textcoords="offset points",
-        color=style["color"], fontsize=9.5, ha="right", va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
+        f"{name}: {rate_text(flops / 1e12)} TFLOP/s", spot, (4 if above else -4, 4), textcoords="offset points",
+        color=style["color"], fontsize=9.5, ha=side, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
     )  # fmt: skip
     start = max(left, bottom / bytes_per_s)
     x = start * (flops / bytes_per_s / start) ** (0.55 if above else 0.12)
@@ -148,19 +155,32 @@ def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> 
             )  # fmt: skip
 
 
-def _tokens(axes, records: list[dict]) -> None:
-    """One label per m under its points, at the mean intensity of its shapes; a line lower where two would touch."""
-    groups: dict[int, list[float]] = {}
-    for record in records:
-        groups.setdefault(record["m"], []).append(math.log(record["device_intensity"]))
-    left, right = (math.log(x) for x in axes.get_xlim())
-    last, low = -math.inf, False
-    for m, logs in sorted(groups.items()):
-        middle = sum(logs) / len(logs)
-        low = (middle - last) / (right - left) < 0.06 and not low
-        last = middle
-        lowest = min(r["tflops_low"] for r in records if r["m"] == m)
-        axes.annotate(
-            f"M={m}", (math.exp(middle), lowest), (0, -26 if low else -12), textcoords="offset points",
-            fontsize=8.5, color=DARK, ha="center", va="top", bbox=BEHIND_TEXT, zorder=2.5,
-        )  # fmt: skip
+def _tokens(axes, records: list[dict]) -> list:
+    """A label for each m, under the lowest of its points; returns them."""
+    labels = []
+    for m in sorted({record["m"] for record in records}):
+        lowest = min((r for r in records if r["m"] == m), key=lambda r: r["tflops_low"])
+        labels.append(
+            axes.annotate(
+                f"M={m}",
+                (lowest["device_intensity"], lowest["tflops_low"]),
+                (0, -8),
+                textcoords="offset points",
+                fontsize=8.5,
+                color=DARK,
+                ha="center",
+                va="top",
+                bbox=BEHIND_TEXT,
+                zorder=2.5,
+            )
+        )
+    return labels
+
+
+def _separate(figure, labels: list) -> None:
+    """Move each label down by lines until it touches none of those before it."""
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()
+    for index, label in enumerate(labels):
+        while any(label.get_window_extent(renderer).overlaps(o.get_window_extent(renderer)) for o in labels[:index]):
+            label.xyann = (0, label.xyann[1] - 4)

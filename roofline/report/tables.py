@@ -3,6 +3,9 @@
 from roofline.report.journal import Run
 from roofline.stats import geometric_mean
 
+FEW_ROUNDS = 30
+"""Below this many, a row says so: the plan asks for as many unless the time runs out."""
+
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -37,8 +40,10 @@ def notes_text(record: dict) -> str:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:
         notes.append("above the measured roof")
-    if record["stopped_by"] == "time" and record["rounds"] < 30:
+    if record["rounds"] < FEW_ROUNDS:
         notes.append(f"{record['rounds']} rounds only")
+    if record["late"] > 0.1 * record["rounds"]:
+        notes.append(f"host late in {record['late']}")
     return "; ".join(notes)
 
 

@@ -45,7 +45,7 @@ class Outcome:
 def environment(**extra) -> dict[str, str]:
     """This process's, without the interpreter that tests of kernels switch on."""
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return kept | {"PYTHONPATH": str(ROOT)} | extra
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])} | extra
 
 
 @pytest.fixture(scope="session")

@@ -130,7 +130,17 @@ def test_cuda_clock_drops_samples_of_a_late_host_and_doubles_the_preroll(fake_cu
     assert clock.preroll_s == 200e-6
     assert clock.turn([kernel]) == [None]
     assert clock.turn([kernel]) == pytest.approx([50e-6])
-    assert clock.preroll_s == 400e-6
+    assert 380e-6 < clock.preroll_s < 400e-6
+
+
+def test_cuda_clock_forgets_a_hiccup(fake_cuda):
+    cuda, kernel = fake_cuda(launch_s=350e-6)
+    clock = clocks.CudaClock(preroll_s=100e-6)
+    clock.turn([kernel])
+    cuda.launch_s = 40e-6
+    for _ in range(30):
+        assert clock.turn([kernel]) == pytest.approx([50e-6])
+    assert clock.preroll_s == 100e-6
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage():

@@ -160,6 +160,25 @@ def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
         assert words in text, words
 
 
+@pytest.mark.parametrize("tokens", [(16, 17, 18, 8192), (1, 16, 64, 256, 1024, 4096, 8192)])
+def test_labels_do_not_collide(tmp_path, monkeypatch, tokens):
+    from matplotlib.figure import Figure
+
+    figures = []
+    save_figure = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save_figure(f, *a, **k)))
+    cases = [line for m in tokens for line in shape(m, {"cublas": m * 1e-8 + 1e-6, "tiled": m * 2e-8 + 2e-6})]
+    write(save(tmp_path / "run", [*LINES[:5], *cases]))
+    axes = figures[-1].axes[0]
+    renderer = figures[-1].canvas.get_renderer()
+    upright = [text for text in axes.texts if not text.get_rotation()]
+    assert sum(text.get_text().startswith("M=") for text in upright) == len(tokens)
+    boxes = {text.get_text(): text.get_window_extent(renderer) for text in upright if not text.get_text().endswith("%")}
+    names = list(boxes)
+    touching = [(a, b) for i, a in enumerate(names) for b in names[:i] if boxes[a].overlaps(boxes[b])]
+    assert not touching
+
+
 def test_report_names_what_was_not_measured(folder):
     write(folder)
     report = (folder / "report.md").read_text()
