@@ -113,11 +113,13 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
         if not kernels or entry.kernel in kernels
     ]
     if one_per_kernel:
-        weight = lambda job: (job.target, job.config.block_m * job.config.block_n, job.config.num_stages)  # noqa: E731
-        found = [
-            max((j for j in found if j.kernel == name), key=weight) for name in dict.fromkeys(j.kernel for j in found)
-        ]
+        names = dict.fromkeys(job.kernel for job in found)
+        found = [max((job for job in found if job.kernel == name), key=_weight) for name in names]
     return list(dict.fromkeys(found))
+
+
+def _weight(job: Job) -> tuple[int, int, int]:
+    return job.target, job.config.block_m * job.config.block_n, job.config.num_stages
 
 
 def inspect(job: Job) -> Finding:

@@ -1,6 +1,7 @@
 """Fixtures of the benchmarks: which cases there are, and how `matmul_lineup` prepares one."""
 
 import functools
+from contextlib import suppress
 
 import matmul_lineup
 import pytest
@@ -12,12 +13,16 @@ from roofline.theory.work import Matmul
 def pytest_generate_tests(metafunc):
     if {"shape", "contender"} <= set(metafunc.fixturenames):
         options = metafunc.config.stash[STATE].options
-        try:
-            names = matmul_lineup.names_of(options)
-        except ValueError as error:
-            pytest.exit(str(error), 4)
-        pairs = [(case.id, name) for case in options.matmuls for name in names]
-        metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+        with suppress(ValueError):  # told below, in one line: here it would end in a traceback
+            pairs = [(case.id, name) for case in options.matmuls for name in matmul_lineup.names_of(options)]
+            metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+
+
+def pytest_collection_modifyitems(config):
+    try:
+        matmul_lineup.names_of(config.stash[STATE].options)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.fixture(scope="session")
