@@ -159,7 +159,10 @@ def as_text(findings: list[Finding]) -> str:
         )
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    align = lambda i, cell: cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])  # noqa: E731
+
+    def align(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])
+
     lines = ["  ".join(align(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
     for f in findings:
         lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]

@@ -95,7 +95,10 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     """
     registers, stack = (int(re.search(rf"{name}:(\d+)", usage).group(1)) for name in ("REG", "STACK"))
     opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
-    count = lambda *stems: sum(n for op, n in opcodes.items() if op.split(".")[0] in stems)  # noqa: E731
+
+    def count(*stems: str) -> int:
+        return sum(n for op, n in opcodes.items() if op.split(".")[0] in stems)
+
     return Cubin(
         registers=registers,
         stack_bytes=stack,

@@ -206,7 +206,10 @@ def test_interpreted_is_true_for_anything_but_a_jit_function(device):
 def test_overlap_is_exact(seed):
     """Against the set of offsets each view covers."""
     random = torch.Generator().manual_seed(seed)
-    pick = lambda low, high: int(torch.randint(low, high, (1,), generator=random))  # noqa: E731
+
+    def pick(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=random))
+
     storage, offsets = half(4096), torch.arange(4096)
     seen = set()
     for _ in range(200):
