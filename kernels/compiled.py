@@ -83,9 +83,10 @@ class Finding:
         return found
 
     def as_row(self) -> dict:
-        job = asdict(self.job) | {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
-        cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma, "mma": self.mma}
-        return job | cubin | {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
+        cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
+        named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
+        said = {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
+        return asdict(self.job) | cubin | named | said
 
 
 def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.dtype) -> Launch:

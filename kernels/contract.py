@@ -10,10 +10,13 @@ Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summ
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kernels.configs import choose_for
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
@@ -176,6 +179,30 @@ def reason(require: Callable[..., Any], *args: Any) -> str | None:
     except (TypeError, ValueError) as error:
         return str(error)
     return None
+
+
+def host(
+    x: Tensor, w: Tensor, out: Tensor | None, require: Callable[..., None], prepare: Callable[[Tensor], Launch]
+) -> Tensor:
+    """What every kernel's host function does: check by `require(x, w, out)`, allocate `out` where it is None, return
+    before any launch where `out` is empty, zero it where K is 0, else run the launch that `prepare(out)` returns."""
+    require(x, w, out)
+    out = empty_out(x, w) if out is None else out
+    if not out.numel():
+        return out
+    if not x.shape[1]:
+        return out.zero_()
+    prepare(out).run(x.device)
+    return out
+
+
+def register_kernel(name: str, run: Callable, require: Callable[..., None], kernel: Any) -> None:
+    """Register a Triton kernel of ours whose tiles are in the tables of `kernels.configs` under `name`."""
+
+    def config(x: Tensor, w: Tensor) -> str:
+        return str(choose_for(name, x, w))
+
+    register(Contender(name, "triton", "cuda", True, run, config, partial(reason, require), kernel))
 
 
 def interpreted(kernel: Any) -> bool:

@@ -119,9 +119,7 @@ def _mma(opcodes: Counter) -> dict[str, int]:
         elif opcode.startswith(("HMMA.16816", "HMMA.1688")):
             found["mma.m16n8k16" if opcode.startswith("HMMA.16816") else "mma.m16n8k8"] += n
         elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
-            found[opcode] += (
-                n  # one this function has no name for yet: shown as it is, so that no declaration matches it
-            )
+            found[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
     return dict(found)
 
 

@@ -18,7 +18,7 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import cache, partial
+from functools import cache
 
 import torch
 import triton
@@ -26,17 +26,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.configs import Config, arch_of, capability, choose
-from kernels.contract import (
-    Contender,
-    Launch,
-    empty_out,
-    interpreted,
-    reason,
-    register,
-    require_runnable,
-    validate,
-)
+from kernels.configs import Config, capability, choose_for
+from kernels.contract import Launch, host, interpreted, register_kernel, require_runnable, validate
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
@@ -109,14 +100,7 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
 
     `config` overrides the checked-in table. Raises what `require` raises.
     """
-    require(x, w, out)
-    out = empty_out(x, w) if out is None else out
-    if not out.numel():
-        return out
-    if not x.shape[1]:
-        return out.zero_()
-    prepare(x, w, out, config or _choose(x, w)).run(x.device)
-    return out
+    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("persistent", x, w)))
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
@@ -204,19 +188,4 @@ def programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _choose(x: Tensor, w: Tensor) -> Config:
-    return choose("persistent", arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
-
-
-register(
-    Contender(
-        name="persistent",
-        kind="triton",
-        device="cuda",
-        default=True,
-        run=matmul,
-        config=lambda x, w: str(_choose(x, w)),
-        why_not=partial(reason, require),
-        kernel=persistent_kernel,
-    )
-)
+register_kernel("persistent", matmul, require, persistent_kernel)

@@ -14,14 +14,12 @@ explained below.
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import partial
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.configs import Config, arch_of, choose
-from kernels.contract import Contender, Launch, empty_out, reason, register, require_runnable, validate
+from kernels.configs import Config, choose_for
+from kernels.contract import Launch, host, register_kernel, require_runnable, validate
 
 
 @triton.jit
@@ -82,14 +80,7 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
 
     `config` overrides the checked-in table. Raises what `require` raises.
     """
-    require(x, w, out)
-    out = empty_out(x, w) if out is None else out
-    if not out.numel():
-        return out
-    if not x.shape[1]:
-        return out.zero_()
-    prepare(x, w, out, config or _choose(x, w)).run(x.device)
-    return out
+    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("tiled", x, w)))
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
@@ -111,19 +102,4 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     return Launch(tiled_kernel, grid, args)
 
 
-def _choose(x: Tensor, w: Tensor) -> Config:
-    return choose("tiled", arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
-
-
-register(
-    Contender(
-        name="tiled",
-        kind="triton",
-        device="cuda",
-        default=True,
-        run=matmul,
-        config=lambda x, w: str(_choose(x, w)),
-        why_not=partial(reason, require),
-        kernel=tiled_kernel,
-    )
-)
+register_kernel("tiled", matmul, require, tiled_kernel)

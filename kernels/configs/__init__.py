@@ -110,6 +110,11 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype) -
     )
 
 
+def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
+    """`choose` for x[M, K] and w[N, K], by the device they are on."""
+    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
+
+
 def arch_of(device: torch.device) -> str:
     """The table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if there is one, else
     `generic`."""

@@ -15,10 +15,8 @@ from kernels import cubin
 from kernels.configs import architectures, table
 
 ROOT = Path(__file__).parents[2]
-SHARED_LIMIT_BYTES = {
-    "sm_90": 232_448,
-    "sm_86": 101_376,
-}  # per block, CUDA C++ programming guide, technical specifications
+# Per block: CUDA C++ programming guide, technical specifications.
+SHARED_LIMIT_BYTES = {"sm_90": 232_448, "sm_86": 101_376}
 # An older Triton is checked for what it must be able to do at all; the tables are chosen for the newer.
 ONE_PER_KERNEL = triton.__version__.startswith("3.6")
 

@@ -104,9 +104,8 @@ def test_a_single_row_may_have_any_stride(kernel, device, assert_close):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_way_through_the_persistent_kernel(kernel, variant, operands):
     config = Config(**{**SMALL.__dict__, **VARIANTS[variant]})
-    case = operands(
-        330, 200, 72, torch.float16
-    )  # 6 x 4 tiles: groups of 3 and 64, more tiles than interpreted programs
+    # 6 x 4 tiles: groups of 3 and 64, more tiles than interpreted programs.
+    case = operands(330, 200, 72, torch.float16)
     case.verify(kernel.matmul(case.x, case.w, case.out, config=config))
 
 
