@@ -39,5 +39,5 @@ def _ours(name: str, file: str) -> None:
     if Path(file).parent.parent != ROOT:
         raise pytest.UsageError(
             f"{name} is imported from {file}, not from this checkout {ROOT}: another package of that name is in the "
-            f"way; run pytest from the checkout, or pip uninstall it"
+            "way; run pytest from the checkout, or pip uninstall it"
         )

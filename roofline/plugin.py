@@ -70,8 +70,10 @@ def _device(wanted: str, timed: bool) -> str:
     from roofline.measure.machine import gpu_driver, torch_sees_gpu, unusable_gpu
 
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
-    if timed and interpreting:
-        raise pytest.UsageError("TRITON_INTERPRET is set: interpreted kernels are never timed; unset it to benchmark")
+    if interpreting and (timed or wanted == "cuda"):
+        raise pytest.UsageError(
+            "TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it"
+        )
     if (
         wanted == "cpu"
         or interpreting

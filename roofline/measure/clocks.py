@@ -20,9 +20,9 @@ class CpuClock:
 
     Three precautions, all about the worker threads of OpenMP and BLAS libraries. They are pinned, each to a core of its
     own: left alone, a scheduler may wake two workers of a library on one core, where each spins through its time slice
-    while the other waits (on two cores, a matmul of 0.3 ms took 16 ms). Before a sample the process must have been idle
-    for a millisecond, since the workers of the contender before go on spinning (OpenBLAS's for 2**26 cycles, some
-    27 ms). And then the call runs untimed for `WAKE_S`, which wakes its own workers.
+    while the other waits (seen on two cores of an AMD EPYC, as 16 ms for a matmul of 0.3 ms). Before a sample the
+    process must have been idle for a millisecond, since the workers of the contender before go on spinning (OpenBLAS's
+    for 2**26 cycles, 27 ms at 2.45 GHz). And then the call runs untimed for `WAKE_S`, which wakes its own workers.
     """
 
     timer = "perf_counter_replay"
