@@ -1,5 +1,6 @@
 """Loads the benchmark plugin, and makes sure that the packages are those of this checkout."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,14 +12,21 @@ pytest_plugins = ["roofline.plugin"]
 
 ROOT = Path(__file__).parent
 
+# Idle workers of OpenBLAS spin for 2**28 cycles, a tenth of a second, those of GNU OpenMP for 7 ms, and the next
+# contender has to wait for that. Half a millisecond is still far longer than the gap between two calls. Both are read
+# when the library is loaded, which is after this.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
 
 def pytest_configure(config):
     _ours("roofline", roofline.__file__)
     if config.rootpath != ROOT:
         # pytest looks for its root beside every word on the command line that is an existing path.
-        raise pytest.UsageError(
+        pytest.exit(
             f"pytest took {config.rootpath} for its root, not {ROOT}, so its settings were not read: "
-            "write options that take a path with =, as in --ffn-results=DIR, and run from the checkout"
+            "write options that take a path with =, as in --ffn-results=DIR, and run from the checkout",
+            returncode=2,
         )
 
 
@@ -37,7 +45,8 @@ def pytest_collection_modifyitems(config, items):
 
 def _ours(name: str, file: str) -> None:
     if Path(file).parent.parent != ROOT:
-        raise pytest.UsageError(
+        pytest.exit(
             f"{name} is imported from {file}, not from this checkout {ROOT}: another package of that name is in the "
-            "way; run pytest from the checkout, or pip uninstall it"
+            "way; run pytest from the checkout, or pip uninstall it",
+            returncode=2,
         )

@@ -1,6 +1,9 @@
 """The `roofline` command. Imports only what the command at hand needs: none needs torch, `balance` needs no package."""
 
 import argparse
+import difflib
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,10 +12,23 @@ from roofline.theory.bounds import balance
 
 
 class _Parser(argparse.ArgumentParser):
-    """One clear line for bad input, exit code 2."""
+    """One clear line for bad input, exit code 2, with the nearest known word where one is near."""
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: {message}\n")
+        known = list(_words(self))
+        wrong = [word for word in re.findall(r"[\w-]+", message.partition("(choose from")[0]) if word not in known]
+        near = [match for word in wrong for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
+        self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
+
+
+def _words(parser):
+    """Every option and choice of `parser` and of its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        for choice in action.choices or ():
+            yield choice
+            if isinstance(action.choices, dict):
+                yield from _words(action.choices[choice])
 
 
 def _positive(text: str) -> float:
@@ -26,7 +42,7 @@ def _positive(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line `arguments`; returns the exit code (0 done, 2 bad input)."""
+    """Run the command line `arguments`; returns the exit code (0 done, 1 slower, 2 bad input)."""
     parser = _Parser(prog="roofline", description="What kernel benchmark numbers mean.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
 
@@ -39,6 +55,24 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("report", help="redraw the tables and plots of a run folder from its saved data")
     command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")
     command.set_defaults(run=_report)
+
+    command = commands.add_parser("compare", help="what became faster or slower from one run to another")
+    command.add_argument("base", metavar="BASE", type=Path, help="a run folder")
+    command.add_argument("new", metavar="NEW", type=Path, help="another one")
+    command.add_argument("--by", choices=("ratio", "time"), default="ratio", help="ratio to the vendor, or plain time")
+    command.add_argument("--margin", type=_positive, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
+    command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
+                         help="compare although this differs; may be repeated")  # fmt: skip
+    command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
+    form.add_argument("--markdown", action="store_true", help="for a pull request")
+    command.set_defaults(run=_compare)
+
+    command = commands.add_parser("reference", help="add a run to the reference runs, and renew the table of them")
+    command.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="a folder of results/local")
+    command.add_argument("--into", metavar="DIR", type=Path, default=Path("results/reference"))
+    command.set_defaults(run=_reference)
 
     options = parser.parse_args(arguments)
     try:
@@ -79,4 +113,30 @@ def _report(options) -> int:
 
     for path in write(options.folder):
         print(path)
+    return 0
+
+
+def _compare(options) -> int:
+    from roofline.report import compare
+    from roofline.report.journal import load
+
+    base, new = load(options.base), load(options.new)
+    found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow)
+    if options.json:
+        print(json.dumps(compare.as_json(found, base, new, strict=options.strict), indent=2))
+    elif options.markdown:
+        print(compare.markdown(found, base, new))
+    else:
+        print("\n".join(compare.terminal(found)))
+    return found.exit_code(strict=options.strict)
+
+
+def _reference(options) -> int:
+    from roofline.report import references
+
+    if not options.into.is_dir():
+        raise ValueError(f"there is no folder {options.into}: call this from the checkout, or name it with --into")
+    if options.folder:
+        print(references.add(options.folder, options.into))
+    print(references.renew(options.into))
     return 0

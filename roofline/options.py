@@ -1,6 +1,7 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
-from dataclasses import dataclass
+import difflib
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from roofline.theory.models import parse as parse_model
@@ -30,6 +31,7 @@ class Options:
     seed: int
     max_seconds: float
     results: Path
+    steady: bool = False
 
     @property
     def matmuls(self) -> list[Matmul]:
@@ -43,42 +45,89 @@ class Options:
         ]
 
 
+DEVICES = ("auto", "cpu", "cuda")
+PLANNED = ("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results")
+"""Options, without their prefix, that a resumed run takes from the run it goes on with."""
+
+
 def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
     add_option = group.addoption
     add_option("--ffn-model", metavar="NAME", help="xxl, llama-3-8b, ..., xxl/16, or D,F by hand")
-    add_option("--ffn-layers", metavar="LIST", default="up,down", help="up, down or both (default: %(default)s)")
+    add_option("--ffn-layers", metavar="LIST", help="up, down or both (default: up,down)")
     add_option("--ffn-tokens", metavar="LIST", help="rows of the activations, e.g. 1,64,4096")
     add_option("--ffn-tp", metavar="LIST", help="tensor-parallel degrees, each must divide d_ff, e.g. 1,8")
     add_option("--ffn-dtype", metavar="LIST", help=f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, fp32 on a CPU)")
     add_option("--ffn-contenders", metavar="LIST", help="e.g. cublas,persistent (the vendor is measured beside them)")
-    add_option("--ffn-device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one")
-    add_option("--ffn-seed", metavar="N", default="0", help="of inputs and orders (default: %(default)s)")
-    add_option(
-        "--ffn-max-seconds", metavar="S", default="7", help="cap on the time of one shape (default: %(default)s)"
-    )
+    add_option("--ffn-device", metavar="DEVICE", help=f"{', '.join(DEVICES)} (default: the GPU if there is one)")
+    add_option("--ffn-seed", metavar="N", help="of inputs and orders (default: 0)")
+    add_option("--ffn-max-seconds", metavar="S", help="cap on the time of one shape (default: 7)")
+    add_option("--ffn-steady", action="store_true", help="kernels of 2 ms and more also in blocks of a second")
     add_option("--ffn-results", metavar="DIR", help="where run folders go (default: results/local)")
+    add_option("--ffn-resume", metavar="RUN", help="go on with a run folder that was cut off, by its own options")
 
 
 def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     """Options from `get(name)`, pytest's parsed values. Raises ValueError that names option, value and way out."""
     model, tokens, tp, dtypes = DEFAULTS[device if timed else f"test-{device}"]
+    if get("ffn_steady") and not timed:
+        raise ValueError("--ffn-steady measures: it needs --benchmark-only")
     options = Options(
         device=device,
         timed=timed,
         model=_checked("--ffn-model", get("ffn_model"), lambda text: parse_model(text).name) or model,
-        layers=_list("--ffn-layers", get("ffn_layers"), str, LAYERS),
+        layers=_list("--ffn-layers", get("ffn_layers"), str, LAYERS) or tuple(LAYERS),
         tokens=_list("--ffn-tokens", get("ffn_tokens"), _whole) or tokens,
         tp=_list("--ffn-tp", get("ffn_tp"), _whole) or tp,
         dtypes=_list("--ffn-dtype", get("ffn_dtype"), str, tuple(ITEMSIZE)) or dtypes,
         contenders=_list("--ffn-contenders", get("ffn_contenders"), str) or None,
-        seed=_checked("--ffn-seed", get("ffn_seed"), _whole),
-        max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds),
+        seed=_checked("--ffn-seed", get("ffn_seed"), _whole) or 0,
+        max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds) or 7.0,
         results=Path(get("ffn_results") or root / "results" / "local"),
+        steady=bool(get("ffn_steady")),
     )
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
     return options
+
+
+def resumed(get, head: dict, folder: Path) -> Options:
+    """The options of the run whose first line is `head`, in `folder`. Raises ValueError where others were given too."""
+    if given := [f"--ffn-{name.replace('_', '-')}" for name in PLANNED if get(f"ffn_{name}")]:
+        raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
+    if not head.get("cases"):
+        raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
+    saved = {
+        field.name: tuple(value) if isinstance(value := head["options"].get(field.name, field.default), list) else value
+        for field in fields(Options)
+        if field.name != "results"
+    }
+    return Options(results=folder.parent, **saved)
+
+
+def device_of(text: str | None) -> str:
+    """The value of --ffn-device. Raises ValueError."""
+    return _known("--ffn-device", text or "auto", DEVICES)
+
+
+def misspelt(arguments, known) -> str | None:
+    """What is wrong with an option of `arguments` that begins like ours and is not `known`; None if none is."""
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name.startswith("--ffn") and name not in known:
+            return f"{name}: there is no such option{_near(name, known)}"
+    return None
+
+
+def _known(option: str, value: str, known) -> str:
+    if value not in known:
+        raise ValueError(f"{option} {value!r}: it is one of {', '.join(known)}{_near(value, known)}")
+    return value
+
+
+def _near(value: str, known) -> str:
+    near = difflib.get_close_matches(value, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _whole(text: str) -> int:
@@ -114,8 +163,8 @@ def _list(option: str, text: str | None, convert, known: tuple[str, ...] = ()) -
     items = dict.fromkeys(_checked(option, item.strip(), convert) for item in text.split(",") if item.strip())
     if not items:
         raise ValueError(f"{option} {text!r}: give at least one value")
-    if known and (strange := [item for item in items if item not in known]):
-        raise ValueError(f"{option} {strange[0]!r}: it is one of {', '.join(known)}")
+    for item in items if known else ():
+        _known(option, item, known)
     if convert is _whole and min(items) < 1:
         raise ValueError(f"{option} {min(items)}: it must be 1 or more")
     return tuple(items)

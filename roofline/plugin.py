@@ -10,35 +10,56 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 import os
 import re
 import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from roofline import interruption, terminal
 from roofline import options as ffn_options
-from roofline import terminal
+from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
+from roofline.report import conditions, journal
 from roofline.report.write import write
 
+BAD_INPUT = 2
+"""Exit code of whatever is refused before anything is measured."""
 
+
+@dataclass
 class State:
     """What the hooks of one pytest session share."""
 
-    def __init__(self, options: ffn_options.Options, folder: Path | None):
-        self.options = options
-        self.folder = folder
-        self.replay = ReplayTimer()
-        self.selected: dict[str, list[str]] = {}
-        self.session = None  # of roofline.session, once the first benchmark begins
-        self.interrupted = False
-        self.report_error: str | None = None
+    options: ffn_options.Options
+    folder: Path | None
+    resumed: journal.Run | None
+    """The run that --ffn-resume goes on with."""
+    restore_signals: Callable[[], None] = lambda: None
+    replay: ReplayTimer = field(default_factory=ReplayTimer)
+    selected: dict[str, list[str]] = field(default_factory=dict)
+    session: object | None = None  # of roofline.session, once the first benchmark begins
+    interrupted: str = ""
+    """What interrupted the run, in words."""
+    problems: list[str] = field(default_factory=list)
 
 
 STATE = pytest.StashKey[State]()
 CASE = pytest.StashKey[tuple[str, str]]()
 
 
-def pytest_addoption(parser):
+def refuse(message: str) -> None:
+    """End pytest with one line and exit code 2."""
+    pytest.exit(message, returncode=BAD_INPUT)
+
+
+def pytest_addoption(parser, pluginmanager):
     ffn_options.add(parser)
+    known = [name for option in parser.getgroup("ffn").options for name in option.names()]
+    if problem := ffn_options.misspelt(pluginmanager.get_plugin("pytestconfig").invocation_params.args, known):
+        print(problem, file=sys.stderr)
+        raise SystemExit(BAD_INPUT)  # pytest's own answer to an unknown option is a page long
 
 
 def pytest_configure(config):
@@ -46,60 +67,67 @@ def pytest_configure(config):
     timed = config.option.benchmark_only
     if not timed:
         config.option.benchmark_disable = True
-    device = _device(config.option.ffn_device, timed)
     try:
-        options = ffn_options.resolve(config.getoption, device=device, timed=timed, root=config.rootpath)
+        state = _state(config, timed)
     except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
+        refuse(str(error))
+    if state.options.device == "cpu" and not timed:
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
+    if state.folder:
+        config.option.benchmark_json = config.option.benchmark_json or LaterFile(state.folder / "benchmark.json")
+        config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
+        state.restore_signals = interruption.install()
+    config.stash[STATE] = state
+    if state.folder:
+        config.pluginmanager.register(Terminal(config), "ffn-terminal")
+
+
+def _state(config, timed: bool) -> State:
+    get, resume = config.getoption, config.option.ffn_resume
+    if timed and getattr(config.option, "dist", "no") != "no":
+        raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
+    wanted = ffn_options.device_of(get("ffn_device"))
+    if not resume:
+        device = choose_device(wanted, timed)
+        options, run = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath), None
+    elif not timed:
+        raise ValueError("--ffn-resume measures: it needs --benchmark-only")
+    else:
+        run = journal.load(Path(resume))
+        options = ffn_options.resumed(get, run.head, Path(resume))
+        if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
+            raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
+        if not [entry for entry in run.missing if entry["outcome"] == journal.NOT_RUN] and not run.interrupted:
+            raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     folder = None
     if timed and not config.option.collectonly:
-        from roofline.session import folder_name
+        from roofline.head import folder_name
 
-        folder = options.results / folder_name(device)
-        config.option.benchmark_json = config.option.benchmark_json or LaterFile(folder / "benchmark.json")
-        config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
-    config.stash[STATE] = State(options, folder)
+        folder = Path(resume) if resume else options.results / folder_name(options.device)
+    return State(options, folder, run)
 
 
-def _device(wanted: str, timed: bool) -> str:
-    """`cuda` or `cpu`. A GPU that torch cannot use is an error, unless the CPU was asked for.
-
-    Switches the interpreter on where Triton kernels can only be checked, never where anything is timed. That comes
-    before torch is imported, since torch may import Triton, whose own helpers are decorated at import.
-    """
-    from roofline.measure.machine import gpu_driver, torch_sees_gpu, unusable_gpu
-
-    interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
-    if interpreting and (timed or wanted == "cuda"):
-        raise pytest.UsageError(
-            "TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it"
-        )
-    if (
-        wanted == "cpu"
-        or interpreting
-        or (wanted == "auto" and gpu_driver() is None and not (timed and torch_sees_gpu()))
-    ):
-        if not timed:
-            os.environ["TRITON_INTERPRET"] = "1"
-        return "cpu"
-    if problem := unusable_gpu():
-        raise pytest.UsageError(problem)
-    if not torch_sees_gpu():
-        raise pytest.UsageError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
-    return "cuda"
+def pytest_unconfigure(config):
+    if STATE in config.stash:
+        config.stash[STATE].restore_signals()
 
 
 def pytest_collection_modifyitems(config, items):
     """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
 
-    Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one.
+    Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one. So is, in a resumed
+    run, what the run had not planned.
     """
-    if config.stash[STATE].options.timed:
+    state = config.stash[STATE]
+    if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
+        if state.resumed:
+            planned = set(state.resumed.head["cases"])
+            benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
         others = [item for item in items if item not in benchmarks]
         for item in others:
-            if {"shape", "contender"} <= _parameters(item).keys():
-                raise pytest.UsageError(
+            if _case(item) and "benchmark" not in item.fixturenames:
+                refuse(
                     f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
                     "fixture; make ffn_benchmark an argument of the test"
                 )
@@ -108,22 +136,23 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "ffn_benchmark" in getattr(item, "fixturenames", ()):
             own = item.get_closest_marker("benchmark")
-            merged = {**(own.kwargs if own else {}), "timer": config.stash[STATE].replay}
+            merged = {**(own.kwargs if own else {}), "timer": state.replay}
             item.add_marker(pytest.mark.benchmark(**merged), append=False)
 
 
-def _parameters(item) -> dict:
-    return getattr(getattr(item, "callspec", None), "params", {})
+def _case(item) -> tuple[str, str] | None:
+    """(shape, contender) of a benchmark that has both as parameters."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
 
 
 def pytest_collection_finish(session):
     """Which contenders of each shape were selected (by -k, by node id): those take turns, beside the vendor."""
     selected = session.config.stash[STATE].selected
     for item in session.items:
-        parameters = _parameters(item)
-        if "ffn_benchmark" in item.fixturenames and {"shape", "contender"} <= parameters.keys():
-            selected.setdefault(parameters["shape"], []).append(parameters["contender"])
-            item.stash[CASE] = parameters["shape"], parameters["contender"]
+        if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
+            selected.setdefault(case[0], []).append(case[1])
+            item.stash[CASE] = case
 
 
 @pytest.fixture(scope="session")
@@ -135,31 +164,27 @@ def ffn_clock(request):
 
 
 @pytest.fixture(scope="session")
-def ffn_session(request, ffn_clock, ffn_probes):
-    """The run: its folder is made, and its ceilings measured, before the first shape and after the last."""
+def ffn_session(request, ffn_clock):
+    """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
+    from roofline import head
     from roofline.measure import telemetry
     from roofline.session import Session
 
     state = request.config.stash[STATE]
+    options, run = state.options, state.resumed
+    cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
+    now = head.make(options, ffn_clock, request.config.rootpath, cases)
+    if run and (changed := conditions.differences(run.head, now)):
+        told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
+        refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
-        session = Session(
-            state.options,
-            state.folder,
-            ffn_clock,
-            telemetry.for_device(state.options.device),
-            ffn_probes,
-            request.config.rootpath,
+        state.session = Session(
+            options, state.folder, ffn_clock, telemetry.for_device(options.device), run or journal.Run(now)
         )
     except OSError as error:
-        pytest.exit(
-            f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results", 4
-        )
-    state.session = session
-    session.measure_ceilings("start")
-    yield session
-    if not state.interrupted:
-        session.measure_ceilings("end")
-        session.close()
+        refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
+    return state.session
 
 
 @pytest.fixture
@@ -172,24 +197,17 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(case, contender: str, prepare) -> None:
-        if state.options.timed:
-            session = request.getfixturevalue("ffn_session")
-            lineup = session.lineup(case, state.selected[case.id], prepare)
-        else:
-            session, lineup = None, prepare(case, [contender])
-        case_id = f"{case.id}-{contender}"
-        record = session and session.record(case.id, contender)
-        reason = lineup.unable.get(contender) or lineup.wrong.get(contender)
-        if session and not record and not reason:
-            reason = f"{contender}: the host was late for every sample; close the programs that keep it busy"
-        if reason:
-            unable = contender in lineup.unable
-            if session:
-                session.not_measured(case_id, "skipped" if unable else "failed", reason)
-            pytest.skip(reason) if unable else pytest.fail(reason, pytrace=False)
-        if not session:
+        if not state.options.timed:
+            _verdict(prepare(case, [contender]), contender)
             benchmark.pedantic(lambda: None)
             return
+        session = request.getfixturevalue("ffn_session")
+        session.measure(case, state.selected[case.id], prepare)
+        if entry := session.entry(f"{case.id}-{contender}"):
+            _skip_or_fail(entry["outcome"] == "skipped", entry["reason"])
+        record = session.record(case.id, contender)
+        if not record:
+            pytest.skip(session.over)
         samples = list(session.run.shapes[case.id]["times_s"][contender].values())
         state.replay.load(session.clock.timer, samples)
         benchmark.extra_info.update(record)
@@ -199,6 +217,15 @@ def ffn_benchmark(request, benchmark):
             pytest.fail("another timer shadows the replay timer: remove it from the test", pytrace=False)
 
     return run
+
+
+def _verdict(lineup, contender: str) -> None:
+    if reason := lineup.unable.get(contender) or lineup.wrong.get(contender):
+        _skip_or_fail(contender in lineup.unable, reason)
+
+
+def _skip_or_fail(skip: bool, reason: str) -> None:
+    pytest.skip(reason) if skip else pytest.fail(reason, pytrace=False)
 
 
 def pytest_report_teststatus(report, config):
@@ -216,29 +243,6 @@ def pytest_runtest_makereport(item, call):
         if not report.passed:  # else pytest-benchmark warns that its fixture was not used
             item.funcargs["benchmark"].skipped = True
     return report
-
-
-class LiveLines:
-    """One line per case while the run goes on. Also notes an interruption, after which no ceiling is measured."""
-
-    def __init__(self, config, reporter):
-        self._state, self._reporter = config.stash[STATE], reporter
-        reporter.showfspath = False
-
-    def pytest_runtest_logreport(self, report):
-        shape, contender = getattr(report, "ffn_case", (None, None))
-        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        if record:
-            self._reporter.write_line(terminal.live_line(f"{shape}-{contender}", record))
-
-    def pytest_keyboard_interrupt(self):
-        self._state.interrupted = True
-
-
-def pytest_sessionstart(session):
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter and session.config.stash[STATE].options.timed and not session.config.option.collectonly:
-        session.config.pluginmanager.register(LiveLines(session.config, reporter), "ffn-live-lines")
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
@@ -260,26 +264,69 @@ def pytest_benchmark_update_json(config, output_json):
         record = session.record(parameters.get("shape"), parameters.get("contender"))
         if record:
             entry["extra_info"] = record
-    output_json["not_measured"] = session.run.not_measured
+    output_json["not_measured"] = session.run.missing
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    """Draw the report. A report that fails costs no data: the reason and the way to redraw it are printed."""
+    """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
     if state.session is None:
-        return
+        return (yield)
+    state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+    if state.session.over and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
-        given = session.config.option.benchmark_json
+        return (yield)
+    except OSError as error:  # of pytest-benchmark, after which nobody else is called
+        state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _report(session.config)
+        for line in terminal.closing_lines(state.session.run, state.folder, state.problems):
+            print(line)
+
+
+def _report(config) -> None:
+    """Draw the report. If that fails, the way to redraw it is told."""
+    state = config.stash[STATE]
+    try:
+        given = config.option.benchmark_json
         if not isinstance(given, LaterFile):  # the user's --benchmark-json took the place of ours
             shutil.copy(given if isinstance(given, Path) else given.name, state.folder / "benchmark.json")
         write(state.folder)
     except Exception as error:  # whatever it was, the journal and the JSON are safe
-        state.report_error = f"the report could not be drawn ({type(error).__name__}: {error})"
+        state.problems.append(
+            f"the report could not be drawn ({type(error).__name__}: {error}); "
+            f"try again with: python3 -m roofline report {state.folder}"
+        )
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    state = config.stash[STATE]
-    if state.session:
-        terminalreporter.section(state.session.run.head["title"])
-        for line in terminal.closing_lines(state.session.run, state.folder, state.report_error):
-            terminalreporter.write_line(line)
+class Terminal:
+    """What the run says while it goes on and at its end. Also notes what interrupted it."""
+
+    def __init__(self, config):
+        self._config, self._state = config, config.stash[STATE]
+
+    def pytest_sessionstart(self):
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.showfspath = False
+
+    def pytest_runtest_logreport(self, report):
+        shape, contender = getattr(report, "ffn_case", (None, None))
+        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if record and reporter:
+            reporter.write_line(terminal.live_line(f"{shape}-{contender}", record))
+
+    def pytest_keyboard_interrupt(self, excinfo):
+        self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
+
+    def pytest_sessionfinish(self):
+        if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
+            _report(self._config)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self._state.session:
+            terminalreporter.section(self._state.session.run.head["title"])
+            for line in terminal.closing_lines(self._state.session.run, self._state.folder, self._state.problems):
+                terminalreporter.write_line(line)

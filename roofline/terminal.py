@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from roofline.report import tables
+from roofline.report.journal import NOT_RUN
 from roofline.report.records import derive_all
 
 
@@ -14,13 +15,14 @@ def live_line(case: str, record: dict) -> str:
     )
 
 
-def closing_lines(run, folder: Path, report_error: str | None) -> list[str]:
-    """The table, the summary, the ceilings, what was not measured, and where everything lies."""
+def closing_lines(run, folder: Path, problems: list[str]) -> list[str]:
+    """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
     records = derive_all(run)
     lines = [*tables.terminal(records), ""] if records else []
-    lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"]]
-    lines += [f"not measured: {entry['case']}: {entry['reason']}" for entry in run.not_measured]
-    if report_error:
-        lines.append(f"{report_error}; try again with: python3 -m roofline report {folder}")
+    if held := tables.steady(records):
+        lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
+    lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run), *problems]
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    if any(entry["outcome"] == NOT_RUN for entry in run.missing):
+        lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
     return [*lines, f"saved in {shown}: {', '.join(sorted(path.name for path in folder.iterdir()))}"]

@@ -1,7 +1,8 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
-A clock has `timer` (the name saved with every record), `now()` for time budgets, and `turn(calls)`, which runs the
-calls one after another and returns a time in seconds for each, or None for a sample that the host spoilt by being late.
+A clock has `timer` (the name saved with every record), `now()` for time budgets, `turn(calls)`, which runs the calls
+one after another and returns a time in seconds for each, or None for a sample that the host spoilt by being late, and
+`burst(call, calls)`, the seconds that one call takes when it is repeated without a pause.
 """
 
 import gc
@@ -20,14 +21,15 @@ class CpuClock:
 
     Three precautions, all about the worker threads of OpenMP and BLAS libraries. They are pinned, each to a core of its
     own: left alone, a scheduler may wake two workers of a library on one core, where each spins through its time slice
-    while the other waits (seen on two cores of an AMD EPYC, as 16 ms for a matmul of 0.3 ms). Before a sample the
-    process must have been idle for a millisecond, since the workers of the contender before go on spinning (OpenBLAS's
-    for 2**26 cycles, 27 ms at 2.45 GHz). And then the call runs untimed for `WAKE_S`, which wakes its own workers.
+    while the other waits (seen on two cores of an AMD EPYC, as 16 ms for a matmul of 0.3 ms). Before a sample every
+    other thread must sleep, since the workers of the contender before go on spinning and take every other tick from
+    those of this one: OpenBLAS's spin for 2**28 cycles, 110 ms at 2.45 GHz, GNU OpenMP's for 7 ms; the root conftest
+    asks both for half a millisecond. And then the call runs untimed for `WAKE_S`, which wakes its own workers.
     """
 
     timer = "perf_counter_replay"
-    LONGEST_WAIT_S = 0.1
-    WAKE_S = 0.002
+    LONGEST_WAIT_S = 0.25
+    WAKE_S = 0.001
 
     @staticmethod
     def now() -> float:
@@ -47,13 +49,35 @@ class CpuClock:
                 times.append(time.perf_counter() - start)
         return times
 
+    def burst(self, call: Call, calls: int) -> float:
+        """Seconds that `calls` calls took, one straight after another."""
+        with _no_collection(), _pinned():
+            self._settle()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            return time.perf_counter() - start
+
     def _settle(self) -> None:
+        """Wait until all other threads sleep. The CPU time of the process would not tell: it is counted by ticks."""
         deadline = time.perf_counter() + self.LONGEST_WAIT_S
-        while time.perf_counter() < deadline:
-            before = time.process_time()
-            time.sleep(0.001)
-            if time.process_time() - before < 1e-4:
-                return
+        while any(map(_is_running, _other_threads())) and time.perf_counter() < deadline:
+            time.sleep(0.0002)
+
+
+def _other_threads() -> list[int]:
+    """Ids of the process's threads but the calling one, in the order of their making. Linux only, none elsewhere."""
+    if not os.path.isdir("/proc/self/task"):
+        return []
+    return sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
+
+
+def _is_running(thread: int) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "R"
+    except OSError:  # it ended meanwhile
+        return False
 
 
 @contextmanager
@@ -80,8 +104,7 @@ def _pinned():
     if len(cores) < 2:
         yield
         return
-    workers = sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
-    for index, worker in enumerate(workers):
+    for index, worker in enumerate(_other_threads()):
         with suppress(OSError):  # it ended meanwhile
             os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
     os.sched_setaffinity(0, {cores[0]})
@@ -135,6 +158,21 @@ class CudaClock:
         else:
             self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
+
+    def burst(self, call: Call, calls: int) -> float:
+        """Seconds that the device took for `calls` calls enqueued one straight after another."""
+        start = self._cuda.Event(enable_timing=True)
+        stop = self._cuda.Event(enable_timing=True)
+        with _no_collection():
+            self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
+            start.record()
+            for _ in range(calls):
+                call()
+            stop.record()
+        if self.while_busy:
+            self.while_busy()
+        self._cuda.synchronize()
+        return start.elapsed_time(stop) * 1e-3
 
 
 def empty_call_s(clock) -> float | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from roofline.measure import faults
 from roofline.measure.clocks import Call
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
@@ -24,6 +25,14 @@ class Lineup:
     """Contenders whose result is wrong, or that crashed: their case fails and gets no number."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
+    lost: str = ""
+    """Why the device answers no more, if that is so: nothing else can be measured by this process."""
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Take `name` out, which raised `error`: unable where memory or support lacks, wrong if it crashed."""
+        self.ready.pop(name, None)
+        where = self.unable if faults.lack(error) else self.wrong
+        where[name] = f"{name}: {faults.reason(error)}"
 
 
 Prepare = Callable[[object, list[str]], Lineup]

@@ -2,13 +2,37 @@
 
 import os
 import platform
+import re
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
 from roofline.theory.chips import of_device
 
+THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+"""Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
+
 PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
+
+
+def choose_device(wanted: str, timed: bool) -> str:
+    """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Imports torch only where a GPU may be used.
+
+    Raises ValueError for a GPU that torch cannot use, unless the CPU was asked for, and where Triton's interpreter is
+    switched on while something is to be timed, or to run on a GPU.
+    """
+    interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
+    if interpreting and (timed or wanted == "cuda"):
+        raise ValueError("TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it")
+    if wanted == "cpu" or interpreting:
+        return "cpu"
+    if wanted == "auto" and gpu_driver() is None and not (timed and torch_sees_gpu()):
+        return "cpu"
+    if problem := unusable_gpu():
+        raise ValueError(problem)
+    if not torch_sees_gpu():
+        raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    return "cuda"
 
 
 def unusable_gpu() -> str | None:
@@ -61,6 +85,7 @@ def describe(device: str) -> dict:
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)},
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -85,6 +110,14 @@ def describe(device: str) -> dict:
         "cache_bytes": _last_level_cache_bytes(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
+
+
+def anonymous(text: str) -> str:
+    """`text` without this host's name and the path of its user's home, as it may be published."""
+    for secret, stand_in in ((str(Path.home()), "~"), (platform.node(), "<host>")):
+        if len(secret) > 2:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", stand_in, text)
+    return text
 
 
 def _version(package: str) -> str | None:

@@ -61,6 +61,11 @@ class GpuTelemetry:
         except self._nvml.NVMLError:
             return None
 
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded; NVML refreshes it some ten times a second. None where it has none."""
+        millijoules = self._handle and self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if millijoules is None else millijoules / 1e3
+
     def summary(self) -> dict:
         """Medians over the case (the highest for the temperature); `throttled` is None where NVML does not tell."""
         if not self._readings:
@@ -92,6 +97,9 @@ class CpuTelemetry:
 
     def read(self) -> None:
         """Nothing to read while busy: the counters are cumulative."""
+
+    def energy_j(self) -> None:
+        """Not counted: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
         steal, total = (after - before for after, before in zip(self._stat(), self._before, strict=True))

@@ -1,30 +1,84 @@
 """The journal (`samples.jsonl`): everything a run measured, line by line, as soon as it is known.
 
-It is the one source of tables and plots, so that a run that died can still be reported. Lines are JSON objects with a
-`kind`; results/README.md documents them. Records hold primitives in SI units; derived fields are `records.derive`'s.
+It is the one source of tables and plots, so that a run that died can still be reported and gone on with. Lines are JSON
+objects with a `kind`; results/README.md documents them. Records hold primitives in SI units; derived fields are
+`records.derive`'s.
 """
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+"""Schema 1 lacks `cases` in its first line, and has no line of the kinds `steady` and `resumed`."""
+
 NAME = "samples.jsonl"
+ROOM_BYTES = 32 * 2**20
+"""Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
+
+NOT_RUN = "not_run"
+"""The outcome of a case whose turn never came. The others are `skipped` (cannot run here) and `failed`."""
+
+INTERRUPTED = "interrupt"
+"""What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
+
+REQUIRED = {
+    "run": ("method_version", "title", "footer", "notes", "machine"),
+    "resumed": ("started",),
+    "ceiling": ("ceiling", "dtype", "when", "probe", "value"),
+    "shape": (
+        *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
+        *("stopped_by", "cache", "telemetry", "contenders"),
+    ),
+    "sample": ("shape", "contender", "round", "time_s"),
+    "steady": ("shape", "contender", "block", "time_s"),
+    "not_measured": ("case", "outcome", "reason"),
+    "end": (),
+}
+"""Kind -> the fields without which a line of it cannot be read."""
 
 
 class Journal:
-    """Makes `folder` and appends lines to its samples.jsonl, flushed to the disk's cache after every `write`."""
+    """Appends to samples.jsonl in `folder`, which it makes, or goes on with.
+
+    A write is whole or it is not there: one that fails (the disk is full) is taken back before OSError is raised, and
+    nothing is left in a buffer for a later kill to lose. A line that a kill cut off is dropped before the next.
+    """
 
     def __init__(self, folder: Path):
-        folder.mkdir(parents=True)
-        self._file = (folder / NAME).open("a", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        _require_room(folder)
+        path = folder / NAME
+        whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
+        self._file = path.open("ab", buffering=0)
+        self._file.truncate(len(whole[0] + whole[1]))
 
     def write(self, *lines: dict) -> None:
-        self._file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        self._file.flush()
+        size = self._file.seek(0, 2)
+        rest = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except BaseException:
+            self._file.truncate(size)
+            raise
 
     def close(self) -> None:
         self._file.close()
+
+
+def _require_room(folder: Path) -> None:
+    """Raise OSError now, before anything is measured, if the folder cannot be written or its disk is full."""
+    probe = folder / ".room"
+    try:
+        probe.write_bytes(bytes(ROOM_BYTES))
+    except OSError:
+        probe.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    probe.unlink()
 
 
 @dataclass
@@ -35,6 +89,7 @@ class Run:
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, dict] = field(default_factory=dict)
     """Shape id -> its line, with `times_s`: {contender: {round: seconds}} added."""
+    steady: list[dict] = field(default_factory=list)
     not_measured: list[dict] = field(default_factory=list)
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
@@ -50,14 +105,32 @@ class Run:
             for name in self.measured(shape_id):
                 yield shape, name
 
+    @property
+    def interrupted(self) -> list[str]:
+        """Shapes whose rounds were cut short."""
+        return [name for name, shape in self.shapes.items() if shape["stopped_by"] == INTERRUPTED]
+
+    @property
+    def missing(self) -> list[dict]:
+        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
+        last = {entry["case"]: entry for entry in self.not_measured}
+        for case in self.head.get("cases", ()):
+            cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
+            last.setdefault(case, cut_off)
+        measured = {f"{shape['shape']}-{name}" for shape, name in self.cases()}
+        return [entry for case, entry in last.items() if case not in measured or entry["outcome"] != NOT_RUN]
+
 
 def load(folder: Path) -> Run:
     """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours."""
     path = Path(folder) / NAME
     if not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
     run: Run | None = None
-    lines = path.read_text(encoding="utf-8").split("\n")
     for number, text in enumerate(lines, 1):
         if not text:
             continue
@@ -68,25 +141,39 @@ def load(folder: Path) -> Run:
                 break
             raise ValueError(f"{path}:{number} is not JSON ({error.msg}): the journal is damaged") from None
         kind = line.pop("kind", None) if isinstance(line, dict) else None
-        if run is None:
-            if kind != "run" or line.get("schema") != SCHEMA:
-                raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
+        if run is None and (kind != "run" or line.get("schema") not in READABLE):
+            raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
+        if kind not in REQUIRED or (run and kind == "run"):
+            raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
+        if lacking := [name for name in REQUIRED[kind] if name not in line]:
+            raise ValueError(
+                f"{path}:{number} is a line of kind {kind!r} without {lacking[0]!r}: the journal is damaged"
+            )
+        if kind in ("sample", "steady") and line["shape"] not in run.shapes:
+            raise ValueError(f"{path}:{number} has a sample of {line['shape']!r}, a shape that no line describes")
+        if kind == "run":
             run = Run(line)
-        elif kind == "ceiling":
-            run.ceilings.append(line)
-        elif kind == "shape":
-            run.shapes[line["shape"]] = line | {"times_s": {}}
-        elif kind == "sample":
-            if line["shape"] not in run.shapes:
-                raise ValueError(f"{path}:{number} has a sample of {line['shape']!r}, a shape that no line describes")
-            times = run.shapes[line["shape"]]["times_s"]
-            times.setdefault(line["contender"], {})[line["round"]] = line["time_s"]
-        elif kind == "not_measured":
-            run.not_measured.append(line)
-        elif kind == "end":
-            run.end = line
         else:
-            raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r}")
+            _take(run, kind, line)
     if run is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
     return run
+
+
+def _take(run: Run, kind: str, line: dict) -> None:
+    if kind == "ceiling":
+        run.ceilings.append(line)
+    elif kind == "shape":  # of two lines for one shape the later one counts, with what follows it
+        run.shapes[line["shape"]] = line | {"times_s": {}}
+        run.steady = [block for block in run.steady if block["shape"] != line["shape"]]
+    elif kind == "sample":
+        times = run.shapes[line["shape"]]["times_s"]
+        times.setdefault(line["contender"], {})[line["round"]] = line["time_s"]
+    elif kind == "steady":
+        run.steady.append(line)
+    elif kind == "not_measured":
+        run.not_measured.append(line)
+    elif kind == "resumed":
+        run.end = None
+    elif kind == "end":
+        run.end = line

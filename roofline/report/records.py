@@ -76,8 +76,46 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "cache": shape["cache"],
         "stopped_by": shape["stopped_by"],
         **shape["telemetry"],
+        **_steady(run, shape, contender),
         "source": run.head["machine"]["source"],
         "method_version": run.head["method_version"],
+    }
+
+
+def _steady(run: Run, shape: dict, contender: str) -> dict:
+    """The fields `steady_*`: medians over the blocks of `contender`, with the interval over them; {} without blocks.
+
+    `steady_ratio_to_vendor` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of single
+    calls in turns. Power is energy over time, of the counted part alone.
+    """
+    blocks = [block for block in run.steady if block["shape"] == shape["shape"]]
+    times = {
+        name: {block["block"]: block["time_s"] for block in blocks if block["contender"] == name}
+        for name in (shape["vendor"], contender)
+    }
+    own = [block for block in blocks if block["contender"] == contender]
+    if not own:
+        return {}
+    time = median_interval(list(times[contender].values()))
+    ratio = paired_ratio(times[shape["vendor"]], times[contender]) or Interval(*[None] * 3)
+    joules = [block["energy_j"] / block["calls"] for block in own if block["energy_j"] is not None]
+    clocks = [block["sm_clock_mhz"] for block in own if block.get("sm_clock_mhz")]
+    joule = median(joules) if joules else None
+    return {
+        "steady_time_s": time.median,
+        "steady_tflops": shape["flop"] / time.median / 1e12,
+        "steady_tflops_low": shape["flop"] / time.high / 1e12,
+        "steady_tflops_high": shape["flop"] / time.low / 1e12,
+        "steady_blocks": len(own),
+        "steady_of_single": median(shape["times_s"][contender].values()) / time.median,
+        "steady_ratio_to_vendor": ratio.median,
+        "steady_ratio_low": ratio.low,
+        "steady_ratio_high": ratio.high,
+        "steady_sm_clock_mhz": median(clocks) if clocks else None,
+        "steady_energy_j": joule,
+        "steady_power_w": joule and joule / time.median,
+        "steady_flop_per_joule": joule and shape["flop"] / joule,
+        "steady_throttled": ", ".join(dict.fromkeys(b["throttle_reasons"] for b in own if b.get("throttle_reasons"))),
     }
 
 

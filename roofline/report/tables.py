@@ -6,6 +6,9 @@ from roofline.stats import geometric_mean
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
+MOST_NAMED = 4
+"""Cases named for one reason; the journal has them all."""
+
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -24,13 +27,17 @@ def percent_text(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def ratio_text(record: dict) -> str:
-    """Ratio to the vendor with its interval; the vendor itself is the yardstick."""
+def ratio_text(record: dict, kind: str = "ratio") -> str:
+    """Ratio to the vendor with its interval; the vendor itself is the yardstick. `kind` is its fields' prefix."""
     if record["contender"] == record["vendor"]:
         return "1 (yardstick)"
-    if record["ratio_to_vendor"] is None:
+    if record[f"{kind}_to_vendor"] is None:
         return "-"
-    return f"{record['ratio_to_vendor']:.3f} [{record['ratio_low']:.3f}, {record['ratio_high']:.3f}]"
+    return f"{record[f'{kind}_to_vendor']:.3f} [{record[f'{kind}_low']:.3f}, {record[f'{kind}_high']:.3f}]"
+
+
+def number_text(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def notes_text(record: dict) -> str:
@@ -40,6 +47,8 @@ def notes_text(record: dict) -> str:
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:
         notes.append("above the measured roof")
+    if record["stopped_by"] == "interrupt":
+        notes.append("cut short")
     if record["rounds"] < FEW_ROUNDS:
         notes.append(f"{record['rounds']} rounds only")
     if record["late"] > 0.1 * record["rounds"]:
@@ -58,22 +67,36 @@ COLUMNS = (
     ("bound", lambda r: r["bound"] or "-"),
     ("notes", notes_text),
 )
-LEFT = {"shape", "contender", "bound", "notes"}
+STEADY_COLUMNS = (
+    *COLUMNS[:2],
+    ("time", lambda r: time_text(r["steady_time_s"])),
+    ("TFLOP/s", lambda r: rate_text(r["steady_tflops"])),
+    ("of single calls", lambda r: percent_text(r["steady_of_single"])),
+    ("ratio to vendor [range]", lambda r: ratio_text(r, "steady_ratio")),
+    ("SM clock, MHz", lambda r: number_text(r["steady_sm_clock_mhz"], 4)),
+    ("power, W", lambda r: number_text(r["steady_power_w"])),
+    ("GFLOP/J", lambda r: number_text(r["steady_flop_per_joule"] and r["steady_flop_per_joule"] / 1e9)),
+    ("notes", lambda r: r["steady_throttled"]),
+)
+LEFT = {"shape", "contender", "bound", "notes", "case", "verdict", "run", "chip", "model", "commit", "measured roof"}
+
+Columns = tuple  # of (header, text of a record)
 
 
-def rows(records: list[dict]) -> tuple[list[str], list[list[str]]]:
+def rows(records: list, columns: Columns = COLUMNS) -> tuple[list[str], list[list[str]]]:
     """(headers, cells), all text; a column of notes that nobody filled is left out."""
-    columns = [(name, text) for name, text in COLUMNS if name != "notes" or any(map(notes_text, records))]
+    columns = [(name, text) for name, text in columns if name != "notes" or any(map(text, records))]
     return [name for name, _ in columns], [[text(record) for _, text in columns] for record in records]
 
 
-def terminal(records: list[dict]) -> list[str]:
-    """Aligned lines, a blank one between shapes."""
-    header, cells = rows(records)
+def terminal(records: list, columns: Columns = COLUMNS) -> list[str]:
+    """Aligned lines; where rows share their first cell, a blank one between groups of them."""
+    header, cells = rows(records, columns)
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
+    grouped = len({row[0] for row in cells}) < len(cells)
     for previous, row in zip([header, *cells], cells, strict=False):
-        if lines and row[0] != previous[0]:
+        if grouped and lines and row[0] != previous[0]:
             lines.append("")
         lines.append(_aligned(header, row, widths))
     return [_aligned(header, header, widths), *lines]
@@ -87,11 +110,28 @@ def _aligned(header: list[str], row: list[str], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def markdown(records: list[dict]) -> str:
+def markdown(records: list, columns: Columns = COLUMNS) -> str:
     """The same table in Markdown."""
-    header, cells = rows(records)
+    header, cells = rows(records, columns)
     rule = [":--" if name in LEFT else "--:" for name in header]
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *cells))
+
+
+def steady(records: list[dict]) -> list[dict]:
+    """Those of `records` that have a steady state."""
+    return [record for record in records if "steady_time_s" in record]
+
+
+def missing(run: Run) -> list[str]:
+    """A line per reason for which cases failed or have no number, with the cases."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in run.missing:
+        reasons.setdefault((entry["outcome"].replace("_", " "), entry["reason"]), []).append(entry["case"])
+    lines = []
+    for (outcome, reason), cases in reasons.items():
+        more = len(cases) - MOST_NAMED
+        lines.append(f"{outcome}: {', '.join(cases[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}")
+    return lines
 
 
 def summary(records: list[dict]) -> list[str]:

@@ -6,6 +6,11 @@ from roofline.report import plots, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
+STEADY = (
+    "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above are "
+    "single calls that take turns."
+)
+
 
 def write(folder: Path) -> list[Path]:
     """(Re)draw `folder`'s report.md, memory_roofline.svg and .png; returns their paths. Raises ValueError if no run."""
@@ -25,8 +30,14 @@ def _markdown(run, records: list[dict]) -> str:
     if records:
         parts += ["![memory roofline](memory_roofline.svg)", tables.markdown(records)]
     if lines := tables.summary(records):
-        parts.append("\n".join(f"- {line}" for line in lines))
-    parts += ["## Ceilings", "\n".join(f"- {line}" for line in tables.ceilings(run)) or "None was measured."]
-    if run.not_measured:
-        parts += ["## Not measured", "\n".join(f"- `{entry['case']}`: {entry['reason']}" for entry in run.not_measured)]
+        parts.append(_list(lines))
+    if held := tables.steady(records):
+        parts += [f"## Steady state\n\n{STEADY}", tables.markdown(held, tables.STEADY_COLUMNS)]
+    parts += ["## Ceilings", _list(tables.ceilings(run)) or "None was measured."]
+    if run.missing:
+        parts += ["## Not measured", _list(tables.missing(run))]
     return "\n\n".join(parts) + "\n"
+
+
+def _list(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

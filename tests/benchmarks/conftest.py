@@ -6,7 +6,7 @@ from contextlib import suppress
 import matmul_lineup
 import pytest
 
-from roofline.plugin import STATE
+from roofline.plugin import STATE, refuse
 from roofline.theory.work import Matmul
 
 
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(config):
     try:
         matmul_lineup.names_of(config.stash[STATE].options)
     except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
+        refuse(str(error))
 
 
 @pytest.fixture(scope="session")

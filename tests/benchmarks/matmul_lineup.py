@@ -12,6 +12,7 @@ import zlib
 
 import torch
 
+from roofline.measure import faults
 from roofline.measure.ceilings import Probe
 from roofline.measure.lineup import Lineup, verdict
 from roofline.measure.machine import describe
@@ -69,11 +70,13 @@ def prepare(options, case: Matmul, names: list[str]) -> Lineup:
             continue
         try:
             reason = verdict(name, error := relative_error(contender.run, x, w, out, reference), case.dtype)
-        except torch.OutOfMemoryError as failure:
-            lineup.unable[name] = f"{name}: out of memory: {_first_line(failure)}"
-            continue
         except Exception as failure:  # whatever a kernel dies of, the others of this shape still get their numbers
-            reason = f"{name}: {type(failure).__name__}: {_first_line(failure)}"
+            lineup.refuse(name, failure)
+            if faults.device_lost(options.device):  # but for this: then nobody gets any more
+                lineup.ready.clear()
+                lineup.lost = f"{name}: {faults.reason(failure)}"
+                break
+            continue
         if reason:
             lineup.wrong[name] = reason
             continue
@@ -83,10 +86,6 @@ def prepare(options, case: Matmul, names: list[str]) -> Lineup:
     size = len(sets) * case.work.device_bytes
     lineup.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
     return lineup
-
-
-def _first_line(failure: Exception) -> str:
-    return (str(failure).splitlines() or [""])[0]
 
 
 def why_not(contender, options, x, w) -> str | None:

@@ -75,6 +75,15 @@ def test_wrong_contender_is_not_ready_and_the_vendor_still_is(timed, contender, 
     assert "\n" not in lineup.wrong["numpy"]
 
 
+def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
+    contender(crashes)
+    monkeypatch.setattr(matmul_lineup.faults, "device_lost", lambda device: True)
+    lineup = matmul_lineup.prepare(timed, CASE, ["numpy", "torch"])
+    assert not lineup.ready
+    assert lineup.lost == lineup.wrong["numpy"]
+    assert "torch" not in lineup.wrong
+
+
 def test_out_of_memory_is_no_failure(timed, contender):
     contender(runs_out_of_memory)
     lineup = matmul_lineup.prepare(timed, CASE, ["numpy"])

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_devices import fake_cuda, fake_nvml  # noqa: F401 fixtures
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,11 +29,17 @@ def test_matmul(ffn_benchmark, case, contender, prepare):
 """
 
 
+THREE_SHAPES = TESTS.replace("[SHAPE]", "[f'matmul-xxl/16-up-tp8-m{m}-fp32' for m in (64, 128, 256)]").replace(
+    ', "wrong", "unable"', ""
+)
+
+
 @dataclass
 class Outcome:
     code: int
     text: str
     folder: Path | None
+    root: Path
 
     @property
     def saved(self) -> dict:
@@ -41,31 +49,55 @@ class Outcome:
     def rows(self) -> dict[str, dict]:
         return {row["extra_info"]["contender"]: row for row in self.saved["benchmarks"]}
 
+    @property
+    def cases(self) -> list[str]:
+        return [f"m{row['extra_info']['m']}-{row['extra_info']['contender']}" for row in self.saved["benchmarks"]]
 
-def environment(**extra) -> dict[str, str]:
-    """This process's, without the interpreter that tests of kernels switch on."""
+
+def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])} | extra
 
 
 @pytest.fixture(scope="session")
-def run_project(tmp_path_factory):
-    """`run_project(*arguments, tests=, conftest=, env=)` runs pytest on the small project and returns its Outcome."""
+def environment():
+    """`environment(NAME=value, ...)`: this process's, without the interpreter that tests of kernels switch on."""
+    return _environment
 
-    def run(*arguments, tests=TESTS, conftest=CONFTEST, env=None) -> Outcome:
-        root = tmp_path_factory.mktemp("project")
+
+@pytest.fixture(scope="session")
+def run_project(tmp_path_factory):
+    """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
+
+    `env` adds to the environment, `file_bytes` limits the size of the files that may be written, as a full disk would.
+    """
+
+    def run(*arguments, tests=TESTS, conftest=CONFTEST, env=None, root=None, cwd=None, file_bytes=None) -> Outcome:
+        root = root or tmp_path_factory.mktemp("project")
         (root / "conftest.py").write_text(conftest)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ffn-device", "cpu", *arguments],
-            cwd=root,
-            env=environment(**env or {}),
+            cwd=cwd or root,
+            env=_environment(**env or {}),
             capture_output=True,
             text=True,
             timeout=120,
+            preexec_fn=file_bytes and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))),
         )
         folders = sorted((root / "results" / "local").glob("*"))
-        return Outcome(done.returncode, done.stdout + done.stderr, folders[-1] if folders else None)
+        return Outcome(done.returncode, done.stdout + done.stderr, folders[-1] if folders else None, root)
+
+    return run
+
+
+@pytest.fixture
+def three_shapes(run_project):
+    """`run_project` on three shapes of two contenders, timed. `fault` is small_project's FAULT."""
+
+    def run(*arguments, fault=None, **more) -> Outcome:
+        env = {"FAULT": fault} if fault else {}
+        return run_project("--benchmark-only", *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
 
     return run

@@ -1,6 +1,13 @@
-"""Two contenders of known durations, one that is wrong, one that cannot run; no device is touched."""
+"""Two contenders of known durations, one that is wrong, one that cannot run; no device is touched.
 
+The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or in
+`prepare`, or at its end (`prepared`), of the shape with so many tokens.
+"""
+
+import functools
 import itertools
+import os
+import signal
 
 import pytest
 
@@ -25,6 +32,28 @@ class FakeClock:
         times = [call() for call in calls]
         self.seconds += sum(time for time in times if time)
         return times
+
+    def burst(self, call, calls):
+        seconds = sum(call() for _ in range(calls))
+        self.seconds += seconds
+        return seconds
+
+
+def strike(place, case):
+    where, tokens, what = os.environ.get("FAULT", "nowhere 0 nothing").split()
+    if (where, int(tokens)) != (place, case.m):
+        return
+    if what.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, what))
+    if what == "MemoryError":
+        raise MemoryError("12 GiB asked for")
+    if what == "lost":
+        from roofline.measure import faults
+
+        faults.device_lost = lambda device: True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if what == "crash":
+        raise RuntimeError("no such instruction\nat line 3")
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +81,20 @@ def case(request, shape):
     return Matmul(model, layer, int(tp[2:]), int(m[1:]), dtype)
 
 
+def call(case, name, durations, calls):
+    """The warm-up's one turn first, so that round 0 gets the first duration."""
+    index = next(calls)
+    if index == 10:
+        strike(name, case)
+    return durations[(index - 1) % len(durations)] if index else 0.1
+
+
 @pytest.fixture
 def prepare(request):
     def prepare(case, names):
         from roofline.measure.lineup import Lineup
 
+        strike("prepare", case)
         lineup = Lineup("torch")
         durations = {"torch": TORCH, "numpy": NUMPY}
         for name in dict.fromkeys(["torch", *names]):
@@ -65,11 +103,9 @@ def prepare(request):
             elif name == "unable":
                 lineup.unable[name] = "unable: needs a Hopper GPU"
             else:
-                # Rotated by the warm-up's one turn, so that round 0 gets the first duration.
-                endless = itertools.cycle(durations[name])
-                warmed = iter([0.1])
-                lineup.ready[name] = lambda e=endless, w=warmed: next(w, None) or next(e)
+                lineup.ready[name] = functools.partial(call, case, name, durations[name], itertools.count())
                 lineup.config[name], lineup.relative_error[name] = "known", 1e-7
+        strike("prepared", case)
         return lineup
 
     return prepare

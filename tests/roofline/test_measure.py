@@ -1,8 +1,5 @@
 """Clocks, turns, ceilings and telemetry on fakes: what must be dropped is dropped, what must stop stops."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 
@@ -71,49 +68,6 @@ def test_late_samples_are_dropped_and_counted():
     turns = take_turns({"a": lambda: next(readings)}, FakeClock(), QUIET, seed=0)
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
-
-
-class FakeCuda:
-    """Stands in for torch.cuda: an event has `happened` if the host took longer than the pre-roll spins."""
-
-    def __init__(self, launch_s):
-        self.launch_s, self.device_free_at, self.host = launch_s, 0.0, 0.0
-
-    def _sleep(self, cycles):
-        self.device_free_at = max(self.device_free_at, self.host) + cycles / 1.98e9
-
-    def Event(self, enable_timing):  # noqa: N802
-        cuda = self
-
-        class Event:
-            def record(self):
-                self.at = max(cuda.device_free_at, cuda.host)
-
-            def query(self):
-                return self.at <= cuda.host
-
-            def elapsed_time(self, stop):
-                return (stop.at - self.at) * 1e3
-
-        return Event()
-
-    def synchronize(self):
-        self.host = max(self.host, self.device_free_at)
-
-
-@pytest.fixture
-def fake_cuda(monkeypatch):
-    def install(launch_s):
-        cuda = FakeCuda(launch_s)
-        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-
-        def kernel():
-            cuda.host += cuda.launch_s
-            cuda.device_free_at = max(cuda.device_free_at, cuda.host) + 50e-6
-
-        return cuda, kernel
-
-    return install
 
 
 def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
@@ -194,34 +148,6 @@ def test_verdict(error, dtype, right):
 
 def test_nan_is_wrong():
     assert "unwritten" in verdict("tiled", float("nan"), "fp32")
-
-
-@pytest.fixture
-def fake_nvml(monkeypatch):
-    """NVML that tells a clock, a power cap (bit 0x4) and three processes, but no power and no temperature."""
-
-    class NVMLError(Exception):
-        pass
-
-    def refuse(*arguments):
-        raise NVMLError("not supported")
-
-    nvml = types.SimpleNamespace(
-        NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        NVML_TEMPERATURE_GPU=0,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1755,
-        nvmlDeviceGetPowerUsage=refuse,
-        nvmlDeviceGetTemperature=refuse,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2, 3],
-    )
-    cuda = types.SimpleNamespace(get_device_properties=lambda index: types.SimpleNamespace(uuid="abc"))
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    return nvml
 
 
 def test_throttling_is_reported_with_its_reason(fake_nvml):

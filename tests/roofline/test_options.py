@@ -6,11 +6,9 @@ import pytest
 
 from roofline.options import resolve
 
-GIVEN = {"ffn_layers": "up,down", "ffn_seed": "0", "ffn_max_seconds": "5"}
-
 
 def options(device="cpu", timed=True, **given):
-    values = GIVEN | {f"ffn_{name}": value for name, value in given.items()}
+    values = {f"ffn_{name}": value for name, value in given.items()}
     return resolve(values.get, device=device, timed=timed, root=Path("/checkout"))
 
 

@@ -89,7 +89,7 @@ def test_cases_without_a_number_are_named_with_their_reason(timed):
         f"{SHAPE}-wrong": ("failed", "wrong: relative error 1 is above 1e-05"),
         f"{SHAPE}-unable": ("skipped", "unable: needs a Hopper GPU"),
     }
-    assert f"not measured: {SHAPE}-unable: unable: needs a Hopper GPU" in timed.text
+    assert f"skipped: {SHAPE}-unable: unable: needs a Hopper GPU" in timed.text
     assert "fixture was not used at all" not in timed.text
 
 
@@ -106,7 +106,8 @@ def test_machine_info_has_the_ceilings_and_no_host_name(timed):
 def test_journal_has_a_line_per_case_and_round(timed):
     lines = [json.loads(line) for line in (timed.folder / "samples.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "run"
-    assert lines[0]["schema"] == 1
+    assert lines[0]["schema"] == 2
+    assert lines[0]["cases"] == [f"{SHAPE}-{name}" for name in ("torch", "numpy", "wrong", "unable")]
     assert lines[-1]["kind"] == "end"
     samples = [line for line in lines if line["kind"] == "sample"]
     rounds = next(line for line in lines if line["kind"] == "shape")["rounds"]
@@ -190,7 +191,7 @@ def with_driver(tmp_path) -> dict[str, str]:
 
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project, tmp_path):
     outcome = run_project("--benchmark-only", "--ffn-device", "auto", env=with_driver(tmp_path))
-    assert outcome.code == 4
+    assert outcome.code == 2
     assert "driver 999.1" in outcome.text
     assert "--ffn-device cpu" in outcome.text
     assert outcome.folder is None
@@ -213,7 +214,7 @@ def test_plain_pytest_checks_and_times_nothing(run_project):
 @pytest.mark.parametrize("value", ["1", "true"])
 def test_interpreted_kernels_are_never_timed(run_project, value):
     outcome = run_project("--benchmark-only", env={"TRITON_INTERPRET": value})
-    assert outcome.code == 4
+    assert outcome.code == 2
     assert "interpreted kernels are never timed" in outcome.text
     assert outcome.folder is None
 
@@ -226,8 +227,56 @@ def test_collect_only_makes_no_folder(run_project):
 
 def test_results_folder_that_cannot_be_written_is_told_before_measuring(run_project):
     outcome = run_project("--benchmark-only", "--ffn-results", "/proc/nowhere")
-    assert outcome.code == 4
+    assert outcome.code == 2
     assert "choose another with --ffn-results" in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--ffn-tokns=4", "--ffn-tokns: there is no such option; did you mean --ffn-tokens?"),
+        ("--ffn-device=cdua", "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
+        ("--ffn-dtype=bf61", "--ffn-dtype 'bf61': it is one of bf16, fp16, fp32; did you mean bf16?"),
+        ("--ffn-layers=dwon", "did you mean down?"),
+        ("--ffn-model=lama-3-8b", "did you mean llama-3-8b?"),
+        ("--ffn-tp=3", "--ffn-tp: tp=3 does not divide"),
+        ("--ffn-tokens=-4", "--ffn-tokens -4: it must be 1 or more"),
+        ("--ffn-seed=x", "it must be a whole number"),
+        ("--ffn-max-seconds=nan", "it must be a number of seconds above 0"),
+    ],
+)
+def test_bad_options_are_one_line_and_exit_code_2(run_project, option, said):
+    outcome = run_project("--benchmark-only", option)
+    assert outcome.code == 2
+    assert said in outcome.text
+    assert len(outcome.text.strip().splitlines()) == 1
+    assert outcome.folder is None
+
+
+def test_tests_run_side_by_side_and_benchmarks_refuse_to(run_project):
+    pytest.importorskip("xdist")
+    timed = run_project("--benchmark-only", "-n", "2")
+    assert timed.code == 2
+    assert "tests side by side disturb one another; leave out -n" in timed.text
+    assert timed.folder is None
+    plain = run_project("-n", "2")
+    assert "1 failed, 2 passed, 1 skipped" in plain.text
+    assert run_project("--benchmark-only", "-n", "0", "-k", "torch").code == 0
+
+
+def test_other_folders_work(run_project, tmp_path):
+    first = run_project("--benchmark-only", "-k", "torch")
+    outcome = run_project("--benchmark-only", "-k", "numpy", str(first.root), root=first.root, cwd=tmp_path)
+    assert outcome.code == 0
+    assert outcome.folder.parent == first.root / "results" / "local"
+    assert f"saved in {outcome.folder}" in outcome.text
+
+
+def test_k_that_selects_nothing_makes_no_folder(run_project):
+    outcome = run_project("--benchmark-only", "-k", "nothing_of_that_name")
+    assert outcome.code == 5
+    assert outcome.folder is None
 
 
 def test_report_that_fails_costs_no_data(run_project, tmp_path):

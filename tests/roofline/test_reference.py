@@ -1,29 +1,140 @@
-"""Committed runs and the README: what they show can be derived again from the raw samples."""
+"""Committed runs and the README: what they show comes out of the raw samples again, and nothing is overwritten."""
 
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from made_up_run import LINES, save
 
-from roofline.report import journal, tables
-from roofline.report.records import derive_all
+from roofline.cli import main
+from roofline.report import journal, references
+from roofline.report.write import write
 
 ROOT = Path(__file__).parents[2]
-RUNS = sorted(path.name for path in (ROOT / "results" / "reference").iterdir() if path.is_dir())
+REFERENCE = ROOT / "results" / "reference"
+RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_committed_table_comes_out_of_the_samples_again(name):
-    folder = ROOT / "results" / "reference" / name
-    records = derive_all(journal.load(folder))
-    assert records
-    assert tables.markdown(records) in (folder / "report.md").read_text()
+def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
+    (tmp_path / "run").mkdir()
+    shutil.copy(REFERENCE / name / journal.NAME, tmp_path / "run")
+    drawn = write(tmp_path / "run")
+    assert (tmp_path / "run" / "report.md").read_text() == (REFERENCE / name / "report.md").read_text()
+    assert {path.name for path in drawn} <= {path.name for path in (REFERENCE / name).iterdir()}
+    labels = [re.sub("<[^>]+>", " ", (folder / "memory_roofline.svg").read_text()).split()
+              for folder in (tmp_path / "run", REFERENCE / name)]  # fmt: skip
+    assert sorted(labels[0]) == sorted(labels[1])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_committed_json_holds_the_same_samples(name):
+    run = journal.load(REFERENCE / name)
+    saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
+    assert saved["benchmarks"]
+    for row in saved["benchmarks"]:
+        times = run.shapes[row["params"]["shape"]]["times_s"][row["params"]["contender"]]
+        assert row["stats"]["data"] == list(times.values())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_committed_run_tells_nothing_of_its_owner(name):
+    assert references.private(REFERENCE / name) == []
+
+
+def test_committed_samples_are_never_changed():
+    git, since = ["git", "-C", str(ROOT)], "fdb0b44"
+    if subprocess.run([*git, "cat-file", "-e", since], capture_output=True, check=False).returncode:
+        pytest.skip("this checkout came without its history")
+    log = [*git, "log", "--format=%h", "--diff-filter=MD", f"{since}..HEAD", "--", "results/reference/*/samples.jsonl"]
+    assert subprocess.run(log, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_table_of_reference_runs_is_the_one_that_the_command_makes():
+    readme = (ROOT / "results" / "README.md").read_text()
+    assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
+    assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
 
 def test_readme_shows_rows_and_picture_of_a_committed_run():
     readme = (ROOT / "README.md").read_text()
     shown = next(name for name in RUNS if f"](results/reference/{name}/memory_roofline.png)" in readme)
-    report = (ROOT / "results" / "reference" / shown / "report.md").read_text()
+    report = (REFERENCE / shown / "report.md").read_text()
     rows = [line for line in readme.splitlines() if line.startswith("| matmul-")]
     assert len(rows) >= 4
     assert all(row in report for row in rows)
     assert f"](results/reference/{shown}/report.md)" in readme
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """An empty results/reference, and a run to put there."""
+    (tmp_path / "results" / "reference").mkdir(parents=True)
+    (tmp_path / "results" / "README.md").write_text(f"before\n{references.START}\nold\n{references.END}\nafter\n")
+    lines = [json.loads(json.dumps(line)) for line in LINES]
+    lines[0] |= {"commit": "abc1234", "started": "2026-01-02T03:04:05+00:00"}
+    lines[0]["machine"] |= {"chip": "NVIDIA H200", "versions": {"torch": "2.13.0"}}
+    return tmp_path, save(tmp_path / "run", lines)
+
+
+def add(checkout):
+    root, run = checkout
+    return main(["reference", str(run), "--into", str(root / "results" / "reference")])
+
+
+def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
+    root, run = checkout
+    assert add(checkout) == 0
+    first = root / "results" / "reference" / "nvidia-h200-2026-01-02"
+    before = (first / journal.NAME).read_bytes()
+    assert before == (run / journal.NAME).read_bytes()
+    with (run / journal.NAME).open("a") as file:
+        file.write(json.dumps({"kind": "resumed", "started": "x"}) + "\n" + json.dumps({"kind": "end"}) + "\n")
+    assert add(checkout) == 0
+    assert (first / journal.NAME).read_bytes() == before
+    assert (root / "results" / "reference" / "nvidia-h200-2026-01-02-2" / journal.NAME).exists()
+    readme = (root / "results" / "README.md").read_text()
+    assert readme.startswith("before\n")
+    assert readme.endswith("after\n")
+    assert "old" not in readme
+    assert readme.count("| [nvidia-h200-2026-01-02") == 2
+    assert "750 TFLOP/s bf16, 4e+03 GB/s" in readme
+    assert "tiled 0.775 of cublas (2)" in readme
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace("abc1234", "abc1234+dirty"), "of commit abc1234+dirty"),
+        (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off"),
+        (lambda text: text.replace('"why"', '"no file /home/ada/x"'), "holds '/home/ada'"),
+        (lambda text: text.replace('"why"', '"on thehost7"'), "holds this host's name 'thehost7'"),
+    ],
+)
+def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, monkeypatch, change, said):
+    root, run = checkout
+    monkeypatch.setattr("platform.node", lambda: "thehost7")
+    path = run / journal.NAME
+    path.write_text(change(path.read_text()))
+    assert add(checkout) == 2
+    assert said in capsys.readouterr().err
+    assert not list((root / "results" / "reference").iterdir())
+
+
+def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, capsys):
+    assert main(["reference", "--into", str(tmp_path / "nowhere")]) == 2
+    assert "call this from the checkout" in capsys.readouterr().err
+    (tmp_path / "results" / "README.md").write_text("no marks")
+    assert main(["reference", "--into", str(tmp_path / "results" / "reference")]) == 2
+    assert "lacks the marks" in capsys.readouterr().err
+
+
+def test_reasons_hold_neither_host_nor_home(monkeypatch):
+    from roofline.measure.machine import anonymous
+
+    monkeypatch.setattr("platform.node", lambda: "thehost7")
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
+    assert anonymous("no /home/ada/x on thehost7, nor on thehost77") == "no ~/x on <host>, nor on thehost77"

@@ -1,0 +1,61 @@
+"""The first line of a journal: what is measured, on what, with what, from which commit."""
+
+import os
+import subprocess
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from roofline import __version__
+from roofline.measure import METHOD_VERSION, machine
+from roofline.measure.clocks import empty_call_s
+from roofline.options import Options
+from roofline.report import journal
+from roofline.report.conditions import slug
+
+
+def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
+    """The head of a run that begins now and means to measure `cases`."""
+    about = machine.describe(options.device)
+    about["empty_call_s"] = empty_call_s(clock)
+    started = datetime.now(UTC)
+    commit = commit_of(root)
+    width = f"{about['threads']} threads" if options.device == "cpu" else f"driver {about['driver']}"
+    versions = ", ".join(
+        f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
+    )
+    scale = " (scaled down)" if "/" in options.model else ""
+    notes = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
+    if options.device == "cpu":
+        notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    return {
+        "schema": journal.SCHEMA,
+        "method_version": METHOD_VERSION,
+        "roofline_version": __version__,
+        "started": started.isoformat(timespec="seconds"),
+        "commit": commit,
+        "title": f"FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
+        f" | seed {options.seed}, method {METHOD_VERSION}",
+        "notes": notes,
+        "machine": about,
+        "options": {name: value for name, value in asdict(options).items() if name != "results"},
+        "cases": cases,
+    }
+
+
+def folder_name(device: str) -> str:
+    """`<UTC time>-<chip>`, which sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(machine.describe(device)['chip'])}"
+
+
+def commit_of(root: Path) -> str:
+    """Short hash of the checkout, with `+dirty` where files differ from it.
+
+    Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
+    """
+    command = ["git", "describe", "--always", "--dirty=+dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("ROOFLINE_COMMIT", "unknown")

@@ -1,0 +1,53 @@
+"""What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
+
+import traceback
+from pathlib import Path
+
+from roofline.measure.rounds import CallError
+
+OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+UNSUPPORTED = ("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED")
+"""Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
+
+
+def lack(error: BaseException) -> str | None:
+    """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
+    error = _cause(error)
+    said = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
+    if any(words in said for words in UNSUPPORTED):
+        return "not supported"
+    return "out of memory" if any(words in said for words in OUT_OF_MEMORY) else None
+
+
+def reason(error: BaseException) -> str:
+    """`error` in one line: what is lacking, or else its type and where it was raised."""
+    error = _cause(error)
+    first = (str(error).splitlines() or [""])[0]
+    if missing := lack(error):
+        return f"{missing}: {first}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first}{where}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.__cause__ if isinstance(error, CallError) else error
+
+
+def device_lost(device: str) -> bool:
+    """Whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+
+    An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
+    fails, whoever makes it, until a new process begins.
+    """
+    if device != "cuda":
+        return False
+    import torch
+
+    try:
+        torch.ones(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:
+        return False
+    except Exception:  # torch.AcceleratorError from 2.8 on, RuntimeError before
+        return True
+    return False

@@ -1,0 +1,83 @@
+"""Steady state: what a long kernel sustains when it runs by itself for a second or more.
+
+Turn-taking puts all contenders on one shared clock, which no large matmul keeps by itself: these chips are bound by
+power there. So, on request, each contender also runs alone in blocks, in alternation, with energy and clock per block.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from roofline.measure.clocks import Call
+from roofline.measure.rounds import named
+
+FROM_S = 0.002
+"""Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
+
+
+@dataclass(frozen=True)
+class SteadyPlan:
+    """How long to run. Power limits act within tens of milliseconds, temperature within many seconds."""
+
+    blocks: int = 4
+    """For each contender."""
+    dropped_s: float = 0.5
+    """The first part of a block, in which clock and power settle: run and not counted."""
+    counted_s: float = 1.0
+    slice_s: float = 0.25
+    """Calls are enqueued by slices of about this long, and the clock is read in each."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of one contender. `time_s` is per call, `energy_j` of all `calls`, None where nobody counts it."""
+
+    contender: str
+    block: int
+    position: int
+    calls: int
+    time_s: float
+    energy_j: float | None
+    telemetry: dict
+
+
+def blocks(
+    entrants: dict[str, Call],
+    medians_s: dict[str, float],
+    clock,
+    telemetry,
+    *,
+    seed: int,
+    plan: SteadyPlan = SteadyPlan(),
+) -> Iterator[Block]:
+    """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
+
+    Blocks are yielded as they end. The order within each alternation is seeded and differs, as in `rounds`.
+    Raises `rounds.CallError` where a call raises.
+    """
+    if min(medians_s.values(), default=0.0) < FROM_S:
+        return
+    rng = np.random.default_rng(seed)
+    names = [name for name in entrants if name in medians_s]
+    entrants = {name: named(name, call) for name, call in entrants.items()}
+    for index in range(plan.blocks):
+        for position, name in enumerate(rng.permutation(names).tolist()):
+            calls = max(1, math.ceil(plan.slice_s / medians_s[name]))
+            _run_for(plan.dropped_s, entrants[name], calls, clock)
+            telemetry.start()
+            before = telemetry.energy_j()
+            count, seconds = _run_for(plan.counted_s, entrants[name], calls, clock)
+            after = telemetry.energy_j()
+            energy = None if before is None or after is None else after - before
+            yield Block(name, index, position, count, seconds / count, energy, telemetry.summary())
+
+
+def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:
+    """Slices of `calls` calls until they took `seconds` in all; returns how many calls, and their seconds."""
+    count, total = 0, 0.0
+    while total < seconds:
+        total += clock.burst(call, calls)
+        count += calls
+    return count, total

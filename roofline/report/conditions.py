@@ -1,0 +1,33 @@
+"""What a run was measured under, as far as it decides whether two runs can be compared, or one gone on with."""
+
+NUMBERS = ("chip", "driver", "method")
+"""Where these differ, so do the numbers, whatever the code under test."""
+
+ALL = (*NUMBERS, "torch", "triton", "commit")
+
+
+def conditions(head: dict) -> dict[str, str]:
+    """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
+    machine = head["machine"]
+    versions = machine.get("versions", {})
+    threads = f", {machine['threads']} threads" if "threads" in machine else ""
+    found = {
+        "chip": machine["chip"] + threads,
+        "driver": machine.get("driver"),
+        "method": head["method_version"],
+        "torch": versions.get("torch"),
+        "triton": versions.get("triton"),
+        "commit": head.get("commit"),
+    }
+    return {name: "none" if value is None else str(value) for name, value in found.items()}
+
+
+def slug(chip: str) -> str:
+    """A chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
+    return "-".join("".join(c if c.isalnum() else " " for c in chip.lower()).split())
+
+
+def differences(one: dict, other: dict, names=ALL) -> dict[str, tuple[str, str]]:
+    """{condition: (of the head `one`, of the head `other`)} of those `names` that differ."""
+    a, b = conditions(one), conditions(other)
+    return {name: (a[name], b[name]) for name in names if a[name] != b[name]}

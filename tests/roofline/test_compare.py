@@ -1,0 +1,192 @@
+"""Verdicts: right on planted differences, seldom wrong on equal runs, refused where two runs cannot be compared."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_run import HEAD, ceiling, save, shape
+
+from roofline.cli import main
+from roofline.report import journal
+from roofline.report.compare import FASTER, SAME, SLOWER, UNCLEAR, compare, quotient, verdict
+from roofline.stats import Interval, block_length, paired_ratio
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = sorted((ROOT / "results" / "reference").glob("*/samples.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (1.04, 1.10, FASTER),
+        (0.90, 0.96, SLOWER),
+        (0.98, 1.02, SAME),
+        (0.98, 1.04, UNCLEAR),
+        (1.01, 1.10, UNCLEAR),
+        (0.50, 2.00, UNCLEAR),
+    ],
+)
+def test_verdict_takes_the_whole_interval(low, high, said):
+    assert verdict(Interval((low * high) ** 0.5, low, high), 0.03) == said
+
+
+def test_quotient_of_intervals_by_hand():
+    found = quotient(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1))
+    assert found.median == 2
+    assert (found.low, found.high) == pytest.approx((2 / 1.1, 2 / 0.9))
+    both = quotient(Interval(1.0, 1 / 1.03, 1.03), Interval(1.0, 1 / 1.04, 1.04))
+    assert np.log(both.high) == pytest.approx(np.hypot(np.log(1.03), np.log(1.04)))
+
+
+def noisy(rng, seconds, rounds=100, spread=0.02):
+    return (seconds * rng.lognormal(sigma=spread, size=rounds)).tolist()
+
+
+def run(folder, *cases, **head):
+    about = HEAD | head
+    return save(
+        folder, [about, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12), *itertools.chain(*cases)]
+    )
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """BASE and NEW: `tiled` 10 % slower at m=16, equal at m=64, 10 % faster at m=256; all 20 % slower in NEW."""
+    rng = np.random.default_rng(0)
+    change = {16: 1.1, 64: 1.0, 256: 1 / 1.1}
+    base = [shape(m, {"cublas": noisy(rng, 1e-4), "tiled": noisy(rng, 2e-4)}) for m in change]
+    new = [shape(m, {"cublas": noisy(rng, 1.2e-4), "tiled": noisy(rng, 2.4e-4 * f)}) for m, f in change.items()]
+    return run(tmp_path / "base", *base), run(tmp_path / "new", *new)
+
+
+def verdicts(found):
+    return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in found.cases}
+
+
+def test_planted_contenders_are_told_apart_on_a_machine_that_changed(pair):
+    found = compare(*map(journal.load, pair))
+    assert verdicts(found) == {16: SLOWER, 64: SAME, 256: FASTER}
+    assert found.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
+    assert found.cases[0].speed == pytest.approx(1 / 1.1, rel=0.02)
+    assert (found.exit_code(), found.exit_code(strict=True)) == (1, 1)
+
+
+def test_by_time_the_machine_counts_too_and_the_vendor_is_judged(pair):
+    found = compare(*map(journal.load, pair), by="time")
+    assert len(found.cases) == 6
+    assert {case.verdict for case in found.cases if case.case.endswith("cublas")} == {SLOWER}
+
+
+def test_terminal_json_and_markdown_say_the_same(pair, capsys):
+    base, new = map(str, pair)
+    assert main(["compare", base, new]) == 1
+    table = capsys.readouterr().out
+    assert "1 SLOWER, 1 FASTER, 1 SAME, 0 UNCLEAR of 3 cases" in table
+    assert "the vendor's own speed moved by -16" in table
+    assert main(["compare", base, new, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"] == {SLOWER: 1, FASTER: 1, SAME: 1, UNCLEAR: 0}
+    assert found["exit_code"] == 1
+    assert found["schema"] == 1
+    assert found["cases"][0].keys() >= {"case", "speed", "speed_low", "speed_high", "verdict"}
+    for case in found["cases"]:
+        assert f"{case['speed']:.3f} [{case['speed_low']:.3f}, {case['speed_high']:.3f}]" in table
+    assert main(["compare", base, new, "--markdown"]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("- 1 SLOWER, 1 FASTER")
+    assert "<details><summary>all 3 cases</summary>" in text
+    assert text.count("| SLOWER |") == 2
+
+
+def test_missing_cases_are_named_with_what_is_known_of_them(tmp_path, capsys):
+    both = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
+    why = {
+        "kind": "not_measured",
+        "case": "matmul-1024x1024-up-tp1-m64-bf16-tiled",
+        "outcome": "failed",
+        "reason": "NaN",
+    }
+    base = run(tmp_path / "base", both, shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
+    new = run(tmp_path / "new", both, shape(64, {"cublas": 1e-4}), [why], shape(99, {"cublas": 1e-4}))
+    assert main(["compare", str(base), str(new)]) == 0
+    out = capsys.readouterr().out
+    assert "missing in NEW: matmul-1024x1024-up-tp1-m64-bf16-tiled: failed: NaN" in out
+    assert "missing in BASE: matmul-1024x1024-up-tp1-m99-bf16-cublas: not asked for" in out
+    assert main(["compare", str(base), str(new), "--strict"]) == 1
+
+
+def test_unclear_is_an_error_only_if_strict(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    wild = [
+        run(tmp_path / name, shape(16, {"cublas": noisy(rng, 1e-4, 30, 0.3), "tiled": noisy(rng, 1e-4, 30, 0.3)}))
+        for name in ("base", "new")
+    ]
+    assert main(["compare", *map(str, wild)]) == 0
+    assert "1 UNCLEAR" in capsys.readouterr().out
+    assert main(["compare", *map(str, wild), "--strict"]) == 1
+
+
+OTHERS = [
+    ({"machine": HEAD["machine"] | {"chip": "another"}}, "chip"),
+    ({"machine": HEAD["machine"] | {"driver": "600.1"}}, "driver"),
+    ({"method_version": 9}, "method"),
+]
+
+
+@pytest.mark.parametrize(("head", "name"), OTHERS)
+def test_other_conditions_are_refused_unless_told(tmp_path, capsys, head, name):
+    cases = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
+    folders = [str(run(tmp_path / "base", cases)), str(run(tmp_path / "new", cases, **head))]
+    assert main(["compare", *folders]) == 2
+    error = capsys.readouterr().err
+    assert f"another {name}: BASE has" in error
+    assert f"--allow {name}" in error
+    assert error.count("\n") == 1
+    assert main(["compare", *folders, "--allow", name]) == 0
+    assert f"{name}: BASE has" in capsys.readouterr().out
+
+
+def test_runs_without_a_common_case_or_vendor_are_refused(tmp_path, capsys):
+    one = run(tmp_path / "one", shape(16, {"cublas": 1e-4, "tiled": 2e-4}))
+    other = run(tmp_path / "other", shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
+    alone = run(tmp_path / "alone", shape(16, {"tiled": 2e-4}))
+    assert main(["compare", str(one), str(other)]) == 2
+    assert "no case in common" in capsys.readouterr().err
+    assert main(["compare", str(one), str(alone)]) == 2
+    assert "say --by time" in capsys.readouterr().err
+    assert main(["compare", str(one), str(alone), "--by", "time"]) == 0
+
+
+def resampled(rng, pairs):
+    """Rounds of [(vendor, contender)] drawn anew, in blocks as long as their correlation asks for."""
+    length = block_length(pairs[:, 0] / pairs[:, 1])
+    starts = rng.integers(0, len(pairs), size=-(-len(pairs) // length))
+    picks = (starts[:, None] + np.arange(length)).ravel()[: len(pairs)] % len(pairs)
+    return dict(enumerate(pairs[picks, 0])), dict(enumerate(pairs[picks, 1]))
+
+
+def false_alarms(margin, draws=8):
+    """The share of cases called FASTER or SLOWER where both runs are drawn from the same committed rounds."""
+    rng = np.random.default_rng(5)
+    found = journal.load(REFERENCE[-1].parent)
+    calls = []
+    for line in found.shapes.values():
+        vendor = line["times_s"][line["vendor"]]
+        for name, times in line["times_s"].items():
+            if name == line["vendor"]:
+                continue
+            pairs = np.array([(vendor[r], times[r]) for r in sorted(vendor.keys() & times.keys())])
+            for _ in range(draws):
+                base, new = (paired_ratio(*resampled(rng, pairs)) for _ in range(2))
+                calls.append(verdict(quotient(new, base), margin))
+    return sum(call in (FASTER, SLOWER) for call in calls) / len(calls), len(calls)
+
+
+def test_false_alarm_rate_on_the_same_data_resampled():
+    # FIGURES
+    rate, calls = false_alarms(0.03)
+    assert calls >= 200
+    assert rate <= 0.01
+    assert false_alarms(0.0)[0] <= 0.08

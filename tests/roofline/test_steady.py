@@ -1,0 +1,164 @@
+"""Steady state: blocks alternate, last their time, drop their first part, and count energy and clock in the rest."""
+
+from pathlib import Path
+
+import pytest
+from made_up_run import LINES, save
+
+from roofline.measure import clocks, steady, telemetry
+from roofline.report import journal
+from roofline.report.records import derive_all
+from roofline.report.write import write
+
+SLOWER = (
+    (Path(__file__).parent / "small_project.py")
+    .read_text()
+    .replace("TORCH = [0.002, 0.0021, 0.0019, 0.0025]", "TORCH = [0.008, 0.0084, 0.0076, 0.01]")
+    .replace("NUMPY = [0.001, 0.0011, 0.0009, 0.0010]", "NUMPY = [0.004, 0.0044, 0.0036, 0.004]")
+)
+
+
+class FakeClock:
+    """Each call takes what it returns; `log` holds (call, calls) of every burst."""
+
+    def __init__(self):
+        self.seconds, self.log = 0.0, []
+
+    def burst(self, call, calls):
+        took = sum(call() for _ in range(calls))
+        self.seconds += took
+        self.log.append((call, calls))
+        return took
+
+
+class FakeTelemetry:
+    """A card that draws 700 W and clocks at 1500 MHz."""
+
+    def __init__(self, clock):
+        self._clock, self.started_at = clock, None
+
+    def start(self):
+        self.started_at = self._clock.seconds
+
+    def energy_j(self):
+        return 700 * self._clock.seconds
+
+    def summary(self):
+        return {"sm_clock_mhz": 1500, "throttle_reasons": "power cap", "throttled": True}
+
+
+@pytest.fixture
+def ran():
+    clock = FakeClock()
+    entrants = {"quick": lambda: 0.004, "slow": lambda: 0.010}
+    card = FakeTelemetry(clock)
+    return clock, list(steady.blocks(entrants, {"quick": 0.004, "slow": 0.010}, clock, card, seed=3)), entrants
+
+
+def test_each_contender_gets_its_blocks_in_changing_order(ran):
+    _, blocks, _ = ran
+    orders = [[b.contender for b in blocks if b.block == index] for index in range(4)]
+    assert all(sorted(order) == ["quick", "slow"] for order in orders)
+    assert len({tuple(order) for order in orders}) == 2
+    assert [b.position for b in blocks] == [0, 1] * 4
+
+
+def test_a_block_counts_a_second_after_half_a_second_that_it_drops(ran):
+    clock, blocks, _ = ran
+    for block in blocks:
+        assert 1.0 <= block.calls * block.time_s < 1.3
+        assert block.energy_j == pytest.approx(700 * block.calls * block.time_s)
+        assert block.telemetry["sm_clock_mhz"] == 1500
+    assert [b.time_s for b in blocks if b.contender == "slow"] == pytest.approx([0.010] * 4)
+    counted = sum(b.calls * b.time_s for b in blocks)
+    assert 0.5 * len(blocks) <= clock.seconds - counted < 0.8 * len(blocks)
+    assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.log)
+
+
+def test_short_kernels_get_none():
+    assert not list(steady.blocks({"a": None}, {"a": 0.0019}, FakeClock(), None, seed=0))
+
+
+def test_card_that_counts_no_energy(monkeypatch):
+    clock = FakeClock()
+    card = FakeTelemetry(clock)
+    card.energy_j = lambda: None
+    assert {b.energy_j for b in steady.blocks({"a": lambda: 0.01}, {"a": 0.01}, clock, card, seed=0)} == {None}
+    assert telemetry.CpuTelemetry().energy_j() is None
+
+
+def test_nvml_energy_in_joules(fake_nvml):
+    fake_nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 12_500
+    assert telemetry.GpuTelemetry().energy_j() == 12.5
+
+
+def test_burst_of_the_cpu_clock_is_the_time_of_all_calls():
+    import time
+
+    assert 0.02 <= clocks.CpuClock().burst(lambda: time.sleep(0.005), 4) < 0.2
+
+
+def test_burst_of_the_cuda_clock_is_the_time_of_the_device(fake_cuda):
+    _, kernel = fake_cuda(launch_s=1e-6)
+    read = []
+    clock = clocks.CudaClock(preroll_s=100e-6)
+    clock.while_busy = lambda: read.append(1)
+    assert clock.burst(kernel, 10) == pytest.approx(10 * 50e-6)
+    assert read == [1]
+
+
+def block(contender, index, time_s, energy_j=100.0):
+    return {
+        "kind": "steady", "shape": "matmul-1024x1024-up-tp1-m8192-bf16", "contender": contender, "block": index,
+        "position": 0, "calls": 100, "time_s": time_s, "energy_j": energy_j, "sm_clock_mhz": 1400 + index,
+        "throttle_reasons": "power cap", "throttled": True,
+    }  # fmt: skip
+
+
+def test_derived_fields_by_hand(tmp_path):
+    blocks = [block("cublas", i, 40e-6) for i in range(3)] + [block("tiled", i, (50 + i) * 1e-6) for i in range(3)]
+    folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
+    records = {r["case"]: r for r in derive_all(journal.load(folder))}
+    tiled = records["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
+    assert tiled["steady_time_s"] == 51e-6
+    assert tiled["steady_tflops"] == pytest.approx(2 * 8192 * 1024**2 / 51e-6 / 1e12)
+    assert tiled["steady_ratio_to_vendor"] == pytest.approx(40 / 51)
+    assert tiled["steady_of_single"] == pytest.approx(25 / 51)
+    assert tiled["steady_energy_j"] == 1.0
+    assert tiled["steady_power_w"] == pytest.approx(1 / 51e-6)
+    assert tiled["steady_flop_per_joule"] == 2 * 8192 * 1024**2
+    assert tiled["steady_sm_clock_mhz"] == 1401
+    assert not any(key.startswith("steady") for key in records["matmul-1024x1024-up-tp1-m16-bf16-tiled"])
+    write(folder)
+    report = (folder / "report.md").read_text()
+    assert "## Steady state" in report
+    assert "| matmul-1024x1024-up-tp1-m8192-bf16 | tiled | 51 us | 337 | 49 % | 0.784 [0.769, 0.800] | 1401 |" in report
+
+
+def test_option_measures_blocks_from_end_to_end(three_shapes):
+    outcome = three_shapes("--ffn-steady", conftest=SLOWER)
+    assert outcome.code == 0
+    blocks = journal.load(outcome.folder).steady
+    assert {(b["contender"], b["block"]) for b in blocks} == {(c, i) for c in ("torch", "numpy") for i in range(4)}
+    record = outcome.rows["numpy"]["extra_info"]
+    assert record["steady_ratio_to_vendor"] == pytest.approx(2, rel=0.1)
+    assert record["steady_energy_j"] is None
+    assert "steady state:" in outcome.text
+    assert "## Steady state" in (outcome.folder / "report.md").read_text()
+
+
+def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_shapes):
+    strikes = "    if index == 1000 and name == 'numpy':\n        1 / 0\n"
+    dies = SLOWER.replace("    if index == 10:", strikes + "    if index == 10:")
+    outcome = three_shapes("--ffn-steady", "-k", "m64", conftest=dies)
+    assert outcome.code == 1
+    (entry,) = outcome.saved["not_measured"]
+    assert entry["outcome"] == "failed"
+    assert "ZeroDivisionError" in entry["reason"]
+    assert {r["contender"] for r in derive_all(journal.load(outcome.folder))} == {"torch", "numpy"}
+
+
+def test_without_timing_the_option_is_refused(run_project):
+    outcome = run_project("--ffn-steady")
+    assert outcome.code == 2
+    assert "--ffn-steady measures: it needs --benchmark-only" in outcome.text

@@ -1,0 +1,115 @@
+"""Can the harness be trusted? Rounds, stop rule, intervals and verdicts together, on a clock whose truth is known.
+
+The clock drifts by 20 % while a shape is measured, slows all contenders down together now and then, and gives each of
+them noise of its own that is correlated from round to round.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from roofline.measure.clocks import CpuClock
+from roofline.measure.rounds import Plan, take_turns
+from roofline.report.compare import FASTER, SAME, SLOWER, quotient, verdict
+from roofline.stats import median_interval, paired_ratio
+
+PLAN = Plan(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
+
+
+class DriftingClock:
+    """Calls are {name} -> seconds by the truth; what is read is that, disturbed. Deterministic for a seed."""
+
+    def __init__(self, seed, correlation, spread=0.03):
+        self._rng = np.random.default_rng(seed)
+        self._correlation, self._spread = correlation, spread
+        self._own: dict[float, float] = {}
+        self._shared, self._rounds, self.seconds = 0.0, 0, 0.0
+
+    def now(self):
+        return self.seconds
+
+    def _next(self, state):
+        return self._correlation * state + math.sqrt(1 - self._correlation**2) * self._rng.normal()
+
+    def turn(self, calls):
+        self._rounds += 1
+        self._shared = self._next(self._shared)
+        drift = (1 + 0.001 * self._rounds) * math.exp(0.05 * self._shared)
+        times = []
+        for call in calls:
+            name, truth = call()
+            self._own[name] = self._next(self._own.get(name, 0.0))
+            times.append(truth * drift * math.exp(self._spread * self._own[name]))
+        self.seconds += sum(times)
+        return times
+
+
+def measured(seed, correlation, **truth):
+    """The turns of contenders with these true seconds."""
+    calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth.items()}
+    return take_turns(calls, DriftingClock(seed, correlation), PLAN, seed=seed)
+
+
+def speed(turns):
+    return paired_ratio(turns.times_s["vendor"], turns.times_s["ours"])
+
+
+@pytest.mark.parametrize(("correlation", "at_least"), [(0.0, 0.90), (0.5, 0.86), (0.8, 0.80)])
+def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at_least):
+    # FIGURES
+    trials = 150
+    hits = 0
+    for seed in range(trials):
+        ratio = speed(measured(seed, correlation, vendor=1.0, ours=0.8))
+        hits += ratio.low <= 1 / 0.8 <= ratio.high
+    assert hits / trials >= at_least
+
+
+def test_drift_that_both_meet_moves_the_times_and_not_the_ratio():
+    turns = measured(1, 0.5, vendor=1.0, ours=1.0)
+    times = list(turns.times_s["ours"].values())
+    assert np.median(times[-20:]) > 1.1 * np.median(times[:20])
+    assert speed(turns).median == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "right"), [(1.10, SLOWER), (1 / 1.10, FASTER), (1.0, SAME)], ids=["slower", "faster", "equal"]
+)
+def test_planted_contender_gets_the_right_verdict_and_never_the_opposite(change, right):
+    wrong = {SLOWER: {FASTER, SAME}, FASTER: {SLOWER, SAME}, SAME: {SLOWER, FASTER}}[right]
+    calls = []
+    for seed in range(40):
+        base = speed(measured(2 * seed, 0.5, vendor=1.0, ours=0.9))
+        new = speed(measured(2 * seed + 1, 0.5, vendor=1.3, ours=1.3 * 0.9 * change))
+        calls.append(verdict(quotient(new, base), 0.03))
+    assert calls.count(right) >= 36
+    assert not wrong & set(calls)
+
+
+def test_stop_rule_stops_as_soon_as_the_interval_is_narrow_and_no_sooner():
+    quiet = take_turns({"a": lambda: ("a", 1.0)}, DriftingClock(0, 0.0, spread=0.0), PLAN, seed=0)
+    assert quiet.stopped_by == "rounds"  # the drift alone keeps it going
+    rng = np.random.default_rng(0)
+
+    class Noisy(DriftingClock):
+        def turn(self, calls):
+            return [1 + 0.02 * rng.normal() for _ in calls]
+
+    turns = take_turns({"a": lambda: None}, Noisy(0, 0.0), PLAN, seed=0)
+    assert turns.stopped_by == "width"
+    samples = list(turns.times_s["a"].values())
+    assert median_interval(samples).relative_width < PLAN.width
+    looked_at = [n for n in (30, 36, 44, 53, 64, 77, 93, 112, 135, 162, 195) if n < len(samples)]
+    assert looked_at
+    assert all(median_interval(samples[:n]).relative_width >= PLAN.width for n in looked_at)
+
+
+def test_on_the_real_clock_a_planted_slow_contender_is_called_slower_and_an_equal_one_is_not():
+    x = np.random.default_rng(0).normal(size=(160, 160)).astype(np.float32)
+    entrants = {"once": lambda: x @ x, "once again": lambda: x @ x, "twice": lambda: (x @ x, x @ x)}
+    times = take_turns(entrants, CpuClock(), Plan(max_seconds=5, max_rounds=60, warmup_s=0.05), seed=0).times_s
+    slow, equal = (paired_ratio(times["once"], times[name]) for name in ("twice", "once again"))
+    assert verdict(slow, 0.03) == SLOWER
+    assert slow.median == pytest.approx(0.5, abs=0.1)
+    assert verdict(equal, 0.03) not in (SLOWER, FASTER)
