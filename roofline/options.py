@@ -8,7 +8,7 @@ from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, LAYERS, Matmul
 
 DEFAULTS = {
-    # mode: (model, tokens, tp, dtypes). `test` is what plain pytest runs once for correctness, small.
+    # mode: (model, tokens, tp, dtypes). `test` is what plain pytest checks once, small.
     "cuda": ("xxl", (1, 16, 64, 256, 1024, 4096, 8192), (1, 8), ("bf16",)),
     "cpu": ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), (1, 8), ("fp32",)),
     "test-cuda": ("xxl/32", (1, 16, 200), (1, 8), ("bf16", "fp16")),

@@ -9,7 +9,6 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from roofline import interruption, terminal
+from roofline import interruption
 from roofline import options as ffn_options
 from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
-from roofline.report.write import write
+from roofline.terminal import Narrator
 
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
@@ -79,7 +78,7 @@ def pytest_configure(config):
         state.restore_signals = interruption.install()
     config.stash[STATE] = state
     if state.folder:
-        config.pluginmanager.register(Terminal(config), "ffn-terminal")
+        config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
 
 
 def _state(config, timed: bool) -> State:
@@ -178,9 +177,8 @@ def ffn_session(request, ffn_clock):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
-        state.session = Session(
-            options, state.folder, ffn_clock, telemetry.for_device(options.device), run or journal.Run(now)
-        )
+        readings = telemetry.for_device(options.device)
+        state.session = Session(options, state.folder, ffn_clock, readings, run or journal.Run(now), state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
@@ -188,27 +186,27 @@ def ffn_session(request, ffn_clock):
 
 
 @pytest.fixture
-def ffn_benchmark(request, benchmark):
-    """`ffn_benchmark(case, contender, prepare)`: one row of the benchmark; in plain pytest, its correctness test.
+def ffn_benchmark(request, benchmark, ffn_prepare):
+    """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
 
-    `case` has `id`, `op`, `model`, `layer`, `tp`, `m`, `n`, `k`, `dtype` and `work`; `prepare(case, names)` returns a
+    Both are the test's parameters. `ffn_prepare(shape, names)` is a session fixture of the benchmarks' and returns a
     `roofline.measure.lineup.Lineup`. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
     state = request.config.stash[STATE]
 
-    def run(case, contender: str, prepare) -> None:
+    def run(shape: str, contender: str) -> None:
         if not state.options.timed:
-            _verdict(prepare(case, [contender]), contender)
+            _verdict(ffn_prepare(shape, [contender]), contender)
             benchmark.pedantic(lambda: None)
             return
         session = request.getfixturevalue("ffn_session")
-        session.measure(case, state.selected[case.id], prepare)
-        if entry := session.entry(f"{case.id}-{contender}"):
+        session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
+        if entry := session.entry(f"{shape}-{contender}"):
             _skip_or_fail(entry["outcome"] == "skipped", entry["reason"])
-        record = session.record(case.id, contender)
+        record = session.record(shape, contender)
         if not record:
             pytest.skip(session.over)
-        samples = list(session.run.shapes[case.id]["times_s"][contender].values())
+        samples = list(session.run.shapes[shape]["times_s"][contender].values())
         state.replay.load(session.clock.timer, samples)
         benchmark.extra_info.update(record)
         benchmark.pedantic(lambda: None, rounds=len(samples))
@@ -273,7 +271,10 @@ def pytest_sessionfinish(session):
     state = session.config.stash[STATE]
     if state.session is None:
         return (yield)
-    state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+    try:
+        state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+    except KeyboardInterrupt as interruption:  # while the ceilings were measured for the last time
+        state.session.finish(f"interrupted by {interruption}")
     if state.session.over and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
@@ -281,52 +282,6 @@ def pytest_sessionfinish(session):
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
         state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        _report(session.config)
-        for line in terminal.closing_lines(state.session.run, state.folder, state.problems):
-            print(line)
-
-
-def _report(config) -> None:
-    """Draw the report. If that fails, the way to redraw it is told."""
-    state = config.stash[STATE]
-    try:
-        given = config.option.benchmark_json
-        if not isinstance(given, LaterFile):  # the user's --benchmark-json took the place of ours
-            shutil.copy(given if isinstance(given, Path) else given.name, state.folder / "benchmark.json")
-        write(state.folder)
-    except Exception as error:  # whatever it was, the journal and the JSON are safe
-        state.problems.append(
-            f"the report could not be drawn ({type(error).__name__}: {error}); "
-            f"try again with: python3 -m roofline report {state.folder}"
-        )
-
-
-class Terminal:
-    """What the run says while it goes on and at its end. Also notes what interrupted it."""
-
-    def __init__(self, config):
-        self._config, self._state = config, config.stash[STATE]
-
-    def pytest_sessionstart(self):
-        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
-            reporter.showfspath = False
-
-    def pytest_runtest_logreport(self, report):
-        shape, contender = getattr(report, "ffn_case", (None, None))
-        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if record and reporter:
-            reporter.write_line(terminal.live_line(f"{shape}-{contender}", record))
-
-    def pytest_keyboard_interrupt(self, excinfo):
-        self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
-
-    def pytest_sessionfinish(self):
-        if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
-            _report(self._config)
-
-    def pytest_terminal_summary(self, terminalreporter):
-        if self._state.session:
-            terminalreporter.section(self._state.session.run.head["title"])
-            for line in terminal.closing_lines(self._state.session.run, self._state.folder, self._state.problems):
-                terminalreporter.write_line(line)
+        narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
+        narrator.report()
+        print("\n".join(narrator.closing_lines()))

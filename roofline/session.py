@@ -1,14 +1,15 @@
-"""One benchmark run: its folder, its journal, and measuring each shape once, whichever of its tests comes first."""
+"""One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import mean
 
 from roofline.measure import ceilings, faults, steady
 from roofline.measure.lineup import Lineup, Prepare
 from roofline.measure.machine import anonymous
-from roofline.measure.rounds import CallError, Plan, Turns, take_turns
+from roofline.measure.rounds import CallError, Plan, Rounds
 from roofline.options import Options
 from roofline.report import journal
 from roofline.report.records import derive
@@ -17,15 +18,33 @@ MOST_REMEASURED = 3
 """Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
 
 
+@dataclass
+class Entered:
+    """A shape whose contenders are prepared, between the visits to it."""
+
+    shape: str
+    found: Lineup
+    rounds: Rounds
+    seed: int
+    telemetry: list[dict] = field(default_factory=list)
+    journalled: int = 0
+    """Rounds that the journal has."""
+
+
 class Session:
     """Measures shapes and journals them. Knows no kernel and no pytest: it is handed callables and a clock.
 
     `run` is a new one, with its head alone, or one that was cut off and is gone on with.
     """
 
-    def __init__(self, options: Options, folder: Path, clock, telemetry, run: journal.Run):
+    def __init__(
+        self, options: Options, folder: Path, clock, telemetry, run: journal.Run, planned: dict[str, list[str]]
+    ):
+        """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
+        or has no room."""
         self._journal = journal.Journal(folder)
-        self.options, self.folder, self.clock, self.telemetry, self.run = options, folder, clock, telemetry, run
+        self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
+        self.run, self.planned = run, planned
         self.over = ""
         """Why nothing more can be measured, if that is so."""
         self._probes: list[ceilings.Probe] = []
@@ -56,85 +75,121 @@ class Session:
             self.run.ceilings.append(line)
             self._write({"kind": "ceiling"} | line)
 
-    def measure(self, case, names: list[str], prepare: Prepare) -> None:
-        """Measure the contenders `names` of `case` side by side, unless that is done.
+    def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
+        """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        Afterwards each has a `record` or an `entry`, unless the run is `over`.
+        On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told of
+        each pass. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
         """
-        if self.over or all(self.record(case.id, name) or self.entry(f"{case.id}-{name}") for name in names):
+        if self.over or self._is_done(shape):
             return
-        names = [name for name in names if not self.entry(f"{case.id}-{name}")]
-        found = self._prepared(case, names, prepare)
-        seed = zlib.crc32(f"{self.options.seed} {case.id}".encode())
+        visits = self.clock.visits
+        shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
+        entered: dict[str, Entered] = {}
+        for visit in range(1, visits + 1):
+            for name in shapes:
+                if visit == 1:
+                    entered[name] = self._enter(name, prepare)
+                self._visit(entered[name], visit)
+                if self.over:
+                    return
+            if visits > 1:
+                say(f"pass {visit} of {visits} over {len(shapes)} shapes done")
+
+    def _is_done(self, shape: str) -> bool:
+        if shape in self.run.interrupted:
+            return False
+        return all(self.record(shape, name) or self.entry(f"{shape}-{name}") for name in self.planned[shape])
+
+    def _enter(self, shape: str, prepare: Prepare) -> "Entered":
+        """Prepare what was planned for `shape`, but for what was tried before."""
+        names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
+        try:
+            found = prepare(shape, names)
+        except Exception as error:  # operands that do not fit, for one
+            found = Lineup(case=None, vendor="", ready=dict.fromkeys(names))
+            self._take_out(found, error)
+        seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
         plan = Plan(max_seconds=self.options.max_seconds)
-        while found.ready:
+        return Entered(shape, found, Rounds(found.ready, self.clock, plan, seed=seed, visits=self.clock.visits), seed)
+
+    def _visit(self, one: "Entered", visit: int) -> None:
+        last = visit == self.clock.visits
+        while one.found.ready:
             self.telemetry.start()
-            turns = Turns.of(found.ready)
             try:
-                take_turns(found.ready, self.clock, plan, seed=seed, into=turns)
+                one.rounds.visit()
             except KeyboardInterrupt:
-                turns.stopped_by = journal.INTERRUPTED
-                self._record(case, found, turns, seed)
+                self._record(one, visit)
                 raise
             except Exception as error:
-                self._take_out(found, error)
+                for name in self._take_out(one.found, error):
+                    one.rounds.drop(name)
                 continue
-            self._record(case, found, turns, seed)
-            self._explain_above_roof(case.id)
-            if self.options.steady:
-                self._steady_state(case, found, seed)
+            self._record(one, visit)
+            if last:
+                self._explain_above_roof(one.shape)
+                if self.options.steady:
+                    self._steady_state(one)
             break
-        found.ready.clear()  # lets go of the operands, of which the calls hold gigabytes
-        for outcome, reasons in (("skipped", found.unable), ("failed", found.wrong)):
+        if last or not one.found.ready:
+            one.found.ready.clear()  # lets go of the operands, of which the calls hold gigabytes
+            self._say_why_not(one)
+
+    def _say_why_not(self, one: "Entered") -> None:
+        for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
             for name, reason in reasons.items():
-                self.not_measured(f"{case.id}-{name}", outcome, reason)
-        if found.lost:
-            self.over = f"the device was lost at {case.id}: {found.lost}"
+                if not self.entry(f"{one.shape}-{name}"):
+                    self.not_measured(f"{one.shape}-{name}", outcome, reason)
+        if one.found.lost:
+            self.over = f"the device was lost at {one.shape}: {one.found.lost}"
 
-    def _prepared(self, case, names: list[str], prepare: Prepare) -> Lineup:
-        try:
-            return prepare(case, names)
-        except Exception as error:  # operands that do not fit, for one
-            found = Lineup(vendor="", ready=dict.fromkeys(names))
-            self._take_out(found, error)
-            return found
-
-    def _take_out(self, found: Lineup, error: Exception) -> None:
+    def _take_out(self, found: Lineup, error: Exception) -> list[str]:
         """Take the contender that raised `error` out; all of them where it was no single one, or the device is lost."""
-        culprit = [error.name] if isinstance(error, CallError) else [*found.ready]
+        names = [error.name] if isinstance(error, CallError) else [*found.ready]
         if faults.device_lost(self.options.device):
             # Calls are asynchronous: the one that raised need not be the one that broke it.
-            culprit, found.lost = [*found.ready], faults.reason(error)
-        for name in culprit:
+            names, found.lost = [*found.ready], faults.reason(error)
+        for name in names:
             found.refuse(name, error)
+        return names
 
-    def _record(self, case, found: Lineup, turns: Turns, seed: int) -> None:
-        shape = {
-            "shape": case.id,
-            "op": case.op,
-            "model": case.model,
-            "layer": case.layer,
-            **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
-            **asdict(case.work),
-            "vendor": found.vendor,
-            "seed": seed,
-            "stopped_by": turns.stopped_by,
+    def _record(self, one: "Entered", visit: int) -> None:
+        """Journal the rounds since the last visit, and what is known of the shape by now."""
+        found, turns, case = one.found, one.rounds.turns, one.found.case
+        one.telemetry.append(self.telemetry.summary())
+        known = {
+            "visit": visit,
+            "stopped_by": turns.stopped_by or journal.INTERRUPTED,
             "rounds": len(turns.order),
-            "cache": found.cache,
-            "telemetry": self.telemetry.summary(),
-            "contenders": {
-                name: {
-                    "config": found.config[name],
-                    "relative_error": found.relative_error[name],
-                    "late": turns.late[name],
-                }
-                for name in turns.times_s
-            },
+            "telemetry": _mean(one.telemetry),
+            "late": turns.late,
         }
+        if visit == 1:
+            shape = {
+                "shape": one.shape,
+                "op": case.op,
+                "model": case.model,
+                "layer": case.layer,
+                **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
+                **asdict(case.work),
+                "vendor": found.vendor,
+                "seed": one.seed,
+                "cache": found.cache,
+                "contenders": {
+                    name: {"config": found.config[name], "relative_error": found.relative_error[name]}
+                    for name in turns.times_s
+                },
+            } | known
+            self.run.shapes[one.shape] = shape | {"times_s": turns.times_s}
+            line = {"kind": "shape"} | shape
+        else:
+            self.run.shapes[one.shape] |= known
+            line = {"kind": "visit", "shape": one.shape} | known
         samples = [
             {
                 "kind": "sample",
-                "shape": case.id,
+                "shape": one.shape,
                 "contender": name,
                 "round": index,
                 "position": position,
@@ -142,25 +197,25 @@ class Session:
             }
             for index, order in enumerate(turns.order)
             for position, name in enumerate(order)
-            if index in turns.times_s[name]
+            if index >= one.journalled and index in turns.times_s.get(name, ())
         ]
-        self._write({"kind": "shape"} | shape, *samples)
-        self.run.shapes[case.id] = shape | {"times_s": turns.times_s}
-        for name, times in turns.times_s.items():
-            if not times and turns.stopped_by != journal.INTERRUPTED:
+        one.journalled = len(turns.order)
+        self._write(line, *samples)
+        if turns.stopped_by:
+            for name in [name for name, times in turns.times_s.items() if not times]:
                 found.wrong[name] = f"{name}: the host was late for every sample; close the programs that keep it busy"
 
-    def _steady_state(self, case, found: Lineup, seed: int) -> None:
+    def _steady_state(self, one: "Entered") -> None:
         """Blocks of the kernels that are long enough, journalled one by one."""
-        medians = {name: self.record(case.id, name)["time_s"] for name in self.run.measured(case.id)}
+        medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
         try:
-            for block in steady.blocks(found.ready, medians, self.clock, self.telemetry, seed=seed):
-                line = {"shape": case.id} | asdict(block)
+            for block in steady.blocks(one.found.ready, medians, self.clock, self.telemetry, seed=one.seed):
+                line = {"shape": one.shape} | asdict(block)
                 line |= line.pop("telemetry")
                 self._write({"kind": "steady"} | line)
                 self.run.steady.append(line)
         except Exception as error:
-            self._take_out(found, error)
+            self._take_out(one.found, error)
 
     def _explain_above_roof(self, shape_id: str) -> None:
         """A point above the roof says that the ceiling was measured too low: measure it again, beside the point."""
@@ -210,6 +265,15 @@ class Session:
             self._journal.write(*lines)
         except OSError as error:
             self.over = f"the journal could not be written: {error.strerror}"
+
+
+def _mean(summaries: list[dict]) -> dict:
+    """One summary for all visits: numbers are averaged, words are the last visit's."""
+    last = summaries[-1]
+    return {
+        key: mean(one[key] for one in summaries) if type(value) is float and all(key in s for s in summaries) else value
+        for key, value in last.items()
+    }
 
 
 def _now() -> str:

@@ -1,10 +1,14 @@
-"""What a benchmark run says on the terminal: a line per case as it goes, the table at its end."""
+"""What a benchmark run says on the terminal: a line per case as it goes, its report and the table at its end."""
 
+import json
+import shutil
 from pathlib import Path
 
+from roofline.replay import LaterFile
 from roofline.report import tables
 from roofline.report.journal import NOT_RUN
 from roofline.report.records import derive_all
+from roofline.report.write import write
 
 
 def live_line(case: str, record: dict) -> str:
@@ -15,14 +19,72 @@ def live_line(case: str, record: dict) -> str:
     )
 
 
-def closing_lines(run, folder: Path, problems: list[str]) -> list[str]:
-    """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
-    records = derive_all(run)
-    lines = [*tables.terminal(records), ""] if records else []
-    if held := tables.steady(records):
-        lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
-    lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run), *problems]
-    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    if any(entry["outcome"] == NOT_RUN for entry in run.missing):
-        lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
-    return [*lines, f"saved in {shown}: {', '.join(sorted(path.name for path in folder.iterdir()))}"]
+class Narrator:
+    """Plugin that says what the run does while it goes on, draws its report, and sums up. Notes what interrupted it.
+
+    `state` is the plugin's: `session`, `folder`, and the `problems` and `interrupted` that are noted here.
+    """
+
+    def __init__(self, config, state):
+        self._config, self._state = config, state
+
+    def say(self, text: str) -> None:
+        """A line of its own, now, wherever the terminal is piped to."""
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.write_line(text)
+            reporter.flush()
+
+    def report(self) -> None:
+        """Draw the report. If that fails, the way to redraw it is told at the end."""
+        folder = self._state.folder
+        try:
+            given = self._config.option.benchmark_json
+            if not isinstance(given, LaterFile):  # the user's --benchmark-json took the place of ours
+                shutil.copy(given if isinstance(given, Path) else given.name, folder / "benchmark.json")
+            elif not Path(given).exists():  # pytest-benchmark saves nothing where no case has a number
+                run = self._state.session.run
+                saved = {"machine_info": run.head["machine"], "benchmarks": [], "not_measured": run.missing}
+                Path(given).write_text(json.dumps(saved, indent=4), encoding="utf-8")
+            write(folder)
+        except Exception as error:  # whatever it was, the journal and the JSON are safe
+            self._state.problems.append(
+                f"the report could not be drawn ({type(error).__name__}: {error}); "
+                f"try again with: python3 -m roofline report {folder}"
+            )
+
+    def closing_lines(self) -> list[str]:
+        """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        run, folder = self._state.session.run, self._state.folder
+        records = derive_all(run)
+        lines = [*tables.terminal(records), ""] if records else []
+        if held := tables.steady(records):
+            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
+        lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run)]
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        if any(entry["outcome"] == NOT_RUN for entry in run.missing):
+            lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
+        files = ", ".join(sorted(path.name for path in folder.iterdir()))
+        return [*lines, *self._state.problems, f"saved in {shown}: {files}"]
+
+    def pytest_sessionstart(self):
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.showfspath = False
+
+    def pytest_runtest_logreport(self, report):
+        shape, contender = getattr(report, "ffn_case", (None, None))
+        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
+        if record:
+            self.say(live_line(f"{shape}-{contender}", record))
+
+    def pytest_keyboard_interrupt(self, excinfo):
+        self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
+
+    def pytest_sessionfinish(self):
+        if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
+            self.report()
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self._state.session:
+            terminalreporter.section(self._state.session.run.head["title"])
+            for line in self.closing_lines():
+                terminalreporter.write_line(line)

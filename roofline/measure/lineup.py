@@ -12,8 +12,10 @@ TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
 
 @dataclass
 class Lineup:
-    """What `prepare(case, names)` returns: what may be timed, and what may not, each with its reason."""
+    """What `prepare(shape, names)` returns: what may be timed, and what may not, each with its reason."""
 
+    case: object
+    """Has `id`, `op`, `model`, `layer`, `tp`, `m`, `n`, `k`, `dtype` and `work`."""
     vendor: str
     """Name of the yardstick. It is measured beside every selection."""
     ready: dict[str, Call] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Lineup:
         where[name] = f"{name}: {faults.reason(error)}"
 
 
-Prepare = Callable[[object, list[str]], Lineup]
+Prepare = Callable[[str, list[str]], Lineup]
 
 
 def verdict(name: str, error: float, dtype: str) -> str | None:

@@ -37,13 +37,8 @@ class Turns:
     """Who ran when, round by round."""
     late: dict[str, int] = field(default_factory=dict)
     """Samples dropped because the host was late, per contender."""
-    stopped_by: str = "rounds"
-    """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds)."""
-
-    @classmethod
-    def of(cls, names) -> "Turns":
-        """No round yet."""
-        return cls({name: {} for name in names}, late=dict.fromkeys(names, 0))
+    stopped_by: str = ""
+    """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
 
 
 class CallError(Exception):
@@ -54,38 +49,71 @@ class CallError(Exception):
         self.name = name
 
 
-def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int, into: Turns | None = None) -> Turns:
-    """Time `entrants` ({name: call}) on `clock` by `plan`. The same seed gives the same orders.
+class Rounds:
+    """The rounds of one shape, in one visit or in several with other shapes between them.
 
-    At least one round is always run, and at least `plan.min_rounds` unless the time cap comes first. Whole rounds are
-    in `into`, if given, as soon as they are done, so that they are there when an interruption ends the call. Raises
-    `CallError` where a call raises, and what the clock raises.
+    What slows a shared machine down comes and goes within seconds: visits apart from one another meet more of it than
+    the same time at one go, and their differences are in the interval (`stats.median_interval`'s `visits`).
     """
-    names = list(entrants)
-    turns = into or Turns.of(names)
-    entrants = {name: named(name, call) for name, call in entrants.items()}
-    rng = np.random.default_rng(seed)
-    _warm_up(entrants, clock, plan.warmup_s)
-    look = plan.min_rounds
-    deadline = clock.now() + plan.max_seconds
-    for index in range(plan.max_rounds):
-        order = [names[i] for i in rng.permutation(len(names))]
-        times = clock.turn([entrants[name] for name in order])
-        turns.order.append(order)
+
+    def __init__(self, entrants: dict[str, Call], clock, plan: Plan, *, seed: int, visits: int = 1):
+        """Entrants are {name: call}. The same seed gives the same orders."""
+        self.turns = Turns({name: {} for name in entrants}, late=dict.fromkeys(entrants, 0))
+        self._entrants = {name: named(name, call) for name, call in entrants.items()}
+        self._clock, self._plan, self._visits = clock, plan, visits
+        self._rng = np.random.default_rng(seed)
+        self._look = plan.min_rounds
+        self._visited = 0
+
+    def drop(self, name: str) -> None:
+        """Go on without `name`, and forget its samples."""
+        for known in (self._entrants, self.turns.times_s, self.turns.late):
+            known.pop(name, None)
+
+    def visit(self) -> None:
+        """Run rounds for this visit's share of the plan's time, at first after a warm-up. The last says what stopped it.
+
+        Whole rounds are in `turns` as soon as they are done, and stay there when this is interrupted. At least one is
+        run, and at least `plan.min_rounds` in all unless the time cap comes first. Raises `CallError` where a call
+        raises, and what the clock raises.
+        """
+        self._visited += 1
+        last = self._visited == self._visits
+        if self._visited == 1:
+            _warm_up(self._entrants, self._clock, self._plan.warmup_s)
+        deadline = self._clock.now() + self._plan.max_seconds / self._visits
+        while not self.turns.stopped_by:
+            self._round()
+            done = len(self.turns.order)
+            if done >= self._plan.max_rounds * self._visited / self._visits:
+                self.turns.stopped_by = "rounds" if last else ""
+                break
+            if self._clock.now() >= deadline:
+                self.turns.stopped_by = "time" if last else ""
+                break
+            if done >= self._look:
+                self._look = math.ceil(done * self._plan.check_every)
+                if last and _narrow(self.turns, self._plan.width, self._visits):
+                    self.turns.stopped_by = "width"
+
+    def _round(self) -> None:
+        names = list(self._entrants)
+        order = [names[i] for i in self._rng.permutation(len(names))]
+        times = self._clock.turn([self._entrants[name] for name in order])
+        index = len(self.turns.order)
+        self.turns.order.append(order)
         for name, time_s in zip(order, times, strict=True):
             if time_s is None:
-                turns.late[name] += 1
+                self.turns.late[name] += 1
             else:
-                turns.times_s[name][index] = time_s
-        if clock.now() >= deadline:
-            turns.stopped_by = "time"
-            break
-        if index + 1 == look:
-            if _narrow(turns, plan.width):
-                turns.stopped_by = "width"
-                break
-            look = math.ceil(look * plan.check_every)
-    return turns
+                self.turns.times_s[name][index] = time_s
+
+
+def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Turns:
+    """All rounds of `entrants` ({name: call}) in one visit."""
+    rounds = Rounds(entrants, clock, plan, seed=seed)
+    rounds.visit()
+    return rounds.turns
 
 
 def named(name: str, call: Call) -> Call:
@@ -108,8 +136,8 @@ def _warm_up(entrants, clock, seconds: float) -> None:
         clock.turn(list(entrants.values()))
 
 
-def _narrow(turns: Turns, width: float) -> bool:
+def _narrow(turns: Turns, width: float, visits: int) -> bool:
     return all(
-        len(times) > 1 and median_interval(list(times.values())).relative_width < width
+        len(times) > 1 and median_interval(list(times.values()), visits=visits).relative_width < width
         for times in turns.times_s.values()
     )

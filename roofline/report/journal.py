@@ -11,7 +11,7 @@ from pathlib import Path
 
 SCHEMA = 2
 READABLE = (1, 2)
-"""Schema 1 lacks `cases` in its first line, and has no line of the kinds `steady` and `resumed`."""
+"""Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -31,6 +31,7 @@ REQUIRED = {
         *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
         *("stopped_by", "cache", "telemetry", "contenders"),
     ),
+    "visit": ("shape", "visit", "stopped_by", "rounds", "telemetry", "late"),
     "sample": ("shape", "contender", "round", "time_s"),
     "steady": ("shape", "contender", "block", "time_s"),
     "not_measured": ("case", "outcome", "reason"),
@@ -96,8 +97,8 @@ class Run:
 
     def measured(self, shape_id: str) -> list[str]:
         """Contenders that have samples on a shape."""
-        shape = self.shapes.get(shape_id, {"contenders": {}})
-        return [name for name in shape["contenders"] if shape["times_s"].get(name)]
+        shape = self.shapes.get(shape_id, {"late": {}})
+        return [name for name in shape["late"] if shape["times_s"].get(name)]
 
     def cases(self):
         """(shape, contender) of every row: what was asked for, and the vendor beside it."""
@@ -149,8 +150,8 @@ def load(folder: Path) -> Run:
             raise ValueError(
                 f"{path}:{number} is a line of kind {kind!r} without {lacking[0]!r}: the journal is damaged"
             )
-        if kind in ("sample", "steady") and line["shape"] not in run.shapes:
-            raise ValueError(f"{path}:{number} has a sample of {line['shape']!r}, a shape that no line describes")
+        if kind in ("visit", "sample", "steady") and line["shape"] not in run.shapes:
+            raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         if kind == "run":
             run = Run(line)
         else:
@@ -163,9 +164,12 @@ def load(folder: Path) -> Run:
 def _take(run: Run, kind: str, line: dict) -> None:
     if kind == "ceiling":
         run.ceilings.append(line)
-    elif kind == "shape":  # of two lines for one shape the later one counts, with what follows it
+    elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
+        line.setdefault("late", {name: own.get("late", 0) for name, own in line["contenders"].items()})  # schema 1
         run.shapes[line["shape"]] = line | {"times_s": {}}
         run.steady = [block for block in run.steady if block["shape"] != line["shape"]]
+    elif kind == "visit":
+        run.shapes[line["shape"]] |= line
     elif kind == "sample":
         times = run.shapes[line["shape"]]["times_s"]
         times.setdefault(line["contender"], {})[line["round"]] = line["time_s"]

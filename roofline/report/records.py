@@ -41,11 +41,12 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
     """
     times = shape["times_s"][contender]
     samples = list(times.values())
-    time = median_interval(samples)
+    visits = shape.get("visit", 1)
+    time = median_interval(samples, visits=visits)
     roof = roof_of(run.ceilings, shape["dtype"])
     intensity = shape["flop"] / shape["device_bytes"]
     vendor_times = shape["times_s"].get(shape["vendor"], {})
-    ratio = paired_ratio(vendor_times, times) or Interval(*[None] * 3)
+    ratio = paired_ratio(vendor_times, times, visits=visits) or Interval(*[None] * 3)
     flops = {key: shape["flop"] / getattr(time, key) for key in ("median", "low", "high")}
     own = shape["contenders"][contender]
     return {
@@ -57,6 +58,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "time_low_s": time.low,
         "time_high_s": time.high,
         "rounds": len(samples),
+        "visits": visits,
         "lag1_correlation": lag1_correlation(samples),
         "tflops": flops["median"] / 1e12,
         "tflops_low": flops["high"] / 1e12,
@@ -72,7 +74,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "ratio_high": ratio.high,
         "relative_error": own["relative_error"],
         "config": own["config"],
-        "late": own["late"],
+        "late": shape["late"][contender],
         "cache": shape["cache"],
         "stopped_by": shape["stopped_by"],
         **shape["telemetry"],

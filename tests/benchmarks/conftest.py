@@ -1,13 +1,11 @@
 """Fixtures of the benchmarks: which cases there are, and how `matmul_lineup` prepares one."""
 
-import functools
 from contextlib import suppress
 
 import matmul_lineup
 import pytest
 
 from roofline.plugin import STATE, refuse
-from roofline.theory.work import Matmul
 
 
 def pytest_generate_tests(metafunc):
@@ -30,15 +28,11 @@ def ffn_options(request):
     return request.config.stash[STATE].options
 
 
-@pytest.fixture
-def case(ffn_options, shape) -> Matmul:
-    """The matmul that the id `shape` names."""
-    return next(case for case in ffn_options.matmuls if case.id == shape)
-
-
-@pytest.fixture
-def prepare(ffn_options):
-    return functools.partial(matmul_lineup.prepare, ffn_options)
+@pytest.fixture(scope="session")
+def ffn_prepare(ffn_options):
+    """`ffn_prepare(shape, names)`: the line-up of the matmul that the id `shape` names."""
+    cases = {case.id: case for case in ffn_options.matmuls}
+    return lambda shape, names: matmul_lineup.prepare(ffn_options, cases[shape], names)
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def prepare(options, case: Matmul, names: list[str]) -> Lineup:
     """Operands on the device, each contender checked, the right ones ready; where timed, the vendor among them."""
     known = known_contenders()
     vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
-    lineup = Lineup(vendor)
+    lineup = Lineup(case, vendor)
     sets = operands(case, options)
     x, w, out = sets[0]
     reference = reference_rows(x, w)
@@ -101,17 +101,46 @@ def why_not(contender, options, x, w) -> str | None:
 
 
 def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Sets of (x[m, k], w[n, k], out[m, n]) with equal values, enough of them to leave none in the cache.
+    """Sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
 
-    Zero-mean normal values, of the size that keeps `out` near 1: zeros or ones run faster and lie.
+    Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
+    cut from the same three tensors, so that many can be ready at once.
     """
-    generator = torch.Generator(options.device).manual_seed(zlib.crc32(f"{options.seed} {case.id}".encode()))
-    dtype = DTYPES[case.dtype]
-    x = torch.randn(case.m, case.k, generator=generator, device=options.device, dtype=dtype)
-    w = torch.randn(case.n, case.k, generator=generator, device=options.device, dtype=dtype).div_(math.sqrt(case.k))
-    copies = max(2, math.ceil(ROTATION * cache_bytes(options.device) / case.work.device_bytes)) if options.timed else 1
-    others = [(x.clone(), w.clone(), x.new_empty(case.m, case.n)) for _ in range(copies - 1)]
-    return [(x, w, x.new_empty(case.m, case.n)), *others]
+    cases = {other for other in options.matmuls if other.dtype == case.dtype} | {case}
+    pools = {}
+    for name, scale in (("x", 1.0), ("w", 1 / math.sqrt(max(other.k for other in cases))), ("out", None)):
+        elements = max(_sets(other, options) * _room(sizes(other)[name]) for other in cases)
+        seed = zlib.crc32(f"{options.seed} {name}".encode())
+        pools[name] = _pool(elements, DTYPES[case.dtype], options.device, seed, scale)
+    return [
+        tuple(
+            pools[name][index * _room(shape) :][: math.prod(shape)].view(shape) for name, shape in sizes(case).items()
+        )
+        for index in range(_sets(case, options))
+    ]
+
+
+def sizes(case: Matmul) -> dict[str, tuple[int, int]]:
+    return {"x": (case.m, case.k), "w": (case.n, case.k), "out": (case.m, case.n)}
+
+
+def _sets(case: Matmul, options) -> int:
+    if not options.timed:
+        return 1
+    return max(2, math.ceil(ROTATION * cache_bytes(options.device) / case.work.device_bytes))
+
+
+def _room(shape: tuple[int, int]) -> int:
+    """Elements from one tensor of `shape` to the next: whole kilobytes of the smallest type, for the alignment."""
+    return -(-math.prod(shape) // 512) * 512
+
+
+@functools.lru_cache(maxsize=6)
+def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> torch.Tensor:
+    if scale is None:
+        return torch.empty(elements, dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
 
 
 @functools.cache

@@ -8,5 +8,5 @@ Which model, layers, tokens, tp, dtypes and contenders: the --ffn-* options.
 """
 
 
-def test_matmul(ffn_benchmark, case, contender, prepare):
-    ffn_benchmark(case, contender, prepare)
+def test_matmul(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)

@@ -24,8 +24,8 @@ SHAPE = "matmul-xxl/16-up-tp8-m64-fp32"
 @pytest.mark.benchmark(group="ffn")
 @pytest.mark.parametrize("contender", ["torch", "numpy", "wrong", "unable"])
 @pytest.mark.parametrize("shape", [SHAPE])
-def test_matmul(ffn_benchmark, case, contender, prepare):
-    ffn_benchmark(case, contender, prepare)
+def test_matmul(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)
 """
 
 

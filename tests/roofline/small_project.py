@@ -17,10 +17,17 @@ TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 
+if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
+    from roofline.report import plots
+
+    plots.memory_roofline = lambda run, records, folder: []
+
+
 class FakeClock:
     """Each call returns what it took; time passes by that much."""
 
     timer = "fake_clock_replay"
+    visits = int(os.environ.get("VISITS", "1"))
 
     def __init__(self):
         self.seconds = 0.0
@@ -73,14 +80,6 @@ def ffn_probes():
     ]
 
 
-@pytest.fixture
-def case(request, shape):
-    from roofline.theory.work import Matmul
-
-    _, model, layer, tp, m, dtype = shape.split("-")
-    return Matmul(model, layer, int(tp[2:]), int(m[1:]), dtype)
-
-
 def call(case, name, durations, calls):
     """The warm-up's one turn first, so that round 0 gets the first duration."""
     index = next(calls)
@@ -89,13 +88,16 @@ def call(case, name, durations, calls):
     return durations[(index - 1) % len(durations)] if index else 0.1
 
 
-@pytest.fixture
-def prepare(request):
-    def prepare(case, names):
-        from roofline.measure.lineup import Lineup
+@pytest.fixture(scope="session")
+def ffn_prepare(request):
+    from roofline.measure.lineup import Lineup
+    from roofline.theory.work import Matmul
 
+    def prepare(shape, names):
+        _, model, layer, tp, m, dtype = shape.split("-")
+        case = Matmul(model, layer, int(tp[2:]), int(m[1:]), dtype)
         strike("prepare", case)
-        lineup = Lineup("torch")
+        lineup = Lineup(case, "torch")
         durations = {"torch": TORCH, "numpy": NUMPY}
         for name in dict.fromkeys(["torch", *names]):
             if name == "wrong":

@@ -124,6 +124,40 @@ def test_kill_between_two_shapes_or_within_one_loses_only_what_had_not_ended(thr
     assert sorted(again.cases) == sorted(ALL)
 
 
+def test_passes_over_all_shapes_give_each_its_rounds(three_shapes):
+    run = three_shapes(env={"VISITS": "3"})
+    assert run.code == 0
+    assert sorted(measured(run)) == sorted(ALL)
+    assert "pass 1 of 3 over 3 shapes done" in run.text
+    shapes = journal.load(run.folder).shapes.values()
+    for shape in shapes:
+        assert (shape["visit"], shape["stopped_by"]) == (3, "width")
+        assert {len(times) for times in shape["times_s"].values()} == {shape["rounds"]}
+        assert 400 < shape["rounds"] < 600  # the last visit may stop early, those before it have a third of 600 each
+    lines = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
+    order = [line["shape"].split("-m")[1] for line in lines if line["kind"] in ("shape", "visit")]
+    assert order == ["64-fp32", "128-fp32", "256-fp32"] * 3
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGKILL", -9), ("SIGTERM", 2)])
+def test_pass_that_is_cut_short_leaves_the_visits_before_it(three_shapes, signal, code):
+    run = three_shapes(env={"VISITS": "3"}, fault=f"numpy 128 {signal}")
+    assert run.code == code
+    assert measured(run) == ["m64-torch", "m64-numpy"]
+    assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m64-fp32"]["rounds"] == 200
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, env={"VISITS": "3"})
+    assert again.code == 0
+    assert sorted(again.cases) == sorted(ALL)
+    assert all(shape["rounds"] > 400 for shape in journal.load(run.folder).shapes.values())
+
+
+def test_contender_that_dies_in_a_pass_leaves_the_others_theirs(three_shapes):
+    run = three_shapes(env={"VISITS": "3"}, fault="numpy 128 crash")
+    assert run.code == 1
+    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
+    assert reasons(run).keys() == {"m128-numpy"}
+
+
 def test_line_that_a_kill_cut_off_is_dropped_when_the_run_is_gone_on_with(three_shapes):
     run = three_shapes(fault="prepare 256 SIGKILL")
     path = run.folder / "samples.jsonl"
@@ -189,6 +223,7 @@ def test_ceilings_that_fail_at_the_start_end_the_run_with_their_reason(three_sha
         % (broken[: broken.index("1 / 0")].count("\n") + 1)
     }
     assert "6 skipped" in outcome.text
+    assert {entry["case"] for entry in outcome.saved["not_measured"]} >= {"matmul-xxl/16-up-tp8-m64-fp32-numpy"}
 
 
 def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):

@@ -5,7 +5,7 @@ import pytest
 
 from roofline.measure import ceilings, clocks, machine, telemetry
 from roofline.measure.lineup import verdict
-from roofline.measure.rounds import Plan, take_turns
+from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
 
 
 class FakeClock:
@@ -61,6 +61,44 @@ def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     assert one == two != other
     assert {tuple(order) for order in one} == {tuple(order) for order in one if sorted(order) == list("abc")}
     assert len({tuple(order) for order in one}) == 6
+
+
+def test_visits_share_the_time_and_only_the_last_may_stop_early():
+    clock = FakeClock()
+    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, Plan(max_seconds=80, warmup_s=0), seed=0, visits=4)
+    seen = []
+    for _ in range(4):
+        assert not rounds.turns.stopped_by
+        rounds.visit()
+        seen.append(len(rounds.turns.order))
+    assert seen == [10, 20, 30, 31]  # of two seconds each; all that is known is looked at from the last visit on
+    assert rounds.turns.stopped_by == "width"
+    assert sorted(rounds.turns.times_s["a"]) == list(range(31))
+
+
+def test_visits_share_the_most_rounds():
+    rng = np.random.default_rng(0)
+    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, visits=3)
+    rounds.visit()
+    assert len(rounds.turns.order) == QUIET.max_rounds / 3
+    rounds.visit()
+    rounds.visit()
+    assert rounds.turns.stopped_by == "rounds"
+    assert len(rounds.turns.order) == QUIET.max_rounds
+
+
+def test_call_that_raises_is_named_and_the_others_go_on_without_it():
+    left = iter([1.0] * 12)
+    rounds = Rounds({"good": lambda: 1.0, "bad": lambda: next(left)}, FakeClock(), QUIET, seed=0)
+    with pytest.raises(CallError) as error:
+        rounds.visit()
+    assert error.value.name == "bad"
+    assert isinstance(error.value.__cause__, StopIteration)
+    assert len(rounds.turns.order) == 11  # the warm-up took one
+    rounds.drop("bad")
+    rounds.visit()
+    assert rounds.turns.times_s.keys() == {"good"}
+    assert len(rounds.turns.times_s["good"]) >= 30
 
 
 def test_late_samples_are_dropped_and_counted():

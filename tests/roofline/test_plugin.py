@@ -27,13 +27,13 @@ import pytest
 
 @pytest.mark.benchmark(group="ffn", timer=time.perf_counter)
 @pytest.mark.parametrize("shape, contender", [("matmul-xxl/16-up-tp8-m64-fp32", "torch")])
-def test_matmul(ffn_benchmark, case, contender, prepare):
-    ffn_benchmark(case, contender, prepare)
+def test_matmul(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)
 """
 
 ROGUE = SHADOWED.replace(
-    "    ffn_benchmark(case",
-    "    request.getfixturevalue('benchmark')._timer = time.perf_counter\n    ffn_benchmark(case",
+    "    ffn_benchmark(shape",
+    "    request.getfixturevalue('benchmark')._timer = time.perf_counter\n    ffn_benchmark(shape",
 ).replace("(ffn_benchmark,", "(request, ffn_benchmark,")
 
 
@@ -42,7 +42,7 @@ CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
 @pytest.fixture(scope="module")
 def timed(run_project):
-    return run_project("--benchmark-only")
+    return run_project("--benchmark-only", env={"DRAW": "1"})
 
 
 def test_saved_statistics_are_those_of_the_known_durations(timed):
@@ -164,7 +164,7 @@ def test_timer_swapped_behind_our_back_fails_and_gets_no_number(run_project):
 
 def test_fixture_that_pytest_benchmark_would_not_see_is_an_error(run_project):
     hidden = SHADOWED.replace("(ffn_benchmark,", "(request,").replace(
-        "    ffn_benchmark(case", "    request.getfixturevalue('ffn_benchmark')(case"
+        "    ffn_benchmark(shape", "    request.getfixturevalue('ffn_benchmark')(shape"
     )
     outcome = run_project("--benchmark-only", tests=hidden)
     assert outcome.code != 0
@@ -286,7 +286,7 @@ def test_report_that_fails_costs_no_data(run_project, tmp_path):
         "plots.memory_roofline = broken\n"
     )
     path = f"{tmp_path}:{Path(roofline.__file__).parents[1]}"
-    outcome = run_project("--benchmark-only", "-k", "numpy or torch", env={"PYTHONPATH": path})
+    outcome = run_project("--benchmark-only", "-k", "numpy or torch", env={"PYTHONPATH": path, "DRAW": "1"})
     assert outcome.code == 0
     assert "no ink" in outcome.text
     assert "roofline report" in outcome.text

@@ -32,6 +32,18 @@ def test_coverage(correlation, n, at_least):
     assert hits / 150 >= at_least
 
 
+@pytest.mark.parametrize(("visits", "low", "high"), [(1, 0.0, 0.75), (8, 0.86, 1.0)])
+def test_what_differs_between_visits_is_in_the_interval_if_it_knows_of_them(visits, low, high):
+    # FIGURES
+    rng = np.random.default_rng(11)
+    hits = 0
+    for trial in range(150):
+        series = 1 + 0.02 * rng.normal(size=(8, 1)) + 0.03 * rng.normal(size=(8, 40))
+        interval = median_interval(series.ravel(), visits=visits, seed=trial)
+        hits += interval.low <= 1 <= interval.high
+    assert low <= hits / 150 <= high
+
+
 def test_blocks_grow_with_correlation():
     rng = np.random.default_rng(3)
     lengths = [block_length(autoregressive(rng, 300, correlation)) for correlation in (0.0, 0.6, 0.95)]
