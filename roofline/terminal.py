@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 from roofline.replay import LaterFile
@@ -30,9 +31,12 @@ class Narrator:
 
     def say(self, text: str) -> None:
         """A line of its own, now, wherever the terminal is piped to."""
-        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
-            reporter.write_line(text)
-            reporter.flush()
+        plugin = self._config.pluginmanager.get_plugin
+        if reporter := plugin("terminalreporter"):
+            capture = plugin("capturemanager")  # a test may be running, whose output it keeps
+            with capture.global_and_fixture_disabled() if capture else nullcontext():
+                reporter.write_line(text)
+                reporter.flush()
 
     def report(self) -> None:
         """Draw the report. If that fails, the way to redraw it is told at the end."""

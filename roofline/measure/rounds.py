@@ -71,30 +71,31 @@ class Rounds:
             known.pop(name, None)
 
     def visit(self) -> None:
-        """Run rounds for this visit's share of the plan's time, at first after a warm-up. The last says what stopped it.
+        """Run rounds for this visit's share of the plan's time, the first visit's after a warm-up.
 
         Whole rounds are in `turns` as soon as they are done, and stay there when this is interrupted. At least one is
-        run, and at least `plan.min_rounds` in all unless the time cap comes first. Raises `CallError` where a call
-        raises, and what the clock raises.
+        run, and at least `plan.min_rounds` in all unless the time cap comes first. The last visit notes what stopped
+        it. Raises `CallError` where a call raises, and what the clock raises.
         """
-        self._visited += 1
-        last = self._visited == self._visits
-        if self._visited == 1:
+        if not self._visited:
             _warm_up(self._entrants, self._clock, self._plan.warmup_s)
+        share = (self._visited + 1) / self._visits
         deadline = self._clock.now() + self._plan.max_seconds / self._visits
-        while not self.turns.stopped_by:
+        stopped_by = ""
+        while not stopped_by:
             self._round()
             done = len(self.turns.order)
-            if done >= self._plan.max_rounds * self._visited / self._visits:
-                self.turns.stopped_by = "rounds" if last else ""
-                break
-            if self._clock.now() >= deadline:
-                self.turns.stopped_by = "time" if last else ""
-                break
-            if done >= self._look:
+            if done >= self._plan.max_rounds * share:
+                stopped_by = "rounds"
+            elif self._clock.now() >= deadline:
+                stopped_by = "time"
+            elif done >= self._look:
                 self._look = math.ceil(done * self._plan.check_every)
-                if last and _narrow(self.turns, self._plan.width, self._visits):
-                    self.turns.stopped_by = "width"
+                if share == 1 and _narrow(self.turns, self._plan.width, self._visits):
+                    stopped_by = "width"
+        self._visited += 1  # not if a call raised: then this visit begins again
+        if share == 1:
+            self.turns.stopped_by = stopped_by
 
     def _round(self) -> None:
         names = list(self._entrants)

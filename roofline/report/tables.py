@@ -78,7 +78,7 @@ STEADY_COLUMNS = (
     ("GFLOP/J", lambda r: number_text(r["steady_flop_per_joule"] and r["steady_flop_per_joule"] / 1e9)),
     ("notes", lambda r: r["steady_throttled"]),
 )
-LEFT = {"shape", "contender", "bound", "notes", "case", "verdict", "run", "chip", "model", "commit", "measured roof"}
+LEFT = {"shape", "contender", "case", "bound", "notes", "verdict"} | {"run", "chip", "model", "torch, triton", "commit"}
 
 Columns = tuple  # of (header, text of a record)
 

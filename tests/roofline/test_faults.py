@@ -59,6 +59,7 @@ def test_contender_that_dies_while_it_is_timed_leaves_the_others_theirs(three_sh
     assert reasons(run).keys() == {"m128-numpy"}
     assert reasons(run)["m128-numpy"][0] == outcome
     assert reasons(run)["m128-numpy"][1].startswith(said.replace("small_project.py", "conftest.py"))
+    assert not journal.load(run.folder).interrupted
 
 
 @pytest.mark.parametrize("place", ["prepare", "numpy"])

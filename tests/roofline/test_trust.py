@@ -55,9 +55,9 @@ def speed(turns):
     return paired_ratio(turns.times_s["vendor"], turns.times_s["ours"])
 
 
-@pytest.mark.parametrize(("correlation", "at_least"), [(0.0, 0.90), (0.5, 0.86), (0.8, 0.80)])
+@pytest.mark.parametrize(("correlation", "at_least"), [(0.0, 0.90), (0.5, 0.86), (0.8, 0.83)])
 def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at_least):
-    # FIGURES
+    # Nominal 0.95. These 150 runs give 0.94, 0.91 and 0.89 (0.84 at a correlation of 0.9).
     trials = 150
     hits = 0
     for seed in range(trials):
