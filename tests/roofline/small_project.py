@@ -17,10 +17,11 @@ TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 
-if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
-    from roofline.report import plots
+def pytest_configure():
+    if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
+        from roofline.report import plots
 
-    plots.memory_roofline = lambda run, records, folder: []
+        plots.memory_roofline = lambda run, records, folder: []
 
 
 class FakeClock:
