@@ -41,6 +41,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    value = _positive(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, as in 0.03 for 3 %")
+    return value
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line `arguments`; returns the exit code (0 done, 1 slower, 2 bad input)."""
     parser = _Parser(prog="roofline", description="What kernel benchmark numbers mean.")
@@ -60,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("base", metavar="BASE", type=Path, help="a run folder")
     command.add_argument("new", metavar="NEW", type=Path, help="another one")
     command.add_argument("--by", choices=("ratio", "time"), default="ratio", help="ratio to the vendor, or plain time")
-    command.add_argument("--margin", type=_positive, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
+    command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
                          help="compare although this differs; may be repeated")  # fmt: skip
     command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")

@@ -70,6 +70,8 @@ def add(parser) -> None:
 
 def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     """Options from `get(name)`, pytest's parsed values. Raises ValueError that names option, value and way out."""
+    if get("ffn_results") == "":
+        raise ValueError("--ffn-results: it has no value; give a folder")
     model, tokens, tp, dtypes = DEFAULTS[device if timed else f"test-{device}"]
     if get("ffn_steady") and not timed:
         raise ValueError("--ffn-steady measures: it needs --benchmark-only")
@@ -82,7 +84,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         tp=_list("--ffn-tp", get("ffn_tp"), _whole) or tp,
         dtypes=_list("--ffn-dtype", get("ffn_dtype"), str, tuple(ITEMSIZE)) or dtypes,
         contenders=_list("--ffn-contenders", get("ffn_contenders"), str) or None,
-        seed=_checked("--ffn-seed", get("ffn_seed"), _whole) or 0,
+        seed=_checked("--ffn-seed", get("ffn_seed"), _seed) or 0,
         max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds) or 7.0,
         results=Path(get("ffn_results") or root / "results" / "local"),
         steady=bool(get("ffn_steady")),
@@ -95,7 +97,7 @@ def resumed(get, head: dict, folder: Path) -> Options:
     """The options of the run whose first line is `head`, in `folder`. Raises ValueError where others were given too."""
     if given := [f"--ffn-{name.replace('_', '-')}" for name in PLANNED if get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
-    if not head.get("cases"):
+    if not head.get("cases") or "options" not in head:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     saved = {
         field.name: tuple(value) if isinstance(value := head["options"].get(field.name, field.default), list) else value
@@ -107,7 +109,7 @@ def resumed(get, head: dict, folder: Path) -> Options:
 
 def device_of(text: str | None) -> str:
     """The value of --ffn-device. Raises ValueError."""
-    return _known("--ffn-device", text or "auto", DEVICES)
+    return _known("--ffn-device", "auto" if text is None else text, DEVICES)
 
 
 def misspelt(arguments, known) -> str | None:
@@ -134,6 +136,13 @@ def _whole(text: str) -> int:
     if not text.strip().removeprefix("-").isdecimal():
         raise ValueError("it must be a whole number")
     return int(text)
+
+
+def _seed(text: str) -> int:
+    value = _whole(text)
+    if value < 0:
+        raise ValueError("it must be 0 or more")
+    return value
 
 
 def _seconds(text: str) -> float:

@@ -68,7 +68,7 @@ def pytest_configure(config):
         config.option.benchmark_disable = True
     try:
         state = _state(config, timed)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
@@ -86,7 +86,9 @@ def _state(config, timed: bool) -> State:
     if timed and getattr(config.option, "dist", "no") != "no":
         raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
     wanted = ffn_options.device_of(get("ffn_device"))
-    if not resume:
+    if resume == "":
+        raise ValueError("--ffn-resume: it has no value; give a run folder")
+    if resume is None:
         device = choose_device(wanted, timed)
         options, run = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath), None
     elif not timed:
@@ -96,7 +98,7 @@ def _state(config, timed: bool) -> State:
         options = ffn_options.resumed(get, run.head, Path(resume))
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not [entry for entry in run.missing if entry["outcome"] == journal.NOT_RUN] and not run.interrupted:
+        if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     folder = None
     if timed and not config.option.collectonly:
@@ -178,7 +180,7 @@ def ffn_session(request, ffn_clock):
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
         readings = telemetry.for_device(options.device)
-        state.session = Session(options, state.folder, ffn_clock, readings, run or journal.Run(now), state.selected)
+        state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
@@ -273,9 +275,12 @@ def pytest_sessionfinish(session):
         return (yield)
     try:
         state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
-    except KeyboardInterrupt as interruption:  # while the ceilings were measured for the last time
-        state.session.finish(f"interrupted by {interruption}")
-    if state.session.over and session.exitstatus == pytest.ExitCode.OK:
+    except KeyboardInterrupt as signal:  # while the ceilings were measured for the last time
+        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: the last ceilings were not measured")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        state.session.finish(state.problems[-1])
+    failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
         return (yield)

@@ -4,9 +4,8 @@ import zlib
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean
 
-from roofline.measure import ceilings, faults, steady
+from roofline.measure import ceilings, faults, steady, telemetry
 from roofline.measure.lineup import Lineup, Prepare
 from roofline.measure.machine import anonymous
 from roofline.measure.rounds import CallError, Plan, Rounds
@@ -16,6 +15,9 @@ from roofline.report.records import derive
 
 MOST_REMEASURED = 3
 """Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
+
+PASSES_TOLD = 6
+"""One in so many passes over the shapes is told of."""
 
 
 @dataclass
@@ -34,29 +36,30 @@ class Entered:
 class Session:
     """Measures shapes and journals them. Knows no kernel and no pytest: it is handed callables and a clock.
 
-    `run` is a new one, with its head alone, or one that was cut off and is gone on with.
+    `run` is the head of a new one, or a run that was cut off and is gone on with.
     """
 
     def __init__(
-        self, options: Options, folder: Path, clock, telemetry, run: journal.Run, planned: dict[str, list[str]]
+        self, options: Options, folder: Path, clock, telemetry, run: dict | journal.Run, planned: dict[str, list[str]]
     ):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
         self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
-        self.run, self.planned = run, planned
+        self.planned = planned
         self.over = ""
         """Why nothing more can be measured, if that is so."""
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
-        self._entries = {e["case"]: e for e in run.not_measured if e["outcome"] != journal.NOT_RUN}
-        if run.end or run.ceilings or run.shapes or run.not_measured:
-            run.end = None
+        if isinstance(run, dict):
+            self.run = journal.Run(run)
+            self._write({"kind": "run"} | run)
+        else:
+            self.run, run.end = run, None
             for name in run.interrupted:
                 del run.shapes[name]
             self._write({"kind": "resumed", "started": _now()})
-        else:
-            self._write({"kind": "run"} | run.head)
+        self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != journal.NOT_RUN}
         clock.while_busy = telemetry.read
 
     def begin(self, make_probes, *, when: str) -> None:
@@ -78,8 +81,8 @@ class Session:
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told of
-        each pass. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
+        On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told how
+        far they are. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
         """
         if self.over or self._is_done(shape):
             return
@@ -93,7 +96,7 @@ class Session:
                 self._visit(entered[name], visit)
                 if self.over:
                     return
-            if visits > 1:
+            if visits > 1 and (visit % PASSES_TOLD == 0 or visit == visits):
                 say(f"pass {visit} of {visits} over {len(shapes)} shapes done")
 
     def _is_done(self, shape: str) -> bool:
@@ -130,11 +133,11 @@ class Session:
             if last:
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
-                    self._steady_state(one)
+                    self._steady_state(one, visit)
             break
-        if last or not one.found.ready:
-            one.found.ready.clear()  # lets go of the operands, of which the calls hold gigabytes
-            self._say_why_not(one)
+        self._say_why_not(one)
+        if last:
+            one.found.ready.clear()  # lets go of operands that are not shared with other shapes
 
     def _say_why_not(self, one: "Entered") -> None:
         for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
@@ -162,7 +165,7 @@ class Session:
             "visit": visit,
             "stopped_by": turns.stopped_by or journal.INTERRUPTED,
             "rounds": len(turns.order),
-            "telemetry": _mean(one.telemetry),
+            "telemetry": telemetry.merged(one.telemetry),
             "late": turns.late,
         }
         if visit == 1:
@@ -181,10 +184,9 @@ class Session:
                     for name in turns.times_s
                 },
             } | known
-            self.run.shapes[one.shape] = shape | {"times_s": turns.times_s}
             line = {"kind": "shape"} | shape
         else:
-            self.run.shapes[one.shape] |= known
+            shape = self.run.shapes[one.shape] | known
             line = {"kind": "visit", "shape": one.shape} | known
         samples = [
             {
@@ -200,22 +202,40 @@ class Session:
             if index >= one.journalled and index in turns.times_s.get(name, ())
         ]
         one.journalled = len(turns.order)
-        self._write(line, *samples)
+        if self._write(line, *samples):
+            self.run.shapes[one.shape] = shape | {"times_s": turns.times_s}
         if turns.stopped_by:
             for name in [name for name, times in turns.times_s.items() if not times]:
                 found.wrong[name] = f"{name}: the host was late for every sample; close the programs that keep it busy"
 
-    def _steady_state(self, one: "Entered") -> None:
-        """Blocks of the kernels that are long enough, journalled one by one."""
+    def _steady_state(self, one: "Entered", visit: int) -> None:
+        """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
         medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
+
+        def failed(name: str, error: Exception) -> None:
+            if faults.device_lost(self.options.device):
+                one.found.lost = faults.reason(error)
+                raise error
+            outcome = "skipped" if faults.lack(error) else "failed"
+            self.not_measured(f"{one.shape}-{name}-steady", outcome, faults.reason(error))
+
         try:
-            for block in steady.blocks(one.found.ready, medians, self.clock, self.telemetry, seed=one.seed):
+            for block in steady.blocks(
+                one.found.ready, medians, self.clock, self.telemetry, seed=one.seed, failed=failed
+            ):
                 line = {"shape": one.shape} | asdict(block)
                 line |= line.pop("telemetry")
-                self._write({"kind": "steady"} | line)
-                self.run.steady.append(line)
-        except Exception as error:
-            self._take_out(one.found, error)
+                if self._write({"kind": "steady"} | line):
+                    self.run.steady.append(line)
+        except KeyboardInterrupt:
+            again = {"visit": visit, "stopped_by": journal.INTERRUPTED}
+            shape = self.run.shapes[one.shape]
+            shape |= again
+            kept = {key: shape[key] for key in ("shape", "rounds", "telemetry", "late")}
+            self._write({"kind": "visit"} | kept | again)
+            raise
+        except Exception as error:  # the device is lost, or the clock failed
+            self.not_measured(f"{one.shape}-steady", "failed", faults.reason(error))
 
     def _explain_above_roof(self, shape_id: str) -> None:
         """A point above the roof says that the ceiling was measured too low: measure it again, beside the point."""
@@ -252,28 +272,21 @@ class Session:
         if not why_cut_short and not self.over:
             self._ceilings_again("end")
         reason = self.over or why_cut_short or "its test ended before it was measured"
-        for entry in self.run.missing:
-            if not self.entry(entry["case"]):
-                self.not_measured(entry["case"], journal.NOT_RUN, reason)
-        self.run.end = {"finished": _now()}
+        asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
+        for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
+            self.not_measured(case, journal.NOT_RUN, reason if case in asked else "not selected")
+        self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or None}
         self._write({"kind": "end"} | self.run.end)
         self._journal.close()
 
-    def _write(self, *lines: dict) -> None:
-        """To the journal. If that fails, the run is over, and what it holds stays as it is."""
+    def _write(self, *lines: dict) -> bool:
+        """To the journal. If that fails, the run is over, what the journal holds stays as it is, and this is False."""
         try:
             self._journal.write(*lines)
         except OSError as error:
             self.over = f"the journal could not be written: {error.strerror}"
-
-
-def _mean(summaries: list[dict]) -> dict:
-    """One summary for all visits: numbers are averaged, words are the last visit's."""
-    last = summaries[-1]
-    return {
-        key: mean(one[key] for one in summaries) if type(value) is float and all(key in s for s in summaries) else value
-        for key, value in last.items()
-    }
+            return False
+        return True
 
 
 def _now() -> str:

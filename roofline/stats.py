@@ -13,6 +13,8 @@ import numpy as np
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+FEW_BLOCKS = {0: 6.483, 1: 6.483, 2: 2.195, 3: 1.624}
+"""Degrees of freedom -> Student's 97.5 % quantile over the normal one (of one degree where there is none)."""
 FEWEST = 6
 """Below this many samples no interval is given: the extremes stand in for it."""
 
@@ -90,8 +92,10 @@ def _median_interval(samples: bytes, visits: int, seed: int) -> Interval:
 def _student_over_normal(freedom: float) -> float:
     """Student's 97.5 % quantile over the normal one: few independent blocks show too little of their spread.
 
-    First two terms of the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5).
+    First two terms of the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), exact where they are too few.
     """
+    if freedom in FEW_BLOCKS:
+        return FEW_BLOCKS[freedom]
     z, v = 1.959964, max(1.0, freedom)
     return 1 + (z**2 + 1) / (4 * v) + (5 * z**4 + 16 * z**2 + 3) / (96 * v**2)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from roofline.replay import LaterFile
 from roofline.report import tables
-from roofline.report.journal import NOT_RUN
 from roofline.report.records import derive_all
 from roofline.report.write import write
 
@@ -39,16 +38,20 @@ class Narrator:
                 reporter.flush()
 
     def report(self) -> None:
-        """Draw the report. If that fails, the way to redraw it is told at the end."""
-        folder = self._state.folder
+        """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""
+        run, folder = self._state.session.run, self._state.folder
+        given = self._config.option.benchmark_json
+        ours, given = folder / "benchmark.json", Path(given if isinstance(given, LaterFile | Path) else given.name)
         try:
-            given = self._config.option.benchmark_json
-            if not isinstance(given, LaterFile):  # the user's --benchmark-json took the place of ours
-                shutil.copy(given if isinstance(given, Path) else given.name, folder / "benchmark.json")
-            elif not Path(given).exists():  # pytest-benchmark saves nothing where no case has a number
-                run = self._state.session.run
+            if given.exists() and given.stat().st_size:
+                if given != ours:  # the user's --benchmark-json took the place of ours
+                    shutil.copy(given, ours)
+            elif not ours.exists():  # pytest-benchmark saves nothing where no case has a number
                 saved = {"machine_info": run.head["machine"], "benchmarks": [], "not_measured": run.missing}
-                Path(given).write_text(json.dumps(saved, indent=4), encoding="utf-8")
+                ours.write_text(json.dumps(saved, indent=4), encoding="utf-8")
+        except OSError as error:
+            self._state.problems.append(f"benchmark.json could not be written: {error}")
+        try:
             write(folder)
         except Exception as error:  # whatever it was, the journal and the JSON are safe
             self._state.problems.append(
@@ -65,7 +68,7 @@ class Narrator:
             lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
         lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run)]
         shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        if any(entry["outcome"] == NOT_RUN for entry in run.missing):
+        if run.unfinished:
             lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
         return [*lines, *self._state.problems, f"saved in {shown}: {files}"]

@@ -129,7 +129,7 @@ class CudaClock:
 
     timer = "cuda_event_replay"
     visits = 1
-    """A GPU is nobody else's while it is measured, and its operands are too large for all shapes at once."""
+    """A GPU is nobody else's while it is measured."""
     LONGEST_PREROLL_S = 0.02
 
     def __init__(self, preroll_s: float = 1e-4):
@@ -166,7 +166,10 @@ class CudaClock:
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
 
     def burst(self, call: Call, calls: int) -> float:
-        """Seconds that the device took for `calls` calls enqueued one straight after another."""
+        """Seconds that the device took for `calls` calls enqueued one straight after another.
+
+        For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for.
+        """
         start = self._cuda.Event(enable_timing=True)
         stop = self._cuda.Event(enable_timing=True)
         with _no_collection():

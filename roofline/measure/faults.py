@@ -46,8 +46,6 @@ def device_lost(device: str) -> bool:
 
     try:
         torch.ones(1, device=device).add_(1).item()
-    except torch.OutOfMemoryError:
-        return False
-    except Exception:  # torch.AcceleratorError from 2.8 on, RuntimeError before
-        return True
+    except Exception as error:  # torch.AcceleratorError from 2.8 on, RuntimeError before
+        return lack(error) != "out of memory"
     return False

@@ -18,9 +18,9 @@ class Plan:
     """When to stop. Fixed before the first sample is seen."""
 
     max_seconds: float = 7.0
-    """Cap on the time of one shape's rounds, all contenders together."""
+    """Cap on the time of one shape's rounds, all contenders together. A visit in which a call raises begins again."""
     width: float = 0.01
-    """Stop once every contender's interval is narrower than this share of its median."""
+    """Stop once every contender's interval is narrower than this share of its median; looked at in the last visit."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2

@@ -5,13 +5,13 @@ power there. So, on request, each contender also runs alone in blocks, in altern
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from roofline.measure.clocks import Call
-from roofline.measure.rounds import named
+from roofline.measure.rounds import CallError, named
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
@@ -50,12 +50,13 @@ def blocks(
     telemetry,
     *,
     seed: int,
+    failed: Callable[[str, CallError], None],
     plan: SteadyPlan = SteadyPlan(),
 ) -> Iterator[Block]:
     """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
 
     Blocks are yielded as they end. The order within each alternation is seeded and differs, as in `rounds`.
-    Raises `rounds.CallError` where a call raises.
+    A contender whose call raises is told to `failed(name, error)`, and the others go on.
     """
     if min(medians_s.values(), default=0.0) < FROM_S:
         return
@@ -64,14 +65,22 @@ def blocks(
     entrants = {name: named(name, call) for name, call in entrants.items()}
     for index in range(plan.blocks):
         for position, name in enumerate(rng.permutation(names).tolist()):
-            calls = max(1, math.ceil(plan.slice_s / medians_s[name]))
-            _run_for(plan.dropped_s, entrants[name], calls, clock)
-            telemetry.start()
-            before = telemetry.energy_j()
-            count, seconds = _run_for(plan.counted_s, entrants[name], calls, clock)
-            after = telemetry.energy_j()
-            energy = None if before is None or after is None else after - before
-            yield Block(name, index, position, count, seconds / count, energy, telemetry.summary())
+            try:
+                yield _block(name, index, position, entrants[name], medians_s[name], clock, telemetry, plan)
+            except CallError as error:
+                failed(name, error)
+                names.remove(name)
+
+
+def _block(name: str, index: int, position: int, call: Call, median_s: float, clock, telemetry, plan) -> Block:
+    calls = max(1, math.ceil(plan.slice_s / median_s))
+    _run_for(plan.dropped_s, call, calls, clock)
+    telemetry.start()
+    before = telemetry.energy_j()
+    count, seconds = _run_for(plan.counted_s, call, calls, clock)
+    after = telemetry.energy_j()
+    energy = None if before is None or after is None else after - before
+    return Block(name, index, position, count, seconds / count, energy, telemetry.summary())
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
 # (0x4) is among them: it is how large matmuls run on these chips, and a reader must be able to see it.
@@ -113,6 +113,14 @@ class CpuTelemetry:
         except (OSError, ValueError):
             return 0, 0
         return fields[7] if len(fields) > 7 else 0, sum(fields)
+
+
+def merged(summaries: list[dict]) -> dict:
+    """One summary for several visits: numbers are averaged, words are those of the last."""
+    return {
+        key: mean(numbers) if (numbers := [s[key] for s in summaries if type(s.get(key)) is float]) else value
+        for key, value in summaries[-1].items()
+    }
 
 
 def for_device(device: str):

@@ -48,6 +48,8 @@ class Comparison:
     by: str
     margin: float
     differences: dict[str, tuple[str, str]]
+    unfinished: list[str]
+    """Which of BASE and NEW was cut short."""
     cases: list[Case]
     missing: list[dict]
     vendor_speed: float | None
@@ -63,7 +65,7 @@ class Comparison:
 
 def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, allow=()) -> Comparison:
     """Compare `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow` names them,
-    where `by` is `ratio` and the vendor is not the same, and where no case is in both."""
+    where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
     differ = differences(base.head, new.head, ALL)
     for name in NUMBERS:
         if name in differ and name not in allow:
@@ -73,22 +75,24 @@ def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, a
     common = [case for case in a if case in b]
     if not common:
         raise ValueError("the two runs have no case in common: nothing can be compared")
-    judged = [
-        _judge(case, a[case], b[case], by, margin) for case in common if by == "time" or _paired(a[case], b[case])
-    ]
-    vendors = [a[case]["time_s"] / b[case]["time_s"] for case in common if a[case]["contender"] == a[case]["vendor"]]
-    return Comparison(
-        by, margin, differ, judged, _missing(base, new, a, b), geometric_mean(vendors) if vendors else None
-    )
-
-
-def _paired(base: dict, new: dict) -> bool:
-    """Whether both have a ratio to the same vendor. The vendor itself is the yardstick, and is not judged by it."""
-    if base["contender"] == base["vendor"] == new["vendor"]:
-        return False
-    if base["vendor"] != new["vendor"] or base["ratio_to_vendor"] is None or new["ratio_to_vendor"] is None:
-        raise ValueError(f"{base['case']}: the two runs have no vendor in common to measure it by; say --by time")
-    return True
+    pairs = {case: (a[case], b[case]) for case in common}
+    judged, unpaired = [], []
+    for case, pair in pairs.items():
+        if by == "time" or all(record["ratio_to_vendor"] is not None for record in pair):
+            judged.append((case, *pair))
+        else:
+            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": "no vendor was timed beside it"})
+    if by == "ratio":
+        if changed := next((case for case, one, other in judged if one["vendor"] != other["vendor"]), None):
+            raise ValueError(f"{changed}: the two runs have no vendor in common to measure it by; say --by time")
+        judged = [entry for entry in judged if entry[1]["contender"] != entry[1]["vendor"]]  # the yardstick itself
+    if not judged:
+        raise ValueError("no case has a ratio to a vendor in both runs: nothing can be compared; say --by time")
+    cases = [_judge(*entry, by, margin) for entry in judged]
+    vendors = [own["time_s"] / other["time_s"] for own, other in pairs.values() if own["contender"] == own["vendor"]]
+    unfinished = [name for name, run in (("BASE", base), ("NEW", new)) if run.end is None or run.unfinished]
+    missing = unpaired + _missing(base, new, a, b)
+    return Comparison(by, margin, differ, unfinished, cases, missing, geometric_mean(vendors) if vendors else None)
 
 
 def _judge(case: str, base: dict, new: dict, by: str, margin: float) -> Case:
@@ -150,6 +154,7 @@ def summary(found: Comparison) -> list[str]:
         lines.append(f"speed in the geometric mean: {geometric_mean(c.speed for c in found.cases):.3f} x")
     if found.vendor_speed:
         lines.append(f"the vendor's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
+    lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in found.differences.items()]
     return [*lines, *(f"missing in {m['missing_in']}: {m['case']}: {m['reason']}" for m in found.missing)]
 

@@ -29,7 +29,7 @@ REQUIRED = {
     "ceiling": ("ceiling", "dtype", "when", "probe", "value"),
     "shape": (
         *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
-        *("stopped_by", "cache", "telemetry", "contenders"),
+        *("stopped_by", "rounds", "cache", "telemetry", "contenders"),
     ),
     "visit": ("shape", "visit", "stopped_by", "rounds", "telemetry", "late"),
     "sample": ("shape", "contender", "round", "time_s"),
@@ -38,6 +38,12 @@ REQUIRED = {
     "end": (),
 }
 """Kind -> the fields without which a line of it cannot be read."""
+
+
+TABLES = {"machine": {"chip", "source", "datasheet"}, "telemetry": set(), "contenders": set(), "late": set()}
+"""Fields that are tables -> what must be in them."""
+
+POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds"}
 
 
 class Journal:
@@ -112,6 +118,11 @@ class Run:
         return [name for name, shape in self.shapes.items() if shape["stopped_by"] == INTERRUPTED]
 
     @property
+    def unfinished(self) -> bool:
+        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
+
+    @property
     def missing(self) -> list[dict]:
         """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
         last = {entry["case"]: entry for entry in self.not_measured}
@@ -119,37 +130,38 @@ class Run:
             cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
             last.setdefault(case, cut_off)
         measured = {f"{shape['shape']}-{name}" for shape, name in self.cases()}
-        return [entry for case, entry in last.items() if case not in measured or entry["outcome"] != NOT_RUN]
+        again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
+        return [
+            entry
+            for case, entry in last.items()
+            if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
+        ]
 
 
 def load(folder: Path) -> Run:
     """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours."""
-    path = Path(folder) / NAME
+    folder = Path(folder)
+    path = folder if folder.name == NAME else folder / NAME
     if not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
+    lines.pop()  # empty, or what a kill cut off while it was written
     run: Run | None = None
     for number, text in enumerate(lines, 1):
-        if not text:
-            continue
         try:
             line = json.loads(text)
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # no newline after it: the run was killed while it wrote
-                break
-            raise ValueError(f"{path}:{number} is not JSON ({error.msg}): the journal is damaged") from None
+        except (json.JSONDecodeError, RecursionError):
+            raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.pop("kind", None) if isinstance(line, dict) else None
         if run is None and (kind != "run" or line.get("schema") not in READABLE):
             raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
         if kind not in REQUIRED or (run and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if lacking := [name for name in REQUIRED[kind] if name not in line]:
-            raise ValueError(
-                f"{path}:{number} is a line of kind {kind!r} without {lacking[0]!r}: the journal is damaged"
-            )
+        if problem := _problem(kind, line):
+            raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind in ("visit", "sample", "steady") and line["shape"] not in run.shapes:
             raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         if kind == "run":
@@ -158,7 +170,22 @@ def load(folder: Path) -> Run:
             _take(run, kind, line)
     if run is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
+    for shape in run.shapes.values():
+        if any(len(shape["times_s"].get(name, ())) + late < shape["rounds"] for name, late in shape["late"].items()):
+            shape["stopped_by"] = INTERRUPTED  # killed between the line of the shape and its samples
     return run
+
+
+def _problem(kind: str, line: dict) -> str | None:
+    """What a line lacks, or has of another type, in words; None if it can be read."""
+    for name in REQUIRED[kind]:
+        if name not in line:
+            return f"without {name!r}"
+        if name in TABLES and not (isinstance(line[name], dict) and TABLES[name] <= line[name].keys()):
+            return f"whose {name!r} is no table of {', '.join(sorted(TABLES[name])) or 'values'}"
+        if name in POSITIVE and not (isinstance(line[name], int | float) and line[name] > 0):
+            return f"whose {name!r} is no number above 0"
+    return None
 
 
 def _take(run: Run, kind: str, line: dict) -> None:

@@ -16,23 +16,23 @@ PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 
 
 def add(folder: Path, into: Path) -> Path:
-    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken, and renew the table.
+    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken.
 
     Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, or that holds a host's
     name or a path.
     """
     run = journal.load(folder)
-    if run.end is None or any(entry["outcome"] == journal.NOT_RUN for entry in run.missing):
+    if run.end is None or run.unfinished:
         raise ValueError(f"{folder} was cut off: go on with it by --ffn-resume, or run it again")
     if run.head["commit"] == "unknown" or run.head["commit"].endswith("+dirty"):
         raise ValueError(f"{folder} is of commit {run.head['commit']}: a reference run is of a clean commit")
+    _parts(into)
     if found := private(folder):
         raise ValueError(f"{folder} is not fit to be published: {found[0]}")
     name = f"{slug(run.head['machine']['chip'])}-{run.head['started'][:10]}"
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
-    renew(into)
     return target
 
 
@@ -52,13 +52,19 @@ def private(folder: Path) -> list[str]:
 
 def renew(into: Path) -> Path:
     """Write the table of the runs in `into` between its marks in the README.md beside it. ValueError without marks."""
+    readme, before, after = _parts(into)
+    readme.write_text(f"{before}{START}\n{table(into)}\n{END}{after}", encoding="utf-8")
+    return readme
+
+
+def _parts(into: Path) -> tuple[Path, str, str]:
+    """The README.md, what stands before its table, and what stands after it."""
     readme = into.parent / "README.md"
     before, start, rest = readme.read_text(encoding="utf-8").partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
         raise ValueError(f"{readme} lacks the marks {START} and {END}: put them where the table shall be")
-    readme.write_text(f"{before}{START}\n{table(into)}\n{END}{after}", encoding="utf-8")
-    return readme
+    return readme, before, after
 
 
 def table(into: Path) -> str:

@@ -8,7 +8,7 @@ from roofline.report.records import derive_all
 
 STEADY = (
     "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above are "
-    "single calls that take turns."
+    "single calls that take turns. The ratio's range is the least and the greatest of its blocks."
 )
 
 
@@ -24,8 +24,9 @@ def write(folder: Path) -> list[Path]:
 
 def _markdown(run, records: list[dict]) -> str:
     parts = [f"# {run.head['title']}", run.head["footer"]]
-    if run.end is None:
-        parts.append("**This run was cut off: what follows is what it had measured by then.**")
+    if run.end is None or run.unfinished:
+        why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
+        parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
     parts += [*run.head["notes"]]
     if records:
         parts += ["![memory roofline](memory_roofline.svg)", tables.markdown(records)]

@@ -24,6 +24,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
 
+POOL = 0.25
+"""Shapes whose operands take more than this share of the memory do not share theirs with others: they may not fit."""
+
 CHECKED_ROWS = 32
 """One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
 
@@ -106,7 +109,9 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-    cases = {other for other in options.matmuls if other.dtype == case.dtype} | {case}
+    same = [other for other in options.matmuls if other.dtype == case.dtype]
+    cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= POOL * memory_bytes(options)}
+    cases.add(case)
     pools = {}
     for name, scale in (("x", 1.0), ("w", 1 / math.sqrt(max(other.k for other in cases))), ("out", None)):
         elements = max(_sets(other, options) * _room(sizes(other)[name]) for other in cases)
@@ -135,12 +140,16 @@ def _room(shape: tuple[int, int]) -> int:
     return -(-math.prod(shape) // 512) * 512
 
 
-@functools.lru_cache(maxsize=6)
+@functools.lru_cache(maxsize=9)
 def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> torch.Tensor:
     if scale is None:
         return torch.empty(elements, dtype=dtype, device=device)
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
+
+
+def memory_bytes(options) -> int:
+    return describe(options.device)["memory_bytes"]
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class Outcome:
 
 
 def _environment(**extra) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])} | extra
 
 

@@ -1,7 +1,7 @@
 """Two contenders of known durations, one that is wrong, one that cannot run; no device is touched.
 
-The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or in
-`prepare`, or at its end (`prepared`), of the shape with so many tokens.
+The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
+`late`, in the second of three visits, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens.
 """
 
 import functools
@@ -86,6 +86,8 @@ def call(case, name, durations, calls):
     index = next(calls)
     if index == 10:
         strike(name, case)
+    if index == 300:
+        strike("late", case)
     return durations[(index - 1) % len(durations)] if index else 0.1
 
 

@@ -47,6 +47,7 @@ def test_balance_of_a_chip(capsys):
         (["compare", "nowhere", "nowhere"], "nowhere is no run folder"),
         (["compare", "a", "b", "--by", "tiem"], "did you mean time?"),
         (["compare", "a", "b", "--margin", "-1"], "'-1' is not a number above 0"),
+        (["compare", "a", "b", "--margin", "5"], "'5' is not a share below 1"),
         (["compare", "a", "b", "--allow", "chips"], "did you mean chip?"),
         (["compare", "a", "b", "--json", "--markdown"], "not allowed with"),
         (["reference", "nowhere"], "nowhere is no run folder"),

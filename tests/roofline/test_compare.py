@@ -149,6 +149,23 @@ def test_other_conditions_are_refused_unless_told(tmp_path, capsys, head, name):
     assert f"{name}: BASE has" in capsys.readouterr().out
 
 
+def test_vendors_alone_are_compared_by_time_only(tmp_path, capsys):
+    folders = [str(run(tmp_path / n, shape(16, {"cublas": t}))) for n, t in (("base", 1e-4), ("new", 9e-4))]
+    assert main(["compare", *folders]) == 2
+    assert "say --by time" in capsys.readouterr().err
+    assert main(["compare", *folders, "--by", "time"]) == 1
+
+
+def test_case_without_its_vendor_is_missing_and_the_others_are_judged(tmp_path, capsys):
+    both = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
+    base = run(tmp_path / "base", both, shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
+    new = run(tmp_path / "new", both, shape(64, {"tiled": 2e-4}))
+    assert main(["compare", str(base), str(new)]) == 0
+    out = capsys.readouterr().out
+    assert "1 SAME" in out
+    assert "missing in BASE or NEW: matmul-1024x1024-up-tp1-m64-bf16-tiled: no vendor was timed beside it" in out
+
+
 def test_runs_without_a_common_case_or_vendor_are_refused(tmp_path, capsys):
     one = run(tmp_path / "one", shape(16, {"cublas": 1e-4, "tiled": 2e-4}))
     other = run(tmp_path / "other", shape(64, {"cublas": 1e-4, "tiled": 2e-4}))

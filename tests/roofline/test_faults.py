@@ -9,7 +9,8 @@ import pytest
 
 from roofline.cli import main
 from roofline.measure import faults
-from roofline.report import journal
+from roofline.report import journal, references
+from roofline.report.compare import compare, summary
 from roofline.report.records import derive_all
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
@@ -129,7 +130,7 @@ def test_passes_over_all_shapes_give_each_its_rounds(three_shapes):
     run = three_shapes(env={"VISITS": "3"})
     assert run.code == 0
     assert sorted(measured(run)) == sorted(ALL)
-    assert "pass 1 of 3 over 3 shapes done" in run.text
+    assert "pass 3 of 3 over 3 shapes done" in run.text
     shapes = journal.load(run.folder).shapes.values()
     for shape in shapes:
         assert (shape["visit"], shape["stopped_by"]) == (3, "width")
@@ -159,6 +160,77 @@ def test_contender_that_dies_in_a_pass_leaves_the_others_theirs(three_shapes):
     assert reasons(run).keys() == {"m128-numpy"}
 
 
+def test_pass_that_is_cut_short_is_no_whole_run(three_shapes):
+    run = three_shapes(env={"VISITS": "3"}, fault="late 256 SIGTERM")
+    assert run.code == 2
+    assert journal.load(run.folder).unfinished
+    assert not reasons(run)  # each has rounds, but not all of them
+    assert "go on with it" in run.text
+    assert "cut off (interrupted by SIGTERM)" in (run.folder / "report.md").read_text()
+    with pytest.raises(ValueError, match="was cut off"):
+        references.add(run.folder, run.root)
+    assert "NEW was cut short" in "\n".join(summary(compare(*[journal.load(run.folder)] * 2, by="time")))
+
+
+def test_reason_of_a_wrong_contender_is_kept_when_the_run_is_cut_short(run_project):
+    run = run_project("--benchmark-only", env={"VISITS": "3", "FAULT": "numpy 64 SIGKILL"})
+    assert run.code == -9
+    run = run_project("--benchmark-only", env={"VISITS": "3", "FAULT": "late 64 SIGKILL"})
+    assert {entry["outcome"] for entry in journal.load(run.folder).missing} == {"failed", "skipped"}
+
+
+def test_run_that_was_killed_in_its_first_ceilings_can_be_gone_on_with(three_shapes):
+    killed = CONFTEST.replace(
+        'Probe("copy", "known", 2e9, lambda: 1e-3)',
+        'Probe("copy", "known", 2e9, lambda: os.environ.get("FAULT") and os.kill(os.getpid(), 9) or 1e-3)',
+    )
+    run = three_shapes(conftest=killed, fault="copy 0 SIGKILL")
+    assert run.code == -9
+    assert len((run.folder / "samples.jsonl").read_text().splitlines()) == 1
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, conftest=killed)
+    assert again.code == 0
+    assert sorted(again.cases) == sorted(measured(again)) == sorted(ALL)
+
+
+def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes):
+    run = three_shapes()
+    path = run.folder / "samples.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(index for index, line in enumerate(lines) if '"kind": "shape"' in line)
+    path.write_text("".join(lines[: last + 8]))
+    assert journal.load(run.folder).interrupted == ["matmul-xxl/16-up-tp8-m256-fp32"]
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root)
+    assert again.code == 0
+    assert sorted(measured(again)) == sorted(ALL)
+
+
+def test_own_json_is_written_where_no_case_has_a_number(three_shapes, tmp_path):
+    run = three_shapes(f"--benchmark-json={tmp_path / 'mine.json'}", fault="prepared 64 SIGTERM")
+    assert run.code == 2
+    assert len(run.saved["not_measured"]) == 6
+    assert (run.folder / "report.md").exists()
+
+
+def test_interruption_of_the_last_ceilings_is_told(three_shapes):
+    hit = CONFTEST.replace(
+        'Probe("copy", "known", 2e9, lambda: 1e-3)',
+        'Probe("copy", "known", 2e9, lambda c=itertools.count(): next(c) == 200 and os.kill(os.getpid(), 15) or 1e-3)',
+    )
+    run = three_shapes(conftest=hit)
+    assert run.code == 2
+    assert "interrupted by SIGTERM: the last ceilings were not measured" in run.text
+    assert sorted(run.cases) == sorted(ALL)
+
+
+def test_resume_of_a_selection_leaves_the_rest_for_later(three_shapes):
+    run = three_shapes(fault="prepare 128 SIGKILL")
+    again = three_shapes(f"--ffn-resume={run.folder}", "-k", "m128", root=run.root)
+    assert again.code == 0
+    assert reasons(again) == dict.fromkeys(["m256-torch", "m256-numpy"], ("not_run", "not selected"))
+    last = three_shapes(f"--ffn-resume={run.folder}", root=run.root)
+    assert sorted(last.cases) == sorted(ALL)
+
+
 def test_line_that_a_kill_cut_off_is_dropped_when_the_run_is_gone_on_with(three_shapes):
     run = three_shapes(fault="prepare 256 SIGKILL")
     path = run.folder / "samples.jsonl"
@@ -177,7 +249,7 @@ def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
     assert "the journal could not be written: File too large" in outcome.text
     assert measured(outcome) == ["m64-torch", "m64-numpy"]
     assert reasons(outcome)["m256-torch"] == ("not_run", "the journal could not be written: File too large")
-    assert reasons(outcome)["m128-torch"] == ("not_run", "the run was cut off before it")
+    assert reasons(outcome)["m128-torch"] == reasons(outcome)["m256-torch"]
     again = three_shapes(f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0
     assert sorted(again.cases) == sorted(ALL)
@@ -213,6 +285,7 @@ def test_ceilings_that_fail_at_the_end_cost_no_row(three_shapes):
     assert sorted(outcome.cases) == sorted(ALL)
     entries = {entry["case"]: entry for entry in outcome.saved["not_measured"]}
     assert entries["ceilings-end"]["outcome"] == "failed"
+    assert outcome.code == 1
 
 
 def test_ceilings_that_fail_at_the_start_end_the_run_with_their_reason(three_shapes):

@@ -243,6 +243,10 @@ def test_results_folder_that_cannot_be_written_is_told_before_measuring(run_proj
         ("--ffn-tp=3", "--ffn-tp: tp=3 does not divide"),
         ("--ffn-tokens=-4", "--ffn-tokens -4: it must be 1 or more"),
         ("--ffn-seed=x", "it must be a whole number"),
+        ("--ffn-seed=-1", "--ffn-seed '-1': it must be 0 or more"),
+        ("--ffn-resume=", "--ffn-resume: it has no value"),
+        ("--ffn-results=", "--ffn-results: it has no value"),
+        ("--ffn-device=", "--ffn-device '': it is one of auto, cpu, cuda"),
         ("--ffn-max-seconds=nan", "it must be a number of seconds above 0"),
     ],
 )

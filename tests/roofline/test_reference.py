@@ -49,7 +49,16 @@ def test_committed_samples_are_never_changed():
     git, since = ["git", "-C", str(ROOT)], "fdb0b44"
     if subprocess.run([*git, "cat-file", "-e", since], capture_output=True, check=False).returncode:
         pytest.skip("this checkout came without its history")
-    log = [*git, "log", "--format=%h", "--diff-filter=MD", f"{since}..HEAD", "--", "results/reference/*/samples.jsonl"]
+    log = [
+        *git,
+        "log",
+        "--format=%h",
+        "--diff-filter=MD",
+        "--no-renames",
+        f"{since}..HEAD",
+        "--",
+        "results/reference/*/samples.jsonl",
+    ]
     assert subprocess.run(log, capture_output=True, text=True, check=True).stdout == ""
 
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from made_up_run import HEAD, LINES, save, shape
+from made_up_run import HEAD, LINES, ceiling, save, shape
 
 from roofline.cli import main
 from roofline.report import journal, tables
@@ -154,6 +154,8 @@ def test_run_that_was_killed_is_reported_from_its_journal(tmp_path):
         ),
         ('{"kind": "run", "schema": 2}\n', "without 'method_version'"),
         ('{"benchmarks": []}\n', "is no journal of schema"),
+        (json.dumps(HEAD | {"machine": None}) + "\n", "whose 'machine' is no table of chip, datasheet, source"),
+        ("".join(json.dumps(line) + "\n" for line in [HEAD, ceiling("read", 0)]), "whose 'value' is no number above 0"),
         (json.dumps(HEAD) + "\n" + json.dumps(HEAD) + "\n", "unknown kind 'run' here"),
     ],
 )

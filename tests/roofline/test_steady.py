@@ -52,7 +52,11 @@ def ran():
     clock = FakeClock()
     entrants = {"quick": lambda: 0.004, "slow": lambda: 0.010}
     card = FakeTelemetry(clock)
-    return clock, list(steady.blocks(entrants, {"quick": 0.004, "slow": 0.010}, clock, card, seed=3)), entrants
+    return (
+        clock,
+        list(steady.blocks(entrants, {"quick": 0.004, "slow": 0.010}, clock, card, seed=3, failed=None)),
+        entrants,
+    )
 
 
 def test_each_contender_gets_its_blocks_in_changing_order(ran):
@@ -76,14 +80,16 @@ def test_a_block_counts_a_second_after_half_a_second_that_it_drops(ran):
 
 
 def test_short_kernels_get_none():
-    assert not list(steady.blocks({"a": None}, {"a": 0.0019}, FakeClock(), None, seed=0))
+    assert not list(steady.blocks({"a": None}, {"a": 0.0019}, FakeClock(), None, seed=0, failed=None))
 
 
 def test_card_that_counts_no_energy(monkeypatch):
     clock = FakeClock()
     card = FakeTelemetry(clock)
     card.energy_j = lambda: None
-    assert {b.energy_j for b in steady.blocks({"a": lambda: 0.01}, {"a": 0.01}, clock, card, seed=0)} == {None}
+    assert {b.energy_j for b in steady.blocks({"a": lambda: 0.01}, {"a": 0.01}, clock, card, seed=0, failed=None)} == {
+        None
+    }
     assert telemetry.CpuTelemetry().energy_j() is None
 
 
@@ -153,9 +159,25 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
     outcome = three_shapes("--ffn-steady", "-k", "m64", conftest=dies)
     assert outcome.code == 1
     (entry,) = outcome.saved["not_measured"]
+    assert entry["case"].endswith("m64-fp32-numpy-steady")
     assert entry["outcome"] == "failed"
-    assert "ZeroDivisionError" in entry["reason"]
-    assert {r["contender"] for r in derive_all(journal.load(outcome.folder))} == {"torch", "numpy"}
+    assert entry["reason"].startswith("ZeroDivisionError")
+    assert outcome.rows.keys() == {"torch", "numpy"}
+    blocks = journal.load(outcome.folder).steady
+    assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1, 2, 3]
+
+
+def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
+    strikes = "    if index == 1000 and name == 'numpy':\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+    hit = SLOWER.replace("    if index == 10:", strikes + "    if index == 10:")
+    outcome = three_shapes("--ffn-steady", "-k", "m64", conftest=hit)
+    assert outcome.code == 2
+    run = journal.load(outcome.folder)
+    assert run.unfinished
+    assert len(list(run.cases())) == 2
+    again = three_shapes(f"--ffn-resume={outcome.folder}", root=outcome.root, conftest=SLOWER)
+    assert again.code == 0
+    assert len(journal.load(outcome.folder).steady) == 8
 
 
 def test_without_timing_the_option_is_refused(run_project):
