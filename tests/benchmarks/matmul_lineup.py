@@ -24,8 +24,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
 
-POOL = 0.25
-"""Shapes whose operands take more than this share of the memory do not share theirs with others: they may not fit."""
+POOL = 0.6
+"""A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
 
 CHECKED_ROWS = 32
 """One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
@@ -111,12 +111,13 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     """
     same = [other for other in options.matmuls if other.dtype == case.dtype]
     cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= POOL * memory_bytes(options)}
-    cases.add(case)
+    pool = _pool if case in cases else _pool.__wrapped__  # not kept for others
+    cases = cases if case in cases else {case}
     pools = {}
     for name, scale in (("x", 1.0), ("w", 1 / math.sqrt(max(other.k for other in cases))), ("out", None)):
         elements = max(_sets(other, options) * _room(sizes(other)[name]) for other in cases)
         seed = zlib.crc32(f"{options.seed} {name}".encode())
-        pools[name] = _pool(elements, DTYPES[case.dtype], options.device, seed, scale)
+        pools[name] = pool(elements, DTYPES[case.dtype], options.device, seed, scale)
     return [
         tuple(
             pools[name][index * _room(shape) :][: math.prod(shape)].view(shape) for name, shape in sizes(case).items()

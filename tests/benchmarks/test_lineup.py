@@ -107,6 +107,13 @@ def test_operands_rotate_beyond_the_cache(timed):
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 
+def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
+    options = dataclasses.replace(timed, tokens=(300, 10**12))
+    assert list(matmul_lineup.prepare(options, options.matmuls[0], ["numpy"]).ready) == ["torch", "numpy"]
+    with pytest.raises(RuntimeError, match="memory"):
+        matmul_lineup.operands(options.matmuls[-1], options)
+
+
 @pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])
 def test_checked_rows_visit_every_tile_and_both_ends(m):
     rows = matmul_lineup.checked_rows(m).tolist()
