@@ -9,7 +9,6 @@ tables in `kernels.configs`.
 A later kernel joins with one line in `EXAMPLES` and its entries in a table.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -27,6 +26,7 @@ from kernels import persistent, tiled
 from kernels.configs import DTYPE_NAMES, Config, Table, architectures, read, table
 from kernels.contract import Launch
 from kernels.cubin import Cubin, compile_launch
+from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/1"
 # M, N and K of the example: multiples of 16, as at the launches that count, so that Triton specialises alike.
@@ -172,7 +172,7 @@ def as_text(findings: list[Finding]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kernels.compiled", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m kernels.compiled", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
     parser.add_argument(
         "--kernel", action="append", choices=sorted(EXAMPLES), default=[], help="only this kernel (may be repeated)"
@@ -183,6 +183,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile at the same time")
     options = parser.parse_args(arguments)
+    if options.workers < 1:
+        parser.error(f"argument --workers: {options.workers} is not 1 or more")
+    try:
+        tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
+    except (OSError, ValueError) as error:
+        parser.error(f"argument --table: {error}")
     if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
         print(
             "TRITON_INTERPRET is set, so nothing would be compiled; "
@@ -190,7 +196,6 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
     findings = inspect_all(jobs(tables, options.kernel, options.one_per_kernel), options.workers)
     if options.json:
         print(

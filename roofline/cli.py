@@ -1,34 +1,13 @@
 """The `roofline` command. Imports only what the command at hand needs: none needs torch, `balance` needs no package."""
 
 import argparse
-import difflib
 import json
-import re
 import sys
 from pathlib import Path
 
+from roofline.arguments import Parser
 from roofline.theory import chips
 from roofline.theory.bounds import balance
-
-
-class _Parser(argparse.ArgumentParser):
-    """One clear line for bad input, exit code 2, with the nearest known word where one is near."""
-
-    def error(self, message: str):
-        known = list(_words(self))
-        wrong = [word for word in re.findall(r"[\w-]+", message.partition("(choose from")[0]) if word not in known]
-        near = [match for word in wrong for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
-        self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
-
-
-def _words(parser):
-    """Every option and choice of `parser` and of its commands."""
-    for action in parser._actions:
-        yield from action.option_strings
-        for choice in action.choices or ():
-            yield choice
-            if isinstance(action.choices, dict):
-                yield from _words(action.choices[choice])
 
 
 def _positive(text: str) -> float:
@@ -50,8 +29,8 @@ def _share(text: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line `arguments`; returns the exit code (0 done, 1 slower, 2 bad input)."""
-    parser = _Parser(prog="roofline", description="What kernel benchmark numbers mean.")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    parser = Parser(prog="roofline", description="What kernel benchmark numbers mean.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
     command.add_argument("--flops", type=_positive, metavar="FLOP/s", help="e.g. 275e12")

@@ -79,10 +79,19 @@ def table(arch: str) -> Table:
 
 def read(path: Path) -> Table:
     """A table from any file of the same form: `kernels.compiled --table` looks at candidates this way."""
-    document = json.loads(path.read_text())
+    try:
+        document = json.loads(path.read_text())
+        return Table(path.stem, document["target"], document["shared_limit_bytes"], _entries(path, document["entries"]))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error.msg}") from None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no table of tiles: {type(error).__name__} {error}") from None
+
+
+def _entries(path: Path, rows: list[dict]) -> tuple[Entry, ...]:
     names = {f.name for f in fields(Config)}
     entries = []
-    for row in document["entries"]:
+    for row in rows:
         known = {key: row[key] for key in ("kernel", "m_max", "n_max", "mma", "measured")}
         config = Config(**{key: value for key, value in row.items() if key in names})
         if unknown := row.keys() - known.keys() - names - {"dtypes"}:
@@ -91,7 +100,7 @@ def read(path: Path) -> Table:
                 f"known are {sorted(names)}"
             )
         entries.append(Entry(dtypes=tuple(row["dtypes"]), config=config, **known))
-    return Table(path.stem, document["target"], document["shared_limit_bytes"], tuple(entries))
+    return tuple(entries)
 
 
 def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype) -> Config:

@@ -155,3 +155,28 @@ def test_reading_a_cubin():
     )
     assert cubin.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
     assert cubin.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--kernal", "tiled"], "did you mean --kernel?"),
+        (["--kernel", "tild"], "did you mean tiled?"),
+        (["--workers", "0"], "0 is not 1 or more"),
+        (["--table", "none.json"], "No such file or directory"),
+        (["--table", "cut.json"], "cut.json is not JSON"),
+        (["--table", "other.json"], "other.json is no table of tiles: KeyError 'target'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
+    from kernels.compiled import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("cut.json").write_text('{"target":')
+    Path("other.json").write_text('{"benchmarks": []}')
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert said in error
+    assert error.count("\n") == 1

@@ -1,0 +1,26 @@
+"""Command lines whose errors are one line: what is wrong, and the nearest word that would be right."""
+
+import argparse
+import difflib
+import re
+
+
+class Parser(argparse.ArgumentParser):
+    """One clear line for bad input, exit code 2, with the nearest known word where one is near."""
+
+    def error(self, message: str):
+        known = list(_words(self))
+        said = message.partition("(choose from")[0] if "invalid choice" in message or "unrecognized" in message else ""
+        wrong = [word for word in re.findall(r"[\w-]+", said) if word not in known]
+        near = [match for word in wrong for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
+        self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
+
+
+def _words(parser):
+    """Every option and choice of `parser` and of its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        for choice in action.choices or ():
+            yield choice
+            if isinstance(action.choices, dict):
+                yield from _words(action.choices[choice])
