@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from fake_devices import fake_cuda, fake_nvml  # noqa: F401 fixtures
 
+from roofline.report import journal
+from roofline.report.records import derive_all
+
 ROOT = Path(__file__).parents[2]
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
@@ -51,7 +54,22 @@ class Outcome:
 
     @property
     def cases(self) -> list[str]:
+        """`m64-torch` and so on: what pytest-benchmark saved."""
         return [f"m{row['extra_info']['m']}-{row['extra_info']['contender']}" for row in self.saved["benchmarks"]]
+
+    @property
+    def measured(self) -> list[str]:
+        """What has all its rounds by the journal."""
+        records = derive_all(journal.load(self.folder))
+        return [f"m{record['m']}-{record['contender']}" for record in records if record["rounds"] >= 30]
+
+    @property
+    def reasons(self) -> dict[str, tuple[str, str]]:
+        """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
+        return {
+            "-".join(entry["case"].split("-")[4::2]): (entry["outcome"], entry["reason"])
+            for entry in journal.load(self.folder).missing
+        }
 
 
 def _environment(**extra) -> dict[str, str]:
