@@ -203,8 +203,10 @@ def false_alarms(margin, draws=10):
 
 @pytest.mark.parametrize(("margin", "at_most"), [(0.03, 0.005), (0.0, 0.07)])
 def test_false_alarm_rate_on_the_same_data_resampled(margin, at_most):
-    # These 280 comparisons give 0 with the margin of 3 %, 0.064 with none, which is nominally 0.05.
-    assert false_alarms(margin) <= at_most
+    # 280 comparisons of run 3 with itself give 0 with the margin of 3 %, and 0.064 with none, nominally 0.05.
+    rate = false_alarms(margin)
+    print(f"margin {margin}: {rate:.3f} false alarms")
+    assert rate <= at_most
 
 
 def test_two_runs_in_a_row_agree_and_raise_no_false_alarm():

@@ -23,6 +23,14 @@ def test_run_without_a_fault_measures_all(three_shapes):
     assert "go on with it" not in outcome.text
 
 
+def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
+    forgets = CONFTEST.replace('        strike("prepared", case)', '        lineup.ready.pop("numpy")')
+    outcome = three_shapes("-k", "m64", conftest=forgets)
+    assert outcome.code == 1
+    assert "ffn_prepare left out numpy" in outcome.text
+    assert outcome.cases == ["m64-torch"]
+
+
 def test_operands_that_do_not_fit_skip_their_shape(three_shapes):
     outcome = three_shapes(fault="prepare 128 MemoryError")
     assert outcome.code == 0

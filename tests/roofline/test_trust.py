@@ -5,6 +5,7 @@ them noise of its own that is correlated from round to round.
 """
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -63,6 +64,7 @@ def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at
     for seed in range(trials):
         ratio = speed(measured(seed, correlation, vendor=1.0, ours=0.8))
         hits += ratio.low <= 1 / 0.8 <= ratio.high
+    print(f"correlation {correlation}: {hits / trials:.2f} of {trials} intervals cover the true ratio")
     assert hits / trials >= at_least
 
 
@@ -83,6 +85,7 @@ def test_planted_contender_gets_the_right_verdict_and_never_the_opposite(change,
         base = speed(measured(2 * seed, 0.5, vendor=1.0, ours=0.9))
         new = speed(measured(2 * seed + 1, 0.5, vendor=1.3, ours=1.3 * 0.9 * change))
         calls.append(verdict(quotient(new, base), 0.03))
+    print(f"{change:.3f} x the time: {Counter(calls)}")
     assert calls.count(right) >= 36
     assert not wrong & set(calls)
 
