@@ -23,6 +23,7 @@ from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
 from roofline.terminal import Narrator
 
+LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 
@@ -209,7 +210,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         if not record and session.over:
             pytest.skip(session.over)
         if not record:
-            pytest.fail(f"ffn_prepare left out {contender}, and did not say why", pytrace=False)
+            pytest.fail(LEFT_OUT.format(contender), pytrace=False)
         samples = list(session.run.shapes[shape]["times_s"][contender].values())
         state.replay.load(session.clock.timer, samples)
         benchmark.extra_info.update(record)
@@ -224,6 +225,8 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
 def _verdict(lineup, contender: str) -> None:
     if reason := lineup.unable.get(contender) or lineup.wrong.get(contender):
         _skip_or_fail(contender in lineup.unable, reason)
+    if contender not in lineup.ready:
+        pytest.fail(LEFT_OUT.format(contender), pytrace=False)
 
 
 def _skip_or_fail(skip: bool, reason: str) -> None:

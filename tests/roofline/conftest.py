@@ -112,10 +112,11 @@ def run_project(tmp_path_factory):
 
 @pytest.fixture
 def three_shapes(run_project):
-    """`run_project` on three shapes of two contenders, timed. `fault` is small_project's FAULT."""
+    """`run_project` on three shapes of two contenders, timed unless told. `fault` is small_project's FAULT."""
 
-    def run(*arguments, fault=None, **more) -> Outcome:
+    def run(*arguments, fault=None, timed=True, **more) -> Outcome:
         env = {"FAULT": fault} if fault else {}
-        return run_project("--benchmark-only", *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
+        mode = ["--benchmark-only"] if timed else []
+        return run_project(*mode, *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
 
     return run

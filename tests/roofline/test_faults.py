@@ -29,6 +29,9 @@ def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
     assert outcome.code == 1
     assert "ffn_prepare left out numpy" in outcome.text
     assert outcome.cases == ["m64-torch"]
+    plain = three_shapes("-k", "m64 and numpy", conftest=forgets, timed=False)
+    assert plain.code == 1
+    assert "ffn_prepare left out numpy" in plain.text
 
 
 def test_operands_that_do_not_fit_skip_their_shape(three_shapes):
