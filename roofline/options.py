@@ -1,11 +1,13 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
 import difflib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from roofline import sweeps
 from roofline.theory.models import parse as parse_model
-from roofline.theory.work import ITEMSIZE, LAYERS, Matmul
+from roofline.theory.wires import parse as parse_wire
+from roofline.theory.work import ITEMSIZE, LAYERS, AllGatherMatmul, Matmul, WeightPrefetch
 
 DEFAULTS = {
     # mode: (model, tokens, tp, dtypes). `test` is what plain pytest checks once, small.
@@ -32,6 +34,8 @@ class Options:
     max_seconds: float
     results: Path
     steady: bool = False
+    gather: sweeps.Sweep = field(default_factory=sweeps.Sweep)
+    """Of the operations that gather over a wire."""
 
     @property
     def matmuls(self) -> list[Matmul]:
@@ -44,9 +48,20 @@ class Options:
             for m in self.tokens
         ]
 
+    @property
+    def all_gather_matmuls(self) -> list[AllGatherMatmul]:
+        return [case for dtype in self.dtypes for case in self.gather.all_gather_matmuls(self.model, dtype)]
+
+    @property
+    def weight_prefetches(self) -> list[WeightPrefetch]:
+        return [case for dtype in self.dtypes for case in self.gather.weight_prefetches(self.model, dtype)]
+
 
 DEVICES = ("auto", "cpu", "cuda")
-PLANNED = ("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results")
+PLANNED = (
+    *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
+    *("ranks", "link_bandwidth"),
+)
 """Options, without their prefix, that a resumed run takes from the run it goes on with."""
 
 
@@ -60,6 +75,12 @@ def add(parser) -> None:
     add_option("--ffn-tp", metavar="LIST", help="tensor-parallel degrees, each must divide d_ff, e.g. 1,8")
     add_option("--ffn-dtype", metavar="LIST", help=f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, fp32 on a CPU)")
     add_option("--ffn-contenders", metavar="LIST", help="e.g. cublas,persistent (the vendor is measured beside them)")
+    add_option("--ffn-ranks", metavar="LIST", help="that gather, each must divide d_model and d_ff (default: 8)")
+    add_option(
+        "--ffn-link-bandwidth", metavar="LIST",
+        help="of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), ridge (gather and matmul take equally "
+        "long), ridge1.4; or pcie, preset",
+    )  # fmt: skip
     add_option("--ffn-device", metavar="DEVICE", help=f"{', '.join(DEVICES)} (default: the GPU if there is one)")
     add_option("--ffn-seed", metavar="N", help="of inputs and orders (default: 0)")
     add_option("--ffn-max-seconds", metavar="S", help="cap on the time of one shape (default: 7)")
@@ -75,6 +96,8 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     model, tokens, tp, dtypes = DEFAULTS[device if timed else f"test-{device}"]
     if get("ffn_steady") and not timed:
         raise ValueError("--ffn-steady measures: it needs --benchmark-only")
+    ranks = _list("--ffn-ranks", get("ffn_ranks"), _whole)
+    wires = _list("--ffn-link-bandwidth", get("ffn_link_bandwidth"), lambda text: parse_wire(text).token)
     options = Options(
         device=device,
         timed=timed,
@@ -90,6 +113,10 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         steady=bool(get("ffn_steady")),
     )
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
+    given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
+    gather = sweeps.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
+    options = replace(options, gather=gather)
+    _checked("--ffn-ranks", options, lambda chosen: chosen.all_gather_matmuls + chosen.weight_prefetches)
     return options
 
 
@@ -102,9 +129,10 @@ def resumed(get, head: dict, folder: Path) -> Options:
     saved = {
         field.name: tuple(value) if isinstance(value := head["options"].get(field.name, field.default), list) else value
         for field in fields(Options)
-        if field.name != "results"
+        if field.name not in ("results", "gather")
     }
-    return Options(results=folder.parent, **saved)
+    gather = {name: tuple(value) for name, value in (head["options"].get("gather", {})).items()}
+    return Options(results=folder.parent, gather=sweeps.Sweep(**gather), **saved)
 
 
 def device_of(text: str | None) -> str:

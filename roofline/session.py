@@ -1,11 +1,12 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline.measure import ceilings, faults, steady, telemetry
+from roofline.entered import Entered
+from roofline.measure import ceilings, faults, steady
 from roofline.measure.lineup import Lineup, Prepare
 from roofline.measure.machine import anonymous
 from roofline.measure.rounds import CallError, Plan, Rounds
@@ -18,19 +19,6 @@ MOST_REMEASURED = 3
 
 PASSES_TOLD = 6
 """One in so many passes over the shapes is told of."""
-
-
-@dataclass
-class Entered:
-    """A shape whose contenders are prepared, between the visits to it."""
-
-    shape: str
-    found: Lineup
-    rounds: Rounds
-    seed: int
-    telemetry: list[dict] = field(default_factory=list)
-    journalled: int = 0
-    """Rounds that the journal has."""
 
 
 class Session:
@@ -104,7 +92,7 @@ class Session:
             return False
         return all(self.record(shape, name) or self.entry(f"{shape}-{name}") for name in self.planned[shape])
 
-    def _enter(self, shape: str, prepare: Prepare) -> "Entered":
+    def _enter(self, shape: str, prepare: Prepare) -> Entered:
         """Prepare what was planned for `shape`, but for what was tried before."""
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
         try:
@@ -114,9 +102,10 @@ class Session:
             self._take_out(found, error)
         seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
         plan = Plan(max_seconds=self.options.max_seconds)
-        return Entered(shape, found, Rounds(found.ready, self.clock, plan, seed=seed, visits=self.clock.visits), seed)
+        entrants = found.ready | found.beside
+        return Entered(shape, found, Rounds(entrants, self.clock, plan, seed=seed, visits=self.clock.visits), seed)
 
-    def _visit(self, one: "Entered", visit: int) -> None:
+    def _visit(self, one: Entered, visit: int) -> None:
         last = visit == self.clock.visits
         while one.found.ready:
             self.telemetry.start()
@@ -132,14 +121,15 @@ class Session:
             self._record(one, visit)
             if last:
                 self._explain_above_roof(one.shape)
-                if self.options.steady:
+                if self.options.steady and not one.found.beside:
                     self._steady_state(one, visit)
             break
         self._say_why_not(one)
         if last:
             one.found.ready.clear()  # lets go of operands that are not shared with other shapes
+            one.found.beside.clear()
 
-    def _say_why_not(self, one: "Entered") -> None:
+    def _say_why_not(self, one: Entered) -> None:
         for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
             for name, reason in reasons.items():
                 if not self.entry(f"{one.shape}-{name}"):
@@ -148,67 +138,30 @@ class Session:
             self.over = f"the device was lost at {one.shape}: {one.found.lost}"
 
     def _take_out(self, found: Lineup, error: Exception) -> list[str]:
-        """Take the contender that raised `error` out; all of them where it was no single one, or the device is lost."""
-        names = [error.name] if isinstance(error, CallError) else [*found.ready]
+        """Take the entrant that raised `error` out; all of them where it was no single one, or the device is lost."""
+        names = [error.name] if isinstance(error, CallError) else [*found.ready, *found.beside]
         if faults.device_lost(self.options.device):
             # Calls are asynchronous: the one that raised need not be the one that broke it.
-            names, found.lost = [*found.ready], faults.reason(error)
+            names, found.lost = [*found.ready, *found.beside], faults.reason(error)
         for name in names:
             found.refuse(name, error)
         return names
 
-    def _record(self, one: "Entered", visit: int) -> None:
+    def _record(self, one: Entered, visit: int) -> None:
         """Journal the rounds since the last visit, and what is known of the shape by now."""
-        found, turns, case = one.found, one.rounds.turns, one.found.case
         one.telemetry.append(self.telemetry.summary())
-        known = {
-            "visit": visit,
-            "stopped_by": turns.stopped_by or journal.INTERRUPTED,
-            "rounds": len(turns.order),
-            "telemetry": telemetry.merged(one.telemetry),
-            "late": turns.late,
-        }
-        if visit == 1:
-            shape = {
-                "shape": one.shape,
-                "op": case.op,
-                "model": case.model,
-                "layer": case.layer,
-                **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
-                **asdict(case.work),
-                "vendor": found.vendor,
-                "seed": one.seed,
-                "cache": found.cache,
-                "contenders": {
-                    name: {"config": found.config[name], "relative_error": found.relative_error[name]}
-                    for name in turns.times_s
-                },
-            } | known
-            line = {"kind": "shape"} | shape
-        else:
-            shape = self.run.shapes[one.shape] | known
-            line = {"kind": "visit", "shape": one.shape} | known
-        samples = [
-            {
-                "kind": "sample",
-                "shape": one.shape,
-                "contender": name,
-                "round": index,
-                "position": position,
-                "time_s": turns.times_s[name][index],
-            }
-            for index, order in enumerate(turns.order)
-            for position, name in enumerate(order)
-            if index >= one.journalled and index in turns.times_s.get(name, ())
-        ]
-        one.journalled = len(turns.order)
-        if self._write(line, *samples):
-            self.run.shapes[one.shape] = shape | {"times_s": turns.times_s}
+        lines = one.new_lines(visit)
+        if self._write(*lines):
+            for line in lines:
+                self.run.take(line)
+        turns = one.rounds.turns
         if turns.stopped_by:
             for name in [name for name, times in turns.times_s.items() if not times]:
-                found.wrong[name] = f"{name}: the host was late for every sample; close the programs that keep it busy"
+                one.found.wrong[name] = (
+                    f"{name}: the host was late for every sample; close the programs that keep it busy"
+                )
 
-    def _steady_state(self, one: "Entered", visit: int) -> None:
+    def _steady_state(self, one: Entered, visit: int) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
         medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
 

@@ -13,10 +13,10 @@ from roofline.report.write import write
 
 def live_line(case: str, record: dict) -> str:
     """One case, as soon as it is measured, by the ceilings known so far."""
-    return (
-        f"{case:<48} {tables.time_text(record['time_s']):>8}  {tables.rate_text(record['tflops']):>6} TFLOP/s  "
-        f"{tables.percent_text(record['of_roof']):>5} of roof  {tables.ratio_text(record)}"
-    )
+    start = f"{case:<48} {tables.time_text(record['time_s']):>8}  {tables.rate_text(record['tflops']):>6} TFLOP/s  "
+    if "ranks" in record:
+        return f"{start}hidden {tables.hidden_text(record)}  {tables.percent_text(record['of_own_ideal'])} of own ideal"
+    return f"{start}{tables.percent_text(record['of_roof']):>5} of roof  {tables.ratio_text(record)}"
 
 
 class Narrator:
@@ -63,7 +63,9 @@ class Narrator:
         """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.session.run, self._state.folder
         records = derive_all(run)
-        lines = [*tables.terminal(records), ""] if records else []
+        lines = []
+        for own, columns in tables.by_kind(records):
+            lines += [*tables.terminal(own, columns), ""]
         if held := tables.steady(records):
             lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
         lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run)]

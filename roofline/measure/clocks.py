@@ -22,7 +22,8 @@ class CpuClock:
 
     Three precautions, all about the worker threads of OpenMP and BLAS libraries. They are pinned, each to a core of its
     own: left alone, a scheduler may wake two workers of a library on one core, where each spins through its time slice
-    while the other waits (seen on two cores of an AMD EPYC, as 16 ms for a matmul of 0.3 ms). Before a sample every
+    while the other waits (seen on two cores of an AMD EPYC, as 16 ms for a matmul of 0.3 ms). Those that a call has
+    just made are, too: they inherit the one core of the thread that made them. Before a sample every
     other thread must sleep, since the workers of the contender before go on spinning and take every other tick from
     those of this one: OpenBLAS's spin for 2**28 cycles, 110 ms at 2.45 GHz, GNU OpenMP's for 7 ms; the root conftest
     asks both for half a millisecond. And then the call runs untimed for `WAKE_S`, which wakes its own workers.
@@ -41,11 +42,14 @@ class CpuClock:
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times = []
-        with _no_collection(), _pinned():
+        with _no_collection(), _pinned() as pin:
             for call in calls:
                 self._settle()
+                known = _other_threads()
                 awake = time.perf_counter() + self.WAKE_S
                 call()
+                if _other_threads() != known:
+                    pin()
                 while time.perf_counter() < awake:
                     call()
                 start = time.perf_counter()
@@ -102,20 +106,23 @@ def _pinned():
 
     A library makes its workers together, one fewer than there are cores, so each of them gets a core of its own. The
     calling thread is let go again, or else its future children would inherit its one core; workers stay pinned.
-    Linux only.
+    Gives a function that deals out those that were made meanwhile. Linux only.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if len(cores) < 2:
-        yield
-        return
-    for index, worker in enumerate(_other_threads()):
-        with suppress(OSError):  # it ended meanwhile
-            os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
-    os.sched_setaffinity(0, {cores[0]})
+
+    def pin() -> None:
+        for index, worker in enumerate(_other_threads() if len(cores) > 1 else []):
+            with suppress(OSError):  # it ended meanwhile
+                os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
+
+    pin()
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[0]})
     try:
-        yield
+        yield pin
     finally:
-        os.sched_setaffinity(0, cores)
+        if len(cores) > 1:
+            os.sched_setaffinity(0, cores)
 
 
 class CudaClock:

@@ -25,6 +25,12 @@ class Lineup:
     """Contenders that cannot run this case here: skipped."""
     wrong: dict[str, str] = field(default_factory=dict)
     """Contenders whose result is wrong, or that crashed: their case fails and gets no number."""
+    beside: dict[str, Call] = field(default_factory=dict)
+    """Calls that are no contenders, but take turns with them: what the contenders are to be compared with."""
+    role: dict[str, str] = field(default_factory=dict)
+    """What each of `beside` is, for the report: `gemm`, `link` or `contended`."""
+    about: dict[str, object] = field(default_factory=dict)
+    """Further fields of the shape's line in the journal: plain values."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
     lost: str = ""
@@ -33,6 +39,7 @@ class Lineup:
     def refuse(self, name: str, error: Exception) -> None:
         """Take `name` out, which raised `error`: unable where memory or support lacks, wrong if it crashed."""
         self.ready.pop(name, None)
+        self.beside.pop(name, None)
         where = self.unable if faults.lack(error) else self.wrong
         where[name] = f"{name}: {faults.reason(error)}"
 

@@ -5,6 +5,7 @@ within a round.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +38,8 @@ class Turns:
     """Who ran when, round by round."""
     late: dict[str, int] = field(default_factory=dict)
     """Samples dropped because the host was late, per contender."""
+    notes: dict[str, dict[int, dict]] = field(default_factory=dict)
+    """What entrants that have `notes` said of their samples, which see `Rounds`."""
     stopped_by: str = ""
     """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
 
@@ -57,9 +60,14 @@ class Rounds:
     """
 
     def __init__(self, entrants: dict[str, Call], clock, plan: Plan, *, seed: int, visits: int = 1):
-        """Entrants are {name: call}. The same seed gives the same orders."""
+        """Entrants are {name: call}. The same seed gives the same orders.
+
+        A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
+        sample, or raises where that was none.
+        """
         self.turns = Turns({name: {} for name in entrants}, late=dict.fromkeys(entrants, 0))
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
+        self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._clock, self._plan, self._visits = clock, plan, visits
         self._rng = np.random.default_rng(seed)
         self._look = plan.min_rounds
@@ -67,7 +75,7 @@ class Rounds:
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for known in (self._entrants, self.turns.times_s, self.turns.late):
+        for known in (self._entrants, self._notes, self.turns.times_s, self.turns.late, self.turns.notes):
             known.pop(name, None)
 
     def visit(self) -> None:
@@ -101,6 +109,7 @@ class Rounds:
         names = list(self._entrants)
         order = [names[i] for i in self._rng.permutation(len(names))]
         times = self._clock.turn([self._entrants[name] for name in order])
+        notes = {name: said() for name, said in self._notes.items()}
         index = len(self.turns.order)
         self.turns.order.append(order)
         for name, time_s in zip(order, times, strict=True):
@@ -108,6 +117,8 @@ class Rounds:
                 self.turns.late[name] += 1
             else:
                 self.turns.times_s[name][index] = time_s
+                if name in notes:
+                    self.turns.notes.setdefault(name, {})[index] = notes[name]
 
 
 def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Turns:
@@ -117,7 +128,7 @@ def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Tu
     return rounds.turns
 
 
-def named(name: str, call: Call) -> Call:
+def named(name: str, call: Callable) -> Callable:
     """`call`, whose exceptions become `CallError`s that name it."""
 
     def run():

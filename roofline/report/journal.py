@@ -9,9 +9,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 2
-READABLE = (1, 2)
-"""Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`."""
+SCHEMA = 3
+READABLE = (1, 2, 3)
+"""Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
+no `timeline`, and no contenders with a `role`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -34,11 +35,16 @@ REQUIRED = {
     "visit": ("shape", "visit", "stopped_by", "rounds", "telemetry", "late"),
     "sample": ("shape", "contender", "round", "time_s"),
     "steady": ("shape", "contender", "block", "time_s"),
+    "timeline": ("shape", "contender", "transfers", "arrivals_s", "waits", "end_s"),
     "not_measured": ("case", "outcome", "reason"),
     "end": (),
 }
 """Kind -> the fields without which a line of it cannot be read."""
 
+
+OF_A_SHAPE = ("visit", "sample", "steady", "timeline")
+SAMPLE = {"kind", "shape", "contender", "round", "position", "time_s"}
+"""Fields of every sample; what else it has is its notes."""
 
 TABLES = {"machine": {"chip", "source", "datasheet"}, "telemetry": set(), "contenders": set(), "late": set()}
 """Fields that are tables -> what must be in them."""
@@ -95,16 +101,18 @@ class Run:
     head: dict
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, dict] = field(default_factory=dict)
-    """Shape id -> its line, with `times_s`: {contender: {round: seconds}} added."""
+    """Shape id -> its line, with `times_s`: {contender: {round: seconds}} added, `notes`: {contender: {round: further
+    fields of the sample}}, and `timelines`: {contender: its line}."""
     steady: list[dict] = field(default_factory=list)
     not_measured: list[dict] = field(default_factory=list)
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
 
     def measured(self, shape_id: str) -> list[str]:
-        """Contenders that have samples on a shape."""
-        shape = self.shapes.get(shape_id, {"late": {}})
-        return [name for name in shape["late"] if shape["times_s"].get(name)]
+        """Contenders that have samples on a shape. What took turns with them for comparison only has a role."""
+        shape = self.shapes.get(shape_id, {"late": {}, "contenders": {}})
+        own = [name for name in shape["late"] if "role" not in shape["contenders"].get(name, {})]
+        return [name for name in own if shape["times_s"].get(name)]
 
     def cases(self):
         """(shape, contender) of every row: what was asked for, and the vendor beside it."""
@@ -137,6 +145,34 @@ class Run:
             if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
         ]
 
+    def take(self, line: dict) -> None:
+        """Add a line of the journal, after its first one. It is one that `load` would accept."""
+        kind = line["kind"]
+        line = {key: value for key, value in line.items() if key != "kind"}
+        if kind == "ceiling":
+            self.ceilings.append(line)
+        elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
+            line.setdefault("late", {name: own.get("late", 0) for name, own in line["contenders"].items()})  # schema 1
+            self.shapes[line["shape"]] = line | {"times_s": {}, "notes": {}, "timelines": {}}
+            self.steady = [block for block in self.steady if block["shape"] != line["shape"]]
+        elif kind == "visit":
+            self.shapes[line["shape"]] |= line
+        elif kind == "sample":
+            shape, name, index = self.shapes[line["shape"]], line["contender"], line["round"]
+            shape["times_s"].setdefault(name, {})[index] = line["time_s"]
+            if notes := {key: value for key, value in line.items() if key not in SAMPLE}:
+                shape["notes"].setdefault(name, {})[index] = notes
+        elif kind == "timeline":
+            self.shapes[line["shape"]]["timelines"][line["contender"]] = line
+        elif kind == "steady":
+            self.steady.append(line)
+        elif kind == "not_measured":
+            self.not_measured.append(line)
+        elif kind == "resumed":
+            self.end = None
+        elif kind == "end":
+            self.end = line
+
 
 def load(folder: Path) -> Run:
     """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours."""
@@ -162,12 +198,12 @@ def load(folder: Path) -> Run:
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
         if problem := _problem(kind, line):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
-        if kind in ("visit", "sample", "steady") and line["shape"] not in run.shapes:
+        if kind in OF_A_SHAPE and line["shape"] not in run.shapes:
             raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         if kind == "run":
             run = Run(line)
         else:
-            _take(run, kind, line)
+            run.take({"kind": kind} | line)
     if run is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
     for shape in run.shapes.values():
@@ -186,25 +222,3 @@ def _problem(kind: str, line: dict) -> str | None:
         if name in POSITIVE and not (isinstance(line[name], int | float) and line[name] > 0):
             return f"whose {name!r} is no number above 0"
     return None
-
-
-def _take(run: Run, kind: str, line: dict) -> None:
-    if kind == "ceiling":
-        run.ceilings.append(line)
-    elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
-        line.setdefault("late", {name: own.get("late", 0) for name, own in line["contenders"].items()})  # schema 1
-        run.shapes[line["shape"]] = line | {"times_s": {}}
-        run.steady = [block for block in run.steady if block["shape"] != line["shape"]]
-    elif kind == "visit":
-        run.shapes[line["shape"]] |= line
-    elif kind == "sample":
-        times = run.shapes[line["shape"]]["times_s"]
-        times.setdefault(line["contender"], {})[line["round"]] = line["time_s"]
-    elif kind == "steady":
-        run.steady.append(line)
-    elif kind == "not_measured":
-        run.not_measured.append(line)
-    elif kind == "resumed":
-        run.end = None
-    elif kind == "end":
-        run.end = line

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from statistics import median
 
+from roofline.report import overlap
 from roofline.report.journal import Run
 from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
 from roofline.theory.bounds import attainable_flops, bound
@@ -38,6 +39,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
 
     Times in seconds, `tflops` in 1e12 FLOP/s (FLOP over the median time), `ratio_to_vendor` above 1 where the contender
     is faster (vendor's time over its time, median over paired rounds). Without ceilings the roof's fields are None.
+    Cases that gather over a wire have the fields of `overlap.fields` too; their roof is that of matmul and wire.
     """
     times = shape["times_s"][contender]
     samples = list(times.values())
@@ -79,6 +81,7 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "stopped_by": shape["stopped_by"],
         **shape["telemetry"],
         **_steady(run, shape, contender),
+        **(overlap.fields(shape, contender) if overlap.is_gathered(shape) else {}),
         "source": run.head["machine"]["source"],
         "method_version": run.head["method_version"],
     }

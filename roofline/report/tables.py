@@ -1,5 +1,6 @@
 """Tables of a run: for the terminal and, as Markdown, for report.md. One list of columns serves both."""
 
+from roofline.report import overlap
 from roofline.report.journal import Run
 from roofline.stats import geometric_mean
 
@@ -46,7 +47,9 @@ def notes_text(record: dict) -> str:
     if record.get("throttled"):
         notes.append(f"throttled: {record['throttle_reasons']}")
     if record["above_roof"]:
-        notes.append("above the measured roof")
+        notes.append("above its ideal" if "ranks" in record else "above the measured roof")
+    if record.get("link_off_pace"):
+        notes.append(f"void: link off its pace by {100 * record['link_off_pace']:+.0f} %")
     if record["stopped_by"] == "interrupt":
         notes.append("cut short")
     if record["rounds"] < FEW_ROUNDS:
@@ -54,6 +57,13 @@ def notes_text(record: dict) -> str:
     if record["late"] > 0.1 * record["rounds"]:
         notes.append(f"host late in {record['late']}")
     return "; ".join(notes)
+
+
+def hidden_text(record: dict) -> str:
+    """The hidden fraction with its interval."""
+    if record["hidden_fraction"] is None:
+        return "-"
+    return f"{record['hidden_fraction']:.2f} [{record['hidden_low']:.2f}, {record['hidden_high']:.2f}]"
 
 
 COLUMNS = (
@@ -64,6 +74,19 @@ COLUMNS = (
     ("of roof", lambda r: percent_text(r["of_roof"])),
     ("ratio to vendor [95 %]", ratio_text),
     ("FLOP/byte", lambda r: f"{r['device_intensity']:.3g}"),
+    ("bound", lambda r: r["bound"] or "-"),
+    ("notes", notes_text),
+)
+GATHER_COLUMNS = (
+    *COLUMNS[:3],
+    ("T_gemm", lambda r: time_text(r["t_gemm_s"]) if r["t_gemm_s"] else "-"),
+    ("T_comm", lambda r: time_text(r["t_comm_s"]) if r["t_comm_s"] else "-"),
+    ("hidden [95 %]", hidden_text),
+    ("of ideal", lambda r: percent_text(r["of_ideal"])),
+    ("of own ideal", lambda r: percent_text(r["of_own_ideal"])),
+    ("TFLOP/s", lambda r: rate_text(r["tflops"])),
+    ("FLOP/wire byte", lambda r: f"{r['wire_intensity']:.4g}"),
+    ("link", lambda r: r["link"] + (f" {r['link_bytes_per_s'] / 1e9:.3g} GB/s" if r["link_bytes_per_s"] else "")),
     ("bound", lambda r: r["bound"] or "-"),
     ("notes", notes_text),
 )
@@ -117,6 +140,13 @@ def markdown(records: list, columns: Columns = COLUMNS) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *cells))
 
 
+def by_kind(records: list[dict]) -> list[tuple[list[dict], Columns]]:
+    """The records of plain matmuls and those that gather over a wire, each with the columns of their table."""
+    plain = [record for record in records if "ranks" not in record]
+    gathered = [record for record in records if "ranks" in record]
+    return [(own, columns) for own, columns in ((plain, COLUMNS), (gathered, GATHER_COLUMNS)) if own]
+
+
 def steady(records: list[dict]) -> list[dict]:
     """Those of `records` that have a steady state."""
     return [record for record in records if "steady_time_s" in record]
@@ -135,8 +165,10 @@ def missing(run: Run) -> list[str]:
 
 
 def summary(records: list[dict]) -> list[str]:
-    """A line per contender: geometric mean of its ratio to the vendor, over all tokens and over 1024 and more."""
-    lines = []
+    """A line per contender of the plain matmuls: geometric mean of its ratio to the vendor, over all tokens and over
+    1024 and more. A line per arm: what it hid."""
+    lines = overlap.summary(records)
+    records = [record for record in records if "ranks" not in record]
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
         large = [r["ratio_to_vendor"] for r in own if r["m"] >= 1024]

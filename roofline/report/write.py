@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from roofline.report import plots, tables
+from roofline.report import overlap_plots, plots, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
@@ -13,13 +13,14 @@ STEADY = (
 
 
 def write(folder: Path) -> list[Path]:
-    """(Re)draw `folder`'s report.md, memory_roofline.svg and .png; returns their paths. Raises ValueError if no run."""
+    """(Re)draw `folder`'s report.md and its plots (.svg, .png); returns their paths. Raises ValueError if no run."""
     folder = Path(folder)
     run = load(folder)
     records = derive_all(run)
     report = folder / "report.md"
     report.write_text(_markdown(run, records), encoding="utf-8")
-    return [report, *plots.memory_roofline(run, records, folder)]
+    plain = [record for record in records if "ranks" not in record]
+    return [report, *plots.memory_roofline(run, plain, folder), *overlap_plots.draw(run, records, folder)]
 
 
 def _markdown(run, records: list[dict]) -> str:
@@ -28,8 +29,10 @@ def _markdown(run, records: list[dict]) -> str:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
         parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
     parts += [*run.head["notes"]]
-    if records:
-        parts += ["![memory roofline](memory_roofline.svg)", tables.markdown(records)]
+    for own, columns in tables.by_kind(records):
+        names = overlap_plots.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
+        parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
+        parts.append(tables.markdown(own, columns))
     if lines := tables.summary(records):
         parts.append(_list(lines))
     if held := tables.steady(records):

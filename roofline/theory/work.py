@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from roofline.theory.models import parse as parse_model
+from roofline.theory.wires import parse as parse_wire
 
 ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes of one element, by the name that options and case ids use."""
@@ -28,6 +29,11 @@ class Work:
     def device_intensity(self) -> float:
         """FLOP per byte of device memory; infinite where no byte moves."""
         return self.flop / self.device_bytes if self.device_bytes else math.inf
+
+    @property
+    def wire_intensity(self) -> float:
+        """FLOP per byte that one rank receives; infinite where none comes over the wire."""
+        return self.flop / self.wire_bytes if self.wire_bytes else math.inf
 
 
 @dataclass(frozen=True)
@@ -79,3 +85,85 @@ class Matmul:
     @property
     def id(self) -> str:
         return f"{self.op}-{self.model}-{self.layer}-tp{self.tp}-m{self.m}-{self.dtype}"
+
+
+@dataclass(frozen=True)
+class Gathering(Matmul):
+    """A matmul one of whose operands is gathered from `ranks` ranks over the wire `wire` (a token of `theory.wires`).
+
+    The rank's own share of it is at home: `wire_bytes` is what it receives.
+    """
+
+    ranks: int = 8
+    wire: str = "ridge"
+
+    def __post_init__(self):
+        super().__post_init__()
+        parse_wire(self.wire)
+        if self.layer != "up":
+            raise ValueError(f"layer {self.layer!r}: {self.op} gathers for the layer up")
+        if self.ranks < 2:
+            raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
+        if self.sharded % self.ranks:
+            raise ValueError(f"ranks={self.ranks} does not divide the {self.sharded} that {self.op} shards over them")
+
+    @property
+    def sharded(self) -> int:
+        """Size of the dimension that is sharded."""
+        raise NotImplementedError
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of the gathered operand, the own share too."""
+        raise NotImplementedError
+
+    @property
+    def work(self) -> Work:
+        work = super().work
+        return Work(work.flop, work.device_bytes, self.gathered_bytes * (self.ranks - 1) // self.ranks)
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.model}-{self.layer}-p{self.ranks}-tp{self.tp}-m{self.m}-{self.dtype}-{self.wire}"
+
+
+@dataclass(frozen=True)
+class AllGatherMatmul(Gathering):
+    """x[m, k] is sharded over its columns, the summed dimension: every tile of `out` needs every rank's chunk.
+
+    >>> case = AllGatherMatmul("xxl", "up", tp=8, m=8192, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.id
+    'all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750'
+    >>> case.work.wire_intensity == case.n * 8 / 7  # m and k cancel
+    True
+    """
+
+    op = "all_gather_matmul"
+
+    @property
+    def sharded(self) -> int:
+        return self.k
+
+    @property
+    def gathered_bytes(self) -> int:
+        return self.m * self.k * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True)
+class WeightPrefetch(Gathering):
+    """FSDP: the next layer's w[n, k], sharded over its rows, is gathered while this layer's multiplies m tokens.
+
+    >>> case = WeightPrefetch("xxl", "up", tp=1, m=2750, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.work.wire_intensity == 2750 * 8 / 7
+    True
+    """
+
+    op = "weight_prefetch"
+
+    @property
+    def sharded(self) -> int:
+        return self.n
+
+    @property
+    def gathered_bytes(self) -> int:
+        return self.n * self.k * ITEMSIZE[self.dtype]

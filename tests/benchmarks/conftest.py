@@ -1,26 +1,44 @@
-"""Fixtures of the benchmarks: which cases there are, and how `matmul_lineup` prepares one."""
+"""Fixtures of the benchmarks: which cases there are, and which line-up prepares one."""
 
-from contextlib import suppress
+import difflib
 
 import matmul_lineup
+import overlap_lineup
 import pytest
 
 from roofline.plugin import STATE, refuse
 
+OPS = ("matmul", *overlap_lineup.SETTINGS)
+
+
+def _cases(options, op: str) -> list:
+    return {
+        "matmul": options.matmuls,
+        "all_gather_matmul": options.all_gather_matmuls,
+        "weight_prefetch": options.weight_prefetches,
+    }[op]
+
+
+def _names(options, op: str) -> list[str]:
+    return matmul_lineup.names_of(options) if op == "matmul" else overlap_lineup.names_of(options, op)
+
 
 def pytest_generate_tests(metafunc):
     if {"shape", "contender"} <= set(metafunc.fixturenames):
-        options = metafunc.config.stash[STATE].options
-        with suppress(ValueError):  # told below, in one line: here it would end in a traceback
-            pairs = [(case.id, name) for case in options.matmuls for name in matmul_lineup.names_of(options)]
-            metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+        options, op = metafunc.config.stash[STATE].options, metafunc.function.__name__.removeprefix("test_")
+        pairs = [(case.id, name) for case in _cases(options, op) for name in _names(options, op)]
+        metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
-def pytest_collection_modifyitems(config):
-    try:
-        matmul_lineup.names_of(config.stash[STATE].options)
-    except ValueError as error:
-        refuse(str(error))
+def pytest_collection_modifyitems(config, items):
+    known = [*matmul_lineup.known_contenders(), *(arm for op in OPS[1:] for arm in overlap_lineup.arms_of(op))]
+    for name in config.stash[STATE].options.contenders or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            refuse(f"--ffn-contenders {name!r}: {hint}known are {', '.join(dict.fromkeys(known))}")
+    # pytest makes an item of an empty list of cases too.
+    items[:] = [item for item in items if "NOTSET" not in getattr(item, "name", "")]
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +48,15 @@ def ffn_options(request):
 
 @pytest.fixture(scope="session")
 def ffn_prepare(ffn_options):
-    """`ffn_prepare(shape, names)`: the line-up of the matmul that the id `shape` names."""
-    cases = {case.id: case for case in ffn_options.matmuls}
-    return lambda shape, names: matmul_lineup.prepare(ffn_options, cases[shape], names)
+    """`ffn_prepare(shape, names)`: the line-up of the case that the id `shape` names."""
+    options = ffn_options
+    cases = {case.id: case for op in OPS for case in _cases(options, op)}
+
+    def prepare(shape: str, names: list[str]):
+        case = cases[shape]
+        return (matmul_lineup if case.op == "matmul" else overlap_lineup).prepare(options, case, names)
+
+    return prepare
 
 
 @pytest.fixture(scope="session")

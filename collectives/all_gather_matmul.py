@@ -1,0 +1,184 @@
+"""The arms of the all-gather matmul: out[B, F_loc] = x[B, D] @ w[F_loc, D].T, where x is gathered over a link.
+
+x is sharded over its columns, the summed dimension: rank r owns chunk r, `shards[r]` of shape [B, D/P]. Every tile of
+`out` needs every chunk, which most published collective matmuls, gathering rows, are spared. Chunks are gathered
+straight into place, into the columns of one buffer [B, D], where the own chunk lies from the start.
+
+    serial          gather all, then one matmul: what overlapping is measured against
+    chunk_launches  the exercise: a matmul for each chunk as it comes, summed in fp32; chunks that are here together are
+                    taken together. Best where the link is slow and B x F_loc small: the sums pass through memory for
+                    each chunk, and the last chunk's matmul cannot hide
+    row_block       the rows come block by block, all chunks of a block after one another; a matmul for each block that
+                    is complete. No sums in memory, and only the last block cannot hide; loses where a block is too
+                    small to fill the chip, and on a ring, whose order of arrival is not ours to choose
+
+Shape suffixes: B rows, D the summed dimension, P ranks, F_loc columns of `out`. The idea of chunk_launches is Wang et
+al., "Overlap Communication with Dependent Computation via Decomposition" (ASPLOS 2023); row blocks that are gathered
+over all ranks are the order of Iris's all_gather_matmul and of the strided all-gather of tt-metal.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from collectives.links import Transfer
+from roofline.theory import schedule
+
+Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""`matmul(x, w, out)`, the contract of `kernels.contract`."""
+
+
+@dataclass
+class Operands:
+    """What one rank multiplies, and what the others send it.
+
+    `shards[c]` is x's columns c * D/P and on, [B, D/P], rows contiguous; `gathered` is [B, D], and this rank's own
+    chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for the arm row_block, `plan`
+    are the counts of chunks after each launch of chunk_launches, by the arrivals that are expected.
+    Raises ValueError where the sizes do not fit one another.
+    """
+
+    shards: Sequence[Tensor]
+    gathered: Tensor
+    w: Tensor
+    out: Tensor
+    rank: int = 0
+    topology: str = "direct"
+    blocks: int = 8
+    plan: Sequence[int] = ()
+    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+
+    def __post_init__(self):
+        (rows, depth), ranks = self.gathered.shape, len(self.shards)
+        if depth % ranks:
+            raise ValueError(f"{ranks} ranks do not divide D={depth}: choose a divisor of it")
+        if any(shard.shape != (rows, depth // ranks) for shard in self.shards):
+            raise ValueError(f"each of the {ranks} shards of x[{rows}, {depth}] is [{rows}, {depth // ranks}]")
+        if self.w.shape[1] != depth or self.out.shape != (rows, len(self.w)):
+            raise ValueError(f"w is [F_loc, {depth}] and out [{rows}, F_loc], not {[*self.w.shape, *self.out.shape]}")
+        if not 0 <= self.rank < ranks:
+            raise ValueError(f"rank {self.rank} of {ranks}: it must be from 0 to {ranks - 1}")
+        if not 1 <= self.blocks <= rows:
+            raise ValueError(f"{self.blocks} row blocks of B={rows} rows: at least 1, at most {rows}")
+        self.columns(self.rank, self.gathered).copy_(self.shards[self.rank])
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Chunks in the order of their arrival, the own one first."""
+        return schedule.arrival_order(self.topology, len(self.shards), self.rank)
+
+    def columns(self, chunk: int, of: Tensor) -> Tensor:
+        """The columns of chunk `chunk`, of x or of w."""
+        width = self.shards[0].shape[1]
+        return of[:, chunk * width : (chunk + 1) * width]
+
+    def rows(self, block: int, of: Tensor) -> Tensor:
+        """The rows of block `block`, of x, of a shard, or of out."""
+        height = -(-len(of) // self.blocks)
+        return of[block * height : (block + 1) * height]
+
+    def transfers(self, major: str, into: Tensor | None = None) -> list[Transfer]:
+        """What the link shall move to `into` (default: `gathered`): whole chunks where `major` is `chunk`, and where
+        it is `block` the row blocks of all chunks, block by block."""
+        target = self.gathered if into is None else into
+        pieces = schedule.pieces(self.order, self.blocks if major == "block" else 1, major)
+        if major == "chunk":
+            return [Transfer(p.chunk, 0, self.shards[p.chunk], self.columns(p.chunk, target)) for p in pieces]
+        return [
+            Transfer(p.chunk, p.block, source, self.columns(p.chunk, self.rows(p.block, target)))
+            for p in pieces
+            if len(source := self.rows(p.block, self.shards[p.chunk]))
+        ]
+
+    @cached_property
+    def by_chunk(self) -> list[Transfer]:
+        return self.transfers("chunk")
+
+    @cached_property
+    def by_block(self) -> list[Transfer]:
+        return self.transfers("block")
+
+    @cached_property
+    def sums(self) -> Tensor:
+        """Where chunk_launches sums: `out` itself if that is fp32."""
+        return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
+
+
+def serial(operands: Operands, link) -> Tensor:
+    """Gather all of x, then multiply."""
+    link.start(operands.by_chunk)
+    link.wait(len(operands.by_chunk))
+    operands.matmul(operands.gathered, operands.w, operands.out)
+    link.finish()
+    return operands.out
+
+
+def chunk_launches(operands: Operands, link) -> Tensor:
+    """Multiply each chunk when it is here, the own one at once, and sum in fp32."""
+    link.start(operands.by_chunk)
+    done, ranks = 0, len(operands.shards)
+    for count in operands.plan or range(1, ranks + 1):
+        if done >= count:
+            continue
+        here = link.wait(count - 1) + 1  # the own chunk needs no transfer
+        for chunk, width in _runs(operands.order[done:here]):
+            _add_product(operands, chunk, width, first=not done)
+            done += width
+    if operands.sums is not operands.out:
+        operands.out.copy_(operands.sums)
+    link.finish()
+    return operands.out
+
+
+def _runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, how many) of the runs of neighbours among `chunks`: each is one slice of columns.
+
+    >>> _runs((6, 7, 0, 1)), _runs((3, 2, 1))
+    ([(0, 2), (6, 2)], [(1, 3)])
+    """
+    runs: list[tuple[int, int]] = []
+    for chunk in sorted(chunks):
+        if runs and sum(runs[-1]) == chunk:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((chunk, 1))
+    return runs
+
+
+def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> None:
+    """sums += the product of `count` chunks from `chunk` on; `first` overwrites."""
+    width = operands.shards[0].shape[1]
+    span = slice(chunk * width, (chunk + count) * width)
+    x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
+    if x.dtype == torch.float32:
+        torch.mm(x, w.T, out=sums) if first else torch.addmm(sums, x, w.T, out=sums)
+    elif first:
+        torch.mm(x, w.T, out_dtype=torch.float32, out=sums)
+    else:
+        torch.addmm(sums, x, w.T, out_dtype=torch.float32, out=sums)
+
+
+def row_block(operands: Operands, link) -> Tensor:
+    """Multiply each row block when all of it is here."""
+    transfers = operands.by_block
+    link.start(transfers)
+    count = 0
+    for block in range(operands.blocks):
+        count += sum(transfer.block == block for transfer in transfers[count : count + len(operands.shards) - 1])
+        link.wait(count)
+        x, out = operands.rows(block, operands.gathered), operands.rows(block, operands.out)
+        if len(x):
+            operands.matmul(x, operands.w, out)
+    link.finish()
+    return operands.out
+
+
+ARMS: dict[str, Callable[[Operands, object], Tensor]] = {
+    "serial": serial,
+    "chunk_launches": chunk_launches,
+    "row_block": row_block,
+}
+"""Name -> `arm(operands, link)`, which computes `operands.out`, each time from shards that it gathers anew."""

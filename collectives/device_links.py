@@ -1,0 +1,200 @@
+"""Links of a GPU, on a stream of their own: `paced`, by the copier kernel, and `pcie`, by the copy engine.
+
+The host only enqueues. The consumer's wait is a kernel of one program that spins on a transfer's flag, on the
+consumer's own stream: whatever comes after it finds the data. A flag that does not come ends its spin within a bound
+and is told, as a LinkError, when the timeline is read: until then the sample is no result.
+
+Warm up before timing: a module that is loaded while a kernel spins may wait for that kernel, and so may an allocation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from collectives import copier
+from collectives.links import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from kernels.contract import Launch
+
+PROGRAMS, WARPS = 32, 4
+ROWS, WORDS = 4, 1024
+"""16 KB in flight for each program, half a megabyte in all: 450 GB/s at a latency of a microsecond."""
+
+
+@dataclass
+class Route:
+    """A list of transfers, prepared once for all runs over it."""
+
+    transfers: Sequence[Transfer]
+    table: Tensor
+    """int64 [transfers, copier.FIELDS]"""
+    flags: Tensor
+    """int32 [transfers]: each grows by the same in each run."""
+    arrivals: Tensor
+    """int64 [transfers, PROGRAMS], nanoseconds."""
+    runs: int = 0
+
+    @classmethod
+    def of(cls, transfers: Sequence[Transfer], device: str = "cuda") -> "Route":
+        table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
+        flags = torch.zeros(len(transfers), dtype=torch.int32, device=device)
+        return cls(transfers, table, flags, torch.zeros((len(transfers), PROGRAMS), dtype=torch.int64, device=device))
+
+
+def describe(transfer: Transfer) -> list[int]:
+    """A row of a route's table. Raises ValueError where a row of the source or the target does not begin at a multiple
+    of 16 bytes, which the copier's loads need."""
+    source, target = transfer.source, transfer.target
+    size = source.element_size()
+    rows, columns = source.shape
+    found = [source.data_ptr(), target.data_ptr(), *(size * n for n in (columns, source.stride(0), target.stride(0)))]
+    if any(number % 16 for number in found):
+        raise ValueError(
+            f"chunk {transfer.chunk} has rows of {size * columns} bytes at strides of {found[3]} and {found[4]}: the "
+            "link needs multiples of 16 bytes; take fewer ranks or a wider model"
+        )
+    return [*found[:2], rows, *(number // 4 for number in found[2:])]
+
+
+def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True) -> Launch:
+    """The copier over all transfers of `route`."""
+    row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
+    return Launch(
+        copier.copy_kernel,
+        (PROGRAMS,),
+        dict(
+            transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
+            arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
+            slice_rows=max(ROWS, SLICE_BYTES // row_bytes), ROWS=ROWS, WORDS=WORDS, TIMED=timed, num_warps=WARPS,
+        ),
+    )  # fmt: skip
+
+
+def wait_launch(flag: Tensor, wanted: int, times: Tensor, lost: Tensor, number: int, *, timed: bool = True) -> Launch:
+    """The wait for `flag` to reach `wanted`; `number`, not 0, goes to `lost` if it does not. Untimed, 10,000 tries."""
+    patience = int(PATIENCE_S * 1e9) if timed else 10_000
+    return Launch(
+        copier.wait_kernel,
+        (1,),
+        dict(flag_ptr=flag, wanted=wanted, times_ptr=times, lost_ptr=lost, number=number, patience=patience,
+             TIMED=timed, num_warps=1),
+    )  # fmt: skip
+
+
+class _DeviceLink:
+    """What both links do alike: flags, waits, times."""
+
+    device = "cuda"
+    bytes_per_s: float | None = None
+    growth = 1
+    """How much a flag grows in a run."""
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self._stream = torch.cuda.Stream(priority=-1)
+        self._lost = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self._times = torch.zeros(2, dtype=torch.int64, device="cuda")
+        self._routes: dict[int, Route] = {}
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it."""
+        if id(transfers) not in self._routes:
+            self._routes[id(transfers)] = Route.of(transfers)
+            if len(self._times) < 2 * len(transfers) + 4:
+                self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device="cuda")
+        self._route, self._waits = self._routes[id(transfers)], []
+        self._route.runs += 1
+        self._stamp(0)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._move(self._route)
+
+    def wait(self, count: int) -> int:
+        """Have the current stream wait until the first `count` transfers are here."""
+        if count:
+            self._waits.append(count)
+            flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
+            wanted = self._route.runs * self.growth
+            wait_launch(flag, wanted, times, self._lost, count).run(flag.device)
+        return count
+
+    def finish(self) -> None:
+        """The consumer's end; its stream goes on after the link's."""
+        self._stamp(1)
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def timeline(self) -> Timeline:
+        """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
+        torch.cuda.synchronize()
+        transfers = self._route.transfers
+        if lost := int(self._lost.item()):
+            self._lost.zero_()
+            raise missing(self.kind, transfers[lost - 1], self.rank, f"it is {PATIENCE_S:g} s late")
+        t0, end, *times = self._times.tolist()
+        spans = zip(self._waits, times[::2], times[1::2], strict=False)
+        waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
+        whats = [(transfer.chunk, transfer.block) for transfer in transfers]
+        return Timeline(whats, self._arrivals_s(self._route, t0), waits, (end - t0) * 1e-9)
+
+    def _stamp(self, place: int) -> None:
+        Launch(copier.stamp_kernel, (1,), dict(time_ptr=self._times[place:], num_warps=1)).run(self._times.device)
+
+
+class PacedCopier(_DeviceLink):
+    """Copies between buffers of the device at `bytes_per_s`. Raises ValueError for a bandwidth that is not above 0."""
+
+    kind = "paced"
+    growth = PROGRAMS
+
+    def __init__(self, bytes_per_s: float, rank: int = 0):
+        if not bytes_per_s > 0:
+            raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
+        super().__init__(rank)
+        self.bytes_per_s = bytes_per_s
+
+    def _move(self, route: Route) -> None:
+        copy_launch(route, self._times, self.bytes_per_s).run(self._times.device)
+
+    @staticmethod
+    def _arrivals_s(route: Route, t0: int) -> list[float]:
+        return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
+
+
+class PCIe(_DeviceLink):
+    """The copy engine brings shards from pinned host memory as fast as it can; flags are written by the stream.
+
+    `Transfer.source` is a pinned CPU tensor. Needs the package cuda-bindings, which CUDA builds of torch bring.
+    """
+
+    kind = "pcie"
+
+    def __init__(self, rank: int = 0):
+        super().__init__(rank)
+        self._events = [torch.cuda.Event(enable_timing=True)]
+
+    def _move(self, route: Route) -> None:
+        from cuda.bindings import driver, runtime
+
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
+        self._events[0].record()
+        stream = self._stream.cuda_stream
+        to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        for index, transfer in enumerate(route.transfers):
+            source, target, size = transfer.source, transfer.target, transfer.source.element_size()
+            _succeed(
+                runtime.cudaMemcpy2DAsync(
+                    target.data_ptr(), target.stride(0) * size, source.data_ptr(), source.stride(0) * size,
+                    source.shape[1] * size, len(source), to_device, stream,
+                )
+            )  # fmt: skip
+            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
+            self._events[index + 1].record()
+
+    def _arrivals_s(self, route: Route, t0: int) -> list[float]:
+        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
+
+
+def _succeed(result: tuple) -> None:
+    if int(result[0]):
+        raise RuntimeError(f"CUDA error: {result[0].name}")

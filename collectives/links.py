@@ -1,0 +1,268 @@
+"""How chunks move, and how the consumer learns that they are here: the protocol, and the links that need no GPU.
+
+A link makes transfers one after another, in the order it is given, and raises a flag for each. The producer is started
+before the consumer, and flags are sequence numbers that only grow: nothing is ever reset, so a flag of the run before
+cannot be taken for one of this run. The consumer says with `wait(count)` how many transfers it needs next; a transfer
+that never comes is an error that names its chunk, within a bound.
+
+    link.start(transfers)      # the producer begins
+    here = link.wait(3)        # the consumer goes on once three have arrived; here >= 3 of them are
+    ...
+    link.finish()              # all have arrived
+    link.timeline()            # when they did, and when the consumer waited
+
+Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
+asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`, which also has `pcie`). A paced link is
+an emulation, whatever its bandwidth: nothing measured over it is called NVLink or InfiniBand.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy
+import torch
+from torch import Tensor
+
+KINDS = ("paced", "pcie", "preset")
+
+SLICE_BYTES = 2**20
+"""A transfer is cut in slices of at most this, each in its slot of time: traffic as even as a wire's."""
+
+PATIENCE_S = 2.0
+"""A transfer that is this much later than it was due will not come."""
+
+
+class LinkError(RuntimeError):
+    """A transfer did not arrive: the message names its chunk and the ranks it goes from and to."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """`source[rows, columns]` is copied to `target`; rows are contiguous. It is of the rank `chunk`'s shard; where the
+    shard goes in several pieces, this is the one of row block `block`."""
+
+    chunk: int
+    block: int
+    source: Tensor
+    target: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.numel() * self.source.element_size()
+
+    @cached_property
+    def slices(self) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+        """(source, target) of each slice, as arrays of plain words."""
+        row_bytes = self.nbytes // max(1, len(self.source))
+        rows = max(1, SLICE_BYTES // max(1, row_bytes))
+        pairs = zip(_words(self.source).split(rows), _words(self.target).split(rows), strict=True)
+        return [(source.numpy(), target.numpy()) for source, target in pairs]
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """The same memory as integers: NumPy has no bf16."""
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
+def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
+    """The error of a link of `kind` to `rank` on which `transfer` did not arrive."""
+    return LinkError(
+        f"the {kind} link is dead: chunk {transfer.chunk} (row block {transfer.block}), which rank {transfer.chunk} "
+        f"sends to rank {rank}, has not arrived: {why}"
+    )
+
+
+@dataclass
+class Timeline:
+    """What happened on a link from its start to the consumer's end, in seconds after the start."""
+
+    transfers: list[tuple[int, int]]
+    """(chunk, block) of each transfer."""
+    arrivals_s: list[float]
+    waits: list[tuple[int, float, float]]
+    """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
+    end_s: float
+
+
+class Preset:
+    """Nothing moves and all flags are up: what waiting for chunks costs where none is ever late.
+
+    `fill(transfers)` brings the data, once, before anything is timed.
+    """
+
+    kind, bytes_per_s, device = "preset", None, "any"
+
+    @staticmethod
+    def fill(transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            transfer.target.copy_(transfer.source)
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
+
+    def wait(self, count: int) -> int:
+        now = time.perf_counter() - self._t0
+        self._waits.append((count, now, now))
+        return len(self._transfers)
+
+    def finish(self) -> None:
+        self._end = time.perf_counter() - self._t0
+
+    def timeline(self) -> Timeline:
+        whats = [(transfer.chunk, transfer.block) for transfer in self._transfers]
+        return Timeline(whats, [0.0] * len(whats), self._waits, self._end)
+
+
+@dataclass
+class _Job:
+    """One run of a paced link."""
+
+    run: Callable[["_Job"], None]
+    sequence: int
+    transfers: Sequence[Transfer]
+    t0: float
+    arrivals_s: list[float] = field(default_factory=list)
+    failure: BaseException | None = None
+
+
+class _Worker(threading.Thread):
+    """The thread that moves slices, one for all links of the process: it stays on the last core, and the consumer's
+    threads on the others."""
+
+    def __init__(self):
+        super().__init__(daemon=True, name="paced link")
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._core = cores[-1] if len(cores) > 1 else None
+        self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self.busy_with: _Job | None = None
+
+    def run(self) -> None:
+        while True:
+            job = self.jobs.get()
+            self.busy_with = job
+            if self._core is not None:
+                os.sched_setaffinity(0, {self._core})  # a clock that deals threads out to cores knows nothing of this
+            job.run(job)
+            self.busy_with = None
+
+
+class PacedThread:
+    """A thread that copies slices and sleeps until each is due; a late one is made up for.
+
+    Transfer i is here at t0 + (its and all earlier bytes) / `bytes_per_s`. `rank` is the one that gathers, for
+    messages. Raises ValueError for a bandwidth that is not above 0.
+    """
+
+    kind, device = "paced", "cpu"
+    _worker: _Worker | None = None
+
+    def __init__(self, bytes_per_s: float, rank: int = 0):
+        if not bytes_per_s > 0:
+            raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
+        self.bytes_per_s, self.rank = bytes_per_s, rank
+        self._change = threading.Condition()
+        self._flags: list[int] = []
+        self._sequence = 0
+        self._job: _Job | None = None
+        self._hire()
+
+    @classmethod
+    def _hire(cls) -> _Worker:
+        """The worker; another one where it still sits on a job that was given up."""
+        stuck = cls._worker and cls._worker.busy_with
+        if not cls._worker or (stuck and stuck.failure):
+            PacedThread._worker = _Worker()
+            cls._worker.start()
+        return cls._worker
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        """Begin to move `transfers`. A run that was left before its end is brought to it first. Raises LinkError if
+        that does not come."""
+        if self._job and not self._job.failure:
+            self._await(len(self._job.transfers))
+        self._sequence += 1
+        self._flags += [0] * (len(transfers) - len(self._flags))
+        self._waits: list[tuple[int, float, float]] = []
+        self._job = _Job(self._run, self._sequence, transfers, time.perf_counter())
+        self._hire().jobs.put(self._job)
+
+    def wait(self, count: int) -> int:
+        """Return once the first `count` transfers are here: how many are. Raises LinkError if that does not come."""
+        began = time.perf_counter() - self._job.t0
+        here = self._await(count)
+        self._waits.append((count, began, time.perf_counter() - self._job.t0))
+        return here
+
+    def finish(self) -> None:
+        """The consumer's end; waits for what nobody waited for."""
+        self._await(len(self._job.transfers))
+        self._end = time.perf_counter() - self._job.t0
+
+    def timeline(self) -> Timeline:
+        """Of the last run."""
+        whats = [(transfer.chunk, transfer.block) for transfer in self._job.transfers]
+        return Timeline(whats, list(self._job.arrivals_s), self._waits, self._end)
+
+    def _await(self, count: int) -> int:
+        job = self._job
+        due = job.t0 + sum(transfer.nbytes for transfer in job.transfers[:count]) / self.bytes_per_s
+
+        def arrived() -> bool:
+            return job.failure is not None or not count or self._flags[count - 1] >= job.sequence
+
+        with self._change:
+            self._change.wait_for(arrived, timeout=max(0.0, due + PATIENCE_S - time.perf_counter()))
+            here = len(job.arrivals_s)
+        if here < count:
+            why = f"it raised {job.failure!r}" if job.failure else f"it is {PATIENCE_S:g} s late"
+            job.failure = job.failure or TimeoutError("given up")  # the next start does not wait for it again
+            raise missing(self.kind, job.transfers[here], self.rank, why)
+        return here
+
+    def _run(self, job: _Job) -> None:
+        """What the worker does for this link."""
+        try:
+            moved = 0
+            for index, transfer in enumerate(job.transfers):
+                for source, target in transfer.slices:
+                    self._move(index, source, target)
+                    moved += source.nbytes
+                    due = job.t0 + moved / self.bytes_per_s
+                    while (left := due - time.perf_counter()) > 0:
+                        time.sleep(left)
+                with self._change:
+                    if job.failure:  # the consumer has given up
+                        return
+                    self._flags[index] = job.sequence
+                    job.arrivals_s.append(time.perf_counter() - job.t0)
+                    self._change.notify_all()
+        except Exception as error:
+            with self._change:
+                job.failure = error
+                self._change.notify_all()
+
+    @staticmethod
+    def _move(index: int, source: numpy.ndarray, target: numpy.ndarray) -> None:
+        """Copy a slice of transfer `index`. NumPy copies without Python's lock, and in this thread alone."""
+        numpy.copyto(target, source)
+
+
+def make(kind: str, device: str, bytes_per_s: float | None, rank: int = 0):
+    """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers. Raises ValueError for a kind that
+    there is not, here or at all."""
+    if kind == "preset":
+        return Preset()
+    if kind not in KINDS:
+        raise ValueError(f"unknown link {kind!r}: it is one of {', '.join(KINDS)}")
+    if device == "cpu":
+        if kind == "pcie":
+            raise ValueError("the link pcie needs a GPU; on a CPU it is paced or preset")
+        return PacedThread(bytes_per_s, rank)
+    from collectives import device_links
+
+    return device_links.PCIe(rank) if kind == "pcie" else device_links.PacedCopier(bytes_per_s, rank)

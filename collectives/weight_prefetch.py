@@ -1,0 +1,96 @@
+"""FSDP's forward pass: while a layer multiplies, the weights of the next one are gathered over a link.
+
+Batch and weights are sharded over P ranks. `layers[l][c]` is rank c's share of layer l's weights, rows of w[n, k], and
+`buffers` are the two places where whole layers stand by turns: step l multiplies x[m, k] with the layer in one of
+them and gathers the next layer into the other. Matmul and gather do not depend on one another, so all that overlapping
+can lose here is what they take from each other.
+
+    serial      gather the next layer, then multiply with this one
+    overlapped  begin to gather, multiply meanwhile, wait for the rest
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from collectives.all_gather_matmul import Matmul
+from collectives.links import Transfer
+from roofline.theory import schedule
+
+
+@dataclass
+class Operands:
+    """Two layers that follow one another for ever. `x[m, k]`, `out[m, n]`; `layers[l][c]` is [n/P, k], `buffers[l]`
+    is [n, k], and holds this rank's own share of layer l from the start, that of layer 0 wholly.
+
+    Raises ValueError where the sizes do not fit one another.
+    """
+
+    layers: Sequence[Sequence[Tensor]]
+    buffers: Sequence[Tensor]
+    x: Tensor
+    out: Tensor
+    rank: int = 0
+    topology: str = "direct"
+    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    step: int = 0
+
+    def __post_init__(self):
+        (rows, depth), ranks = self.buffers[0].shape, len(self.layers[0])
+        if rows % ranks:
+            raise ValueError(f"{ranks} ranks do not divide the {rows} rows of w: choose a divisor of it")
+        if any(share.shape != (rows // ranks, depth) for layer in self.layers for share in layer):
+            raise ValueError(f"each of the {ranks} shares of w[{rows}, {depth}] is [{rows // ranks}, {depth}]")
+        if not 0 <= self.rank < ranks:
+            raise ValueError(f"rank {self.rank} of {ranks}: it must be from 0 to {ranks - 1}")
+        self.transfers = [
+            [
+                Transfer(piece.chunk, 0, layer[piece.chunk], self._share(buffer, piece.chunk))
+                for piece in schedule.pieces(schedule.arrival_order(self.topology, ranks, self.rank), 1, "chunk")
+            ]
+            for layer, buffer in zip(self.layers, self.buffers, strict=True)
+        ]
+        for layer, buffer in zip(self.layers, self.buffers, strict=True):
+            self._share(buffer, self.rank).copy_(layer[self.rank])
+        for transfer in self.transfers[0]:
+            transfer.target.copy_(transfer.source)
+
+    def _share(self, buffer: Tensor, rank: int) -> Tensor:
+        height = len(buffer) // len(self.layers[0])
+        return buffer[rank * height : (rank + 1) * height]
+
+    @property
+    def now(self) -> Tensor:
+        """The layer that this step multiplies with."""
+        return self.buffers[self.step % 2]
+
+    @property
+    def next(self) -> list[Transfer]:
+        """What brings the layer of the step after this one."""
+        return self.transfers[(self.step + 1) % 2]
+
+
+def serial(operands: Operands, link) -> Tensor:
+    """Gather the next layer, then multiply with this one."""
+    link.start(operands.next)
+    link.wait(len(operands.next))
+    operands.matmul(operands.x, operands.now, operands.out)
+    link.finish()
+    operands.step += 1
+    return operands.out
+
+
+def overlapped(operands: Operands, link) -> Tensor:
+    """Multiply with this layer while the next one is gathered."""
+    link.start(operands.next)
+    operands.matmul(operands.x, operands.now, operands.out)
+    link.wait(len(operands.next))
+    link.finish()
+    operands.step += 1
+    return operands.out
+
+
+ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "overlapped": overlapped}
+"""Name -> `arm(operands, link)`: one step, which returns `operands.out` and leaves the next layer gathered."""

@@ -1,0 +1,83 @@
+"""A shape that is being measured, and the lines of the journal that come of it."""
+
+from dataclasses import asdict, dataclass, field
+
+from roofline.measure import telemetry
+from roofline.measure.lineup import Lineup
+from roofline.measure.rounds import Rounds
+from roofline.report import journal
+
+
+@dataclass
+class Entered:
+    """A shape whose contenders are prepared, between the visits to it."""
+
+    shape: str
+    found: Lineup
+    rounds: Rounds
+    seed: int
+    telemetry: list[dict] = field(default_factory=list)
+    journalled: int = 0
+    """Rounds that the journal has."""
+
+    def new_lines(self, visit: int) -> list[dict]:
+        """What is new since these were asked for last: the line of the shape or visit, then samples, and at the end of
+        the last visit the timelines."""
+        turns = self.rounds.turns
+        line = {
+            "visit": visit,
+            "stopped_by": turns.stopped_by or journal.INTERRUPTED,
+            "rounds": len(turns.order),
+            "telemetry": telemetry.merged(self.telemetry),
+            "late": turns.late,
+        }
+        line = {"kind": "shape"} | self._about() | line if visit == 1 else {"kind": "visit", "shape": self.shape} | line
+        samples = [
+            {
+                "kind": "sample",
+                "shape": self.shape,
+                "contender": name,
+                "round": index,
+                "position": position,
+                "time_s": turns.times_s[name][index],
+            }
+            | {key: value for key, value in self._note(name, index).items() if key != "timeline"}
+            for index, order in enumerate(turns.order)
+            for position, name in enumerate(order)
+            if index >= self.journalled and index in turns.times_s.get(name, ())
+        ]
+        self.journalled = len(turns.order)
+        return [line, *samples, *(self._timelines() if turns.stopped_by else [])]
+
+    def _note(self, name: str, index: int) -> dict:
+        return self.rounds.turns.notes.get(name, {}).get(index, {})
+
+    def _about(self) -> dict:
+        found, case = self.found, self.found.case
+        return {
+            "shape": self.shape,
+            "op": case.op,
+            "model": case.model,
+            "layer": case.layer,
+            **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
+            **asdict(case.work),
+            **found.about,
+            "vendor": found.vendor,
+            "seed": self.seed,
+            "cache": found.cache,
+            "contenders": {
+                name: {"config": found.config[name], "relative_error": found.relative_error.get(name)}
+                | ({"role": found.role[name]} if name in found.role else {})
+                for name in self.rounds.turns.times_s
+            },
+        }
+
+    def _timelines(self) -> list[dict]:
+        """Of each entrant that noted one, that of the sample nearest to its median."""
+        lines = []
+        for name, times in self.rounds.turns.times_s.items():
+            ranked = sorted(times, key=times.get)
+            middle = ranked[len(ranked) // 2] if ranked else None
+            if timeline := middle is not None and self._note(name, middle).get("timeline"):
+                lines.append({"kind": "timeline", "shape": self.shape, "contender": name, "round": middle, **timeline})
+        return lines

@@ -1,0 +1,6 @@
+def names(run):
+    return []
+
+
+def draw(run, records, folder):
+    return []

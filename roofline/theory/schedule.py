@@ -1,0 +1,272 @@
+"""Who sends which chunk when, and which tiles each program multiplies with which chunks. Times are inputs here.
+
+The case is an all-gather before a matmul: x[B, D] is sharded by columns, one chunk a rank. Rank i owns chunk i, and
+needs all of them, because every tile of out[B, F_loc] sums over all of D. A table of visits is made before the launch
+for one rank; it counts chunks by their position in that rank's arrival order, the own chunk at 0.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TOPOLOGIES = ("ring", "both_ways", "direct")
+"""`ring`: to the next rank. `both_ways`: to both neighbours at once. `direct`: from owners, all to all."""
+
+MAJORS = ("chunk", "block")
+"""What a link finishes first: all row blocks of one chunk, or all chunks of one row block."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """One chunk over one directed link. Steps count from 1: what is received in step s can be sent on in step s + 1."""
+
+    step: int
+    source: int
+    destination: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One transfer: the rows of one row block in one chunk."""
+
+    chunk: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The output in tiles. Raises ValueError for a grid without tiles."""
+
+    row_tiles: int
+    column_tiles: int
+
+    def __post_init__(self):
+        at_least_one(row_tiles=self.row_tiles, column_tiles=self.column_tiles)
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        """All (m, n), row after row."""
+        return tuple((m, n) for m in range(self.row_tiles) for n in range(self.column_tiles))
+
+    def waves(self, programs: int) -> int:
+        """Rounds that `programs` programs need, one tile each a round."""
+        at_least_one(programs=programs)
+        return -(-self.row_tiles * self.column_tiles // programs)
+
+
+class Visit(NamedTuple):
+    """Tile (m, n) multiplied with the chunks at positions [chunk_from, chunk_to) of the arrival order.
+
+    `resume`: its fp32 accumulator is read back first. `spill`: it is written afterwards, to be resumed later.
+    """
+
+    m: int
+    n: int
+    chunk_from: int
+    chunk_to: int
+    resume: bool
+    spill: bool
+
+
+Table = tuple[tuple[Visit, ...], ...]
+"""The visits of each program, in order. A tile belongs to one program, so that no state crosses programs."""
+
+
+class InnerLoop(NamedTuple):
+    """One unbroken run over chunks [chunk_from, chunk_to) of a visit, begun with a look at the flags at `look_s`."""
+
+    chunk_from: int
+    chunk_to: int
+    look_s: float
+    start_s: float
+    end_s: float
+    waited: bool
+
+
+def at_least_one(**counts: int) -> None:
+    """Raises ValueError for the first count below 1."""
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name}={value}: it must be 1 or more")
+
+
+def known_name(kind: str, name: str, names: Sequence[str]) -> None:
+    """Raises ValueError where `name` is not one of `names`."""
+    if name not in names:
+        raise ValueError(f"unknown {kind} {name!r}: it is one of {', '.join(names)}")
+
+
+def _offsets(topology: str, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """For each step, the owners of the chunks that come in, as distances from the receiver."""
+    known_name("topology", topology, TOPOLOGIES)
+    at_least_one(ranks=ranks)
+    if topology == "ring":
+        return tuple((-s,) for s in range(1, ranks))
+    if topology == "direct":
+        return tuple((s,) for s in range(1, ranks))
+    # With an even number of ranks the opposite chunk is as far one way as the other: it comes from rank - 1 only.
+    return tuple((-s,) if 2 * s == ranks else (-s, s) for s in range(1, ranks // 2 + 1))
+
+
+def sends(topology: str, ranks: int) -> tuple[Send, ...]:
+    """All sends of all ranks, step by step; a directed link carries at most one chunk a step.
+
+    >>> sends("direct", 2)
+    (Send(step=1, source=1, destination=0, chunk=1), Send(step=1, source=0, destination=1, chunk=0))
+
+    Raises ValueError for an unknown topology or ranks below 1. Source of the rings: the scaling book's exercise on
+    pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics use.
+    """
+
+    def source(rank: int, offset: int) -> int:
+        if topology == "direct":
+            return (rank + offset) % ranks
+        return (rank + (1 if offset > 0 else -1)) % ranks
+
+    return tuple(
+        Send(step, source(rank, offset), rank, (rank + offset) % ranks)
+        for step, offsets in enumerate(_offsets(topology, ranks), 1)
+        for rank in range(ranks)
+        for offset in offsets
+    )
+
+
+def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
+    """Chunks in the order in which they are here at `rank`, its own first.
+
+    >>> arrival_order("ring", 4, 1), arrival_order("both_ways", 4, 1)
+    ((1, 0, 3, 2), (1, 0, 2, 3))
+
+    Raises ValueError for an unknown topology, or a rank that is not in 0 .. ranks - 1.
+    """
+    offsets = _offsets(topology, ranks)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank={rank} is not one of {ranks} ranks: choose 0 to {ranks - 1}")
+    return (rank, *((rank + offset) % ranks for step in offsets for offset in step))
+
+
+def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
+    """The transfers of one link, one after another: all chunks of `order` but the own one, each in `blocks` row blocks.
+
+    Raises ValueError for an unknown `major`, an order without chunks, or blocks below 1.
+    """
+    known_name("major", major, MAJORS)
+    at_least_one(chunks=len(order), blocks=blocks)
+    if major == "chunk":
+        return tuple(Piece(chunk, block) for chunk in order[1:] for block in range(blocks))
+    return tuple(Piece(chunk, block) for block in range(blocks) for chunk in order[1:])
+
+
+def inner_loops(
+    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float, wait_s: float = 0.0
+) -> tuple[InnerLoop, ...]:
+    """The runs of the inner loop in one visit: each takes all chunks that are here when it looks at the flags.
+
+    `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
+    A visit that finds all its chunks here runs as the vendor's kernel does and pays nothing. Else every look is a wait:
+    it loses `wait_s` (the poll, and filling the pipeline again) on top of the time until the next chunk is here.
+    """
+    loops = []
+    now, chunk = start_s, chunk_from
+    while chunk < chunk_to:
+        look_s, first, now = now, chunk, max(now, arrival_s[chunk])
+        while chunk < chunk_to and arrival_s[chunk] <= now:
+            chunk += 1
+        waited = now > look_s or (first, chunk) != (chunk_from, chunk_to)
+        begin_s = now + wait_s if waited else now
+        now = begin_s + (chunk - first) * chunk_s
+        loops.append(InnerLoop(first, chunk, look_s, begin_s, now, waited))
+    return tuple(loops)
+
+
+def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
+    """The tiles of each program, dealt in turn."""
+    at_least_one(programs=programs)
+    return [grid.tiles[program::programs] for program in range(programs)]
+
+
+def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
+    """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
+    at_least_one(chunks=chunks)
+    return tuple(tuple(Visit(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in _dealt(grid, programs))
+
+
+def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
+    """For each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
+    at_least_one(chunks=chunks)
+    return tuple(
+        tuple(Visit(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
+        for tiles in _dealt(grid, programs)
+    )
+
+
+def row_block(
+    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, wait_s: float = 0.0
+) -> Table:
+    """Tiles row after row, each visited once with all chunks; the next tile goes to the program that is free first.
+
+    `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
+    one chunk. `wait_s`: the time that a wait loses. Raises ValueError where `arrival_s` has not one row a row tile.
+    """
+    at_least_one(programs=programs)
+    if len(arrival_s) != grid.row_tiles:
+        raise ValueError(f"arrival_s has {len(arrival_s)} rows for {grid.row_tiles} row tiles: give one row for each")
+    table: list[list[Visit]] = [[] for _ in range(programs)]
+    free = [(0.0, program) for program in range(programs)]  # already a heap
+    for m, n in grid.tiles:
+        start_s, program = heapq.heappop(free)
+        chunks = len(arrival_s[m])
+        table[program].append(Visit(m, n, 0, chunks, False, False))
+        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s, wait_s)[-1].end_s
+        heapq.heappush(free, (end_s, program))
+    return tuple(tuple(visits) for visits in table)
+
+
+def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:
+    """Chunk-wise, with the accumulator kept in registers where possible, so that fewer tiles are spilled.
+
+    `arrival_s[j]`: when all rows of the chunk at position j are expected here. `chunk_s`: as in `row_block`. A program
+    stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
+    an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
+
+    Raises ValueError where `arrival_s` is empty or not ascending.
+    """
+    at_least_one(chunks=len(arrival_s))
+    if list(arrival_s) != sorted(arrival_s):
+        raise ValueError(f"arrival_s={tuple(arrival_s)} is not ascending: count the chunks in the order of arrival")
+    dealt = _dealt(grid, programs)
+    plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
+    return tuple(
+        tuple(
+            Visit(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
+            for tile, chunk_from, chunk_to in plans[len(tiles)]
+        )
+        for tiles in dealt
+    )
+
+
+def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
+    """(tile, chunk_from, chunk_to) of each visit of a program that has `tiles` tiles."""
+    chunks = len(arrival_s)
+    done = [0] * tiles
+    plan: list[tuple[int, int, int]] = []
+    now, held = 0.0, -1
+    while min(done, default=chunks) < chunks:
+        here = sum(arrival <= now for arrival in arrival_s)
+        tile = held
+        if held < 0 or done[held] >= here:
+            # An untouched tile has the fewest chunks done. Once all chunks are here, any unfinished tile will do.
+            tile = done.index(min(done))
+        if done[tile] >= here:
+            now = arrival_s[here]  # nothing to do; every tile has all that is here
+            continue
+        if tile == held:
+            plan[-1] = (tile, plan[-1][1], done[tile] + 1)
+        else:
+            plan.append((tile, done[tile], done[tile] + 1))
+        done[tile] += 1
+        now += chunk_s
+        held = tile if done[tile] < chunks else -1
+    return plan

@@ -1,0 +1,77 @@
+"""Which wire is asked for: so many bytes/s, or what balances a chip or a matmul. Parses the option's words."""
+
+from dataclasses import dataclass
+
+EXERCISE_BALANCE = 2750
+"""FLOP per byte: 275e12 FLOP/s over 100e9 bytes/s, the machine of the exercise (2-byte elements)."""
+
+NVLINK_BYTES_PER_S = 450e9
+"""What one H100 or H200 receives over its NVLink port (datasheet: 900 GB/s in both directions together)."""
+
+INFINIBAND_BYTES_PER_S = 50e9
+"""A port of 400 Gbit/s (NDR)."""
+
+
+LINKS = ("pcie", "preset")
+"""Links whose bandwidth is not ours to choose: the real PCIe, and the one on which all has arrived before."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A bandwidth that is asked for: what one rank receives, summed over its links.
+
+    `kind` is `fixed` (`value` bytes/s), `balance` (`value` FLOP/byte under the chip's FLOP/s), `ridge` (as much as
+    makes the unsplit matmul of the case take `value` times as long as its gather), or one of `LINKS`.
+    """
+
+    kind: str
+    value: float
+
+    @property
+    def token(self) -> str:
+        """Its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`."""
+        if self.kind == "fixed":
+            return f"{self.value / 1e9:.6g}GBps"
+        if self.kind in LINKS:
+            return self.kind
+        return self.kind + ("" if (self.kind, self.value) == ("ridge", 1) else f"{self.value:.6g}")
+
+    def bytes_per_s(self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int) -> float | None:
+        """The bandwidth, for a chip of `chip_flops` FLOP/s and a case whose unsplit matmul takes `t_gemm_s`. None of
+        one of `LINKS`."""
+        if self.kind in LINKS:
+            return None
+        if self.kind == "fixed":
+            return self.value
+        return chip_flops / self.value if self.kind == "balance" else self.value * wire_bytes / t_gemm_s
+
+
+def parse(text: str) -> Wire:
+    """The wire that `text` means.
+
+    >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("ridge1.4").value
+    ('100GBps', 450000000000.0, 'balance', 1.4)
+
+    Raises ValueError for anything but a number above 0 (bytes/s, or with GBps), `balanceX`, `ridge`, `ridgeX` or one of
+    `LINKS`.
+    """
+    if text in LINKS:
+        return Wire(text, 0.0)
+    for kind, default in (("balance", ""), ("ridge", "1")):
+        if text.startswith(kind):
+            return Wire(kind, _above_0(text.removeprefix(kind) or default, text))
+    scale = 1e9 if text.endswith("GBps") else 1.0
+    return Wire("fixed", scale * _above_0(text.removesuffix("GBps"), text))
+
+
+def _above_0(number: str, text: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(
+            f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
+            "the matmul; ridge1.4: 1.4 times), pcie or preset"
+        )
+    return value

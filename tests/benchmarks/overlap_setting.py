@@ -1,0 +1,289 @@
+"""One case that gathers over a wire: its operands, its link, the unsplit matmul, and how its arms are checked.
+
+`kernels` and `collectives` are imported late throughout, as in `matmul_lineup`.
+"""
+
+import functools
+import math
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import contextmanager
+from statistics import median
+
+import matmul_lineup
+import torch
+
+from roofline.theory import overlap, wires
+from roofline.theory.models import parse as parse_model
+from roofline.theory.schedule import Grid
+
+SETS = 2
+"""Sets of operands in rotation: what a run finds in a buffer is of another one."""
+
+TILE = (128, 256)
+"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
+
+BLOCKS = (16, 8, 4, 2, 1)
+"""Row blocks that the arm row_block may be cut in: of these, what the simulator finds best."""
+
+UNTIMED_BYTES_PER_S = 1e9
+"""Of the link of a test that is not timed."""
+
+CALIBRATIONS = 5
+
+
+@contextmanager
+def computing(device: str):
+    """On a CPU, leave one core to the link."""
+    threads = torch.get_num_threads()
+    if device == "cpu" and threads > 1:
+        torch.set_num_threads(threads - 1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def seconds(call: Callable, device: str) -> float:
+    """About how long `call` takes: to choose a bandwidth and a plan by, and never a result."""
+    times = []
+    with computing(device):
+        for _ in range(CALIBRATIONS + 2):
+            start = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    return median(times[2:])
+
+
+def unsplit(device: str, x, w) -> dict[str, object]:
+    """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
+    known = matmul_lineup.known_contenders()
+    names = [name for name, c in known.items() if c.kind == "vendor" and c.device == device] + ["persistent"]
+    return {name: known[name] for name in names if known[name].device == device and not known[name].why_not(x, w)}
+
+
+@functools.lru_cache(maxsize=4)
+def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
+    """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
+    x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
+    out = x.new_empty(m, n)
+    runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
+    return 2 * m * n * k / min(seconds(run, device) for run in runs)
+
+
+@functools.lru_cache(maxsize=16)
+def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: float) -> torch.Tensor:
+    """Zero-mean normal values. The shapes of a run share what they have alike."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device, dtype=matmul_lineup.DTYPES[dtype]).mul_(scale)
+
+
+@functools.lru_cache(maxsize=8)
+def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tuple[torch.Tensor, ...]:
+    """Contiguous shards of a tensor that is cached; in pinned host memory for the link pcie."""
+    parts = [part.contiguous() for part in tensor.chunk(ranks, axis)]
+    return tuple(part.cpu().pin_memory() if pinned else part for part in parts)
+
+
+@functools.lru_cache(maxsize=8)
+def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=matmul_lineup.DTYPES[dtype], device=device)
+
+
+class Setting:
+    """What the arms of one case work on. `sets` are operands of `collectives`, `best` is the fastest unsplit contender
+    and `t_gemm_s` about its time, `bytes_per_s` what the link is asked for (None where that is not ours to choose)."""
+
+    def __init__(self, options, case):
+        self.options, self.case, self.device = options, case, options.device
+        self.wire = wires.parse(case.wire)
+        self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
+        self.sets = self._operands()
+        self.unsplit = unsplit(self.device, *self._gemm(self.sets[0])[:2])
+        times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
+        self.best = self.unsplit[min(times, key=times.get)]
+        self.t_gemm_s = min(times.values())
+        self.bytes_per_s = self._bytes_per_s()
+        for operands in self.sets:
+            operands.matmul = self.best.run
+
+    def _bytes_per_s(self) -> float | None:
+        if self.wire.kind in wires.LINKS:
+            return None
+        if not self.options.timed:
+            return UNTIMED_BYTES_PER_S
+        case, model = self.case, parse_model(self.case.model)
+        rows = max(self.options.gather.rows, default=case.m)
+        flops = chip_flops(self.device, case.dtype, rows, -(-model.d_ff // 4), model.d_model)
+        return self.wire.bytes_per_s(chip_flops=flops, t_gemm_s=self.t_gemm_s, wire_bytes=case.work.wire_bytes)
+
+    def _gemm_seconds(self, contender) -> float:
+        return seconds(functools.partial(contender.run, *self._gemm(self.sets[0])), self.device)
+
+    def link(self):
+        """A link of its own for each call: its timeline is that call's."""
+        from collectives import links
+
+        kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
+        return links.make(kind, self.device, self.bytes_per_s)
+
+    @property
+    def about(self) -> dict:
+        link = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
+        found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": link}
+        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_about()
+
+    @property
+    def pinned(self) -> bool:
+        return self.wire.kind == "pcie"
+
+    def relative_error(self, arm: Callable, link, operands) -> float:
+        """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""
+        transfers = self.transfers(operands)
+        for transfer in transfers:
+            transfer.target.fill_(math.nan)
+        operands.out.fill_(math.nan)
+        if link.kind == "preset":
+            link.fill(transfers)
+        x, w = self._factors(operands)
+        with computing(self.device):
+            arm(operands, link)
+        link.timeline()  # raises where the link is dead
+        if operands.out.isnan().any() or any(not _same(transfer) for transfer in transfers):
+            return math.nan
+        rows = matmul_lineup.checked_rows(len(x))
+        reference = matmul_lineup.reference_rows(x, w)
+        return float((operands.out[rows].double() - reference).norm() / reference.norm())
+
+
+def _same(transfer) -> bool:
+    return torch.equal(transfer.target, transfer.source.to(transfer.target.device))
+
+
+class AllGather(Setting):
+    """x[m, k] is sharded by columns."""
+
+    def _operands(self) -> list:
+        from collectives.all_gather_matmul import Operands
+
+        case, found = self.case, []
+        w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
+        for number in range(SETS):
+            self.x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
+            shards = shards_of(self.x, case.ranks, 1, self.pinned)
+            gathered = buffer((case.m, case.k), case.dtype, self.device, number)
+            gathered.copy_(self.x)
+            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
+        return found
+
+    @staticmethod
+    def _gemm(operands) -> tuple:
+        return operands.gathered, operands.w, operands.out
+
+    @staticmethod
+    def transfers(operands) -> list:
+        return operands.by_chunk
+
+    def _factors(self, operands) -> tuple:
+        return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
+
+    def _grid_about(self) -> dict:
+        """Row blocks, SMs and tiles; sets the plan of the operands by them."""
+        case = self.case
+        gpu = self.device == "cuda"
+        sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
+        t_comm_s = case.work.wire_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        columns = -(-case.n // TILE[1]) if gpu else 1
+
+        def ideal(arm: str, blocks: int):
+            grid = Grid(max(blocks, -(-case.m // TILE[0])) if gpu else blocks, columns)
+            return overlap.own_ideal(arm, grid, sms, case.ranks, blocks, self.t_gemm_s, t_comm_s)
+
+        fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
+        blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
+        plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans] if gpu else ()
+        for operands in self.sets:
+            operands.blocks, operands.plan = blocks, plan
+        rows = -(-case.m // TILE[0]) if gpu else blocks
+        return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
+
+    def config(self, arm: str) -> str:
+        ours = self.best.config(*self._gemm(self.sets[0])[:2])
+        blocks = self.sets[0].blocks
+        return {"row_block": f"{blocks} row blocks, {ours}", "chunk_launches": "sums in fp32"}.get(arm, ours)
+
+    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
+        """Name -> (role, a run for each set, link): what takes turns with the arms."""
+        found = {
+            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
+            for name, c in self.unsplit.items()
+        }
+        link = self.link()
+        found["link"] = ("link", [functools.partial(alone, link, o.by_chunk) for o in self.sets], link)
+        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, SETS)
+        unrelated, link = self.sets[0].transfers("chunk", into=spare), self.link()
+        runs = [functools.partial(contended, link, unrelated, self.best.run, self._gemm(o)) for o in self.sets]
+        found["gemm beside link"] = ("contended", runs, link)
+        return found
+
+
+class Prefetch(Setting):
+    """The next layer's w[n, k] is sharded by rows."""
+
+    def _operands(self) -> list:
+        from collectives.weight_prefetch import Operands
+
+        case = self.case
+        layers = [
+            normal((case.n, case.k), case.dtype, self.device, self.seed + layer, 1 / math.sqrt(case.k))
+            for layer in range(2)
+        ]
+        shards = [shards_of(layer, case.ranks, 0, self.pinned) for layer in layers]
+        buffers = [buffer((case.n, case.k), case.dtype, self.device, number) for number in range(2)]
+        x = normal((case.m, case.k), case.dtype, self.device, self.seed + 2, 1.0)
+        return [Operands(shards, buffers, x, x.new_empty(case.m, case.n))]
+
+    @staticmethod
+    def _gemm(operands) -> tuple:
+        return operands.x, operands.buffers[0], operands.out
+
+    @staticmethod
+    def transfers(operands) -> list:
+        return operands.next
+
+    def _factors(self, operands) -> tuple:
+        return operands.x, operands.now.clone()
+
+    @staticmethod
+    def _grid_about() -> dict:
+        return {}
+
+    def config(self, arm: str) -> str:
+        return self.best.config(*self._gemm(self.sets[0])[:2])
+
+    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
+        operands, link = self.sets[0], self.link()
+        found = {
+            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(operands))], None)
+            for name, c in self.unsplit.items()
+        }
+        return found | {"link": ("link", [functools.partial(alone, link, t) for t in operands.transfers], link)}
+
+
+def alone(link, transfers) -> None:
+    """The gather with nothing beside it."""
+    link.start(transfers)
+    link.wait(len(transfers))
+    link.finish()
+
+
+def contended(link, transfers, matmul, operands) -> None:
+    """The unsplit matmul while the link brings something else; its first wait begins when the matmul is done."""
+    link.start(transfers)
+    matmul(*operands)
+    link.wait(len(transfers))
+    link.finish()

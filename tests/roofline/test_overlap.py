@@ -1,0 +1,262 @@
+"""The simulator against figures worked out elsewhere, and against a clock that advances one product at a time."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline.theory import schedule
+from roofline.theory.overlap import (
+    ARMS,
+    arrivals,
+    coarse,
+    hidden_fraction,
+    own_ideal,
+    product_s,
+    simulate,
+)
+from roofline.theory.schedule import Grid, Visit
+
+# The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
+SMS, RANKS = 132, 8
+SHAPES = {2560: Grid(64, 10), 3328: Grid(64, 13)}
+TWO_DIGITS = 0.0051
+"""The known answers are rounded to two digits, some of them half way."""
+
+unhurried = settings(deadline=None)  # a busy machine can stall any example
+
+times = st.floats(0.01, 100)
+
+
+def hidden_by_row_block(f_loc, blocks, flags, slowdown=1.0, wait_share=0.0):
+    grid = SHAPES[f_loc]
+    chunk_s = product_s(grid, SMS, RANKS, t_gemm_s=1.0)
+    arrival_s = arrivals(RANKS, 1.0, grid.row_tiles, blocks, "block", flags)
+    wait_s = wait_share * chunk_s
+    table = schedule.row_block(grid, SMS, arrival_s, slowdown * chunk_s, wait_s)
+    return hidden_fraction(1.0, 1.0, simulate(table, arrival_s, chunk_s, slowdown=slowdown, wait_s=wait_s).end_s)
+
+
+@pytest.mark.parametrize(
+    ("arm", "f_loc", "blocks", "hidden"),
+    [
+        ("tile_outer", 2560, 1, 0.175),
+        ("tile_outer", 3328, 1, 0.125),
+        ("chunk_outer", 2560, 1, 0.875),
+        ("chunk_outer", 3328, 1, 0.875),
+        ("row_block", 2560, 8, 0.83),
+        ("row_block", 2560, 16, 0.84),
+        ("row_block", 3328, 8, 0.93),
+        ("row_block", 3328, 16, 0.91),
+        ("serial", 2560, 1, 0.0),
+        ("chunk_launches", 2560, 1, 0.875),
+        # A block of 80 or 104 tiles does not fill 132 SMs. The first launch starts at 1/8; eight of 1/5 or 1/7 follow.
+        ("row_block_launches", 2560, 8, 2 - (1 / 8 + 8 / 5)),
+        ("row_block_launches", 3328, 8, 2 - (1 / 8 + 8 / 7)),
+    ],
+)
+def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
+    ideal = own_ideal(arm, SHAPES[f_loc], SMS, RANKS, blocks, t_gemm_s=1.0, t_comm_s=1.0)
+    assert hidden_fraction(1.0, 1.0, ideal.end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("f_loc", "blocks", "hidden"),
+    [(2560, 8, 0.70), (2560, 16, 0.76), (2560, 64, 0.80), (3328, 8, 0.80), (3328, 16, 0.84), (3328, 64, 0.86)],
+)
+def test_row_block_with_one_flag_a_block_hides_less(f_loc, blocks, hidden):
+    assert hidden_by_row_block(f_loc, blocks, "block") == pytest.approx(hidden, abs=TWO_DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("f_loc", "blocks", "hidden"), [(2560, 8, 0.80), (2560, 16, 0.81), (3328, 8, 0.90), (3328, 16, 0.90)]
+)
+def test_row_block_in_a_kernel_3_percent_slower_that_loses_4_percent_of_a_chunk_in_a_wait(f_loc, blocks, hidden):
+    assert hidden_by_row_block(f_loc, blocks, "piece", 1.03, 0.04) == pytest.approx(hidden, abs=TWO_DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("gemm_over_comm", "hidden", "spills_per_tile"),
+    [(0.5, 0.875, 5.8), (1, 0.875, 5.8), (1.25, 1, 4.0), (1.5, 1, 2.3), (2, 1, 1.3), (3, 1, 0.83), (8, 1, 0)],
+)
+def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_comm, hidden, spills_per_tile):
+    grid = Grid(6, 1)  # six tiles for one program: what each of a chip's programs would do
+    chunk_s = product_s(grid, 1, RANKS, gemm_over_comm)
+    arrival_s = arrivals(RANKS, 1.0, grid.row_tiles)
+    table = schedule.spill_once(grid, 1, arrival_s[0], chunk_s)
+    end_s = simulate(table, arrival_s, chunk_s).end_s
+    assert hidden_fraction(gemm_over_comm, 1.0, end_s) == pytest.approx(hidden)
+    assert sum(visit.spill for visit in table[0]) / 6 == pytest.approx(spills_per_tile, abs=0.051)
+
+
+@st.composite
+def simulated(draw):
+    """A table made from expected arrivals, simulated on others."""
+    grid = Grid(draw(st.integers(1, 4)), draw(st.integers(1, 3)))
+    programs, chunks = draw(st.integers(1, 5)), draw(st.integers(1, 7))
+    rows = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
+    expected_s, chunk_s = draw(rows), draw(st.floats(0.01, 3))
+    table = draw(
+        st.sampled_from(
+            [
+                schedule.tile_outer(grid, programs, chunks),
+                schedule.chunk_outer(grid, programs, chunks),
+                schedule.spill_once(grid, programs, expected_s, chunk_s),
+                schedule.row_block(grid, programs, [expected_s] * grid.row_tiles, chunk_s),
+            ]
+        )
+    )
+    arrival_s = draw(st.lists(rows, min_size=grid.row_tiles, max_size=grid.row_tiles))
+    return table, arrival_s, chunk_s
+
+
+@unhurried
+@given(simulated(), st.floats(0, 1), st.floats(0, 1))
+def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_once(made, wait_s, spill_s):
+    table, arrival_s, chunk_s = made
+    ran = simulate(table, arrival_s, chunk_s, slowdown=1.5, wait_s=wait_s, spill_s=spill_s, resume_s=spill_s)
+    free_s = [0.0] * len(table)
+    for span in ran.spans:
+        assert span.start_s >= max(arrival_s[span.m][span.chunk_from : span.chunk_to])
+        assert span.start_s >= free_s[span.program]
+        assert span.end_s - span.start_s == pytest.approx(1.5 * chunk_s * (span.chunk_to - span.chunk_from))
+        free_s[span.program] = span.end_s
+    products = sorted((s.program, s.m, s.n, c) for s in ran.spans for c in range(s.chunk_from, s.chunk_to))
+    assert products == sorted((p, v.m, v.n, c) for p, vs in enumerate(table) for v in vs for c in range(*v[2:4]))
+    assert ran.end_s == max(free_s)
+
+
+@unhurried
+@given(simulated())
+def test_without_losses_a_program_is_as_fast_as_one_that_takes_chunk_after_chunk(made):
+    table, arrival_s, chunk_s = made
+    ends_s = []
+    for visits in table:
+        now = 0.0
+        for visit in visits:
+            for chunk in range(visit.chunk_from, visit.chunk_to):
+                now = max(now, arrival_s[visit.m][chunk]) + chunk_s
+        ends_s.append(now)
+    assert simulate(table, arrival_s, chunk_s).end_s == pytest.approx(max(ends_s))
+
+
+def test_each_loss_is_charged_once_where_it_arises():
+    arrival_s = ((0.0, 10.0),)
+    table = ((Visit(0, 0, 0, 1, False, True), Visit(0, 1, 0, 2, False, False), Visit(0, 0, 1, 2, True, False)),)
+    ran = simulate(table, arrival_s, 1.0, slowdown=2.0, wait_s=0.25, spill_s=0.5, resume_s=0.125)
+    # Tile 0: until 2, spilled until 2.5. Tile 1: a look, 2.75 to 4.75; waits for 10, until 12.25. Tile 0: read back.
+    assert [(span.start_s, span.end_s) for span in ran.spans] == [
+        (0.0, 2.0),
+        (2.75, 4.75),
+        (10.25, 12.25),
+        (12.375, 14.375),
+    ]
+    assert [(wait.n, wait.chunk, wait.start_s, wait.end_s) for wait in ran.waits] == [
+        (1, 0, 2.5, 2.75),
+        (1, 1, 4.75, 10.25),
+    ]
+    assert ran.end_s == 14.375
+
+
+@pytest.mark.parametrize(
+    ("blocks", "major", "flags", "first_row", "last_row"),
+    [
+        (1, "chunk", "piece", (0, 3, 6), (0, 3, 6)),
+        (2, "chunk", "piece", (0, 1.5, 4.5), (0, 3, 6)),
+        (2, "block", "piece", (0, 1.5, 3), (0, 4.5, 6)),
+        (2, "block", "block", (3, 3, 3), (6, 6, 6)),
+    ],
+)
+def test_pieces_arrive_at_equal_intervals(blocks, major, flags, first_row, last_row):
+    made = arrivals(3, 6.0, row_tiles=4, blocks=blocks, major=major, flags=flags)
+    assert made == (first_row, first_row, last_row, last_row)
+
+
+@unhurried
+@given(st.sampled_from(ARMS), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), times, times)
+def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
+    arm, chunks, blocks, columns, programs, gemm, comm
+):
+    ideal = own_ideal(arm, Grid(2 * blocks, columns), programs, chunks, blocks, gemm, comm)
+    assert ideal.end_s >= max(gemm, comm) * (1 - 1e-9)
+    if arm != "row_block_launches":  # its blocks end with waves that are not full
+        assert ideal.end_s <= (gemm + comm) * (1 + 1e-9)
+    assert ideal.end_s == max(span.end_s for span in ideal.spans)
+
+
+def test_launches_take_all_chunks_that_are_here_or_one_block_each():
+    by_chunk = own_ideal("chunk_launches", Grid(2, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0)
+    assert [tuple(launch) for launch in by_chunk.spans] == [
+        (0, 1, None, 0.0, 2.0),
+        (1, 3, None, 2.0, 6.0),
+        (3, 4, None, 6.0, 8.0),
+    ]
+    by_block = own_ideal("row_block_launches", Grid(4, 1), 1, 4, 2, t_gemm_s=8.0, t_comm_s=3.0)
+    assert [tuple(launch) for launch in by_block.spans] == [(0, 4, 0, 1.5, 5.5), (0, 4, 1, 5.5, 9.5)]
+    (serial,) = own_ideal("serial", Grid(4, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0).spans
+    assert tuple(serial) == (0, 4, None, 3.0, 11.0)
+
+
+@unhurried
+@given(st.sampled_from(["serial", "chunk_launches", "chunk_outer"]), st.integers(2, 12), times, times)
+def test_the_coarse_form_is_the_simulator_with_one_worker(arm, ranks, gemm, comm):
+    fine = own_ideal(arm, Grid(1, 1), 1, ranks, 1, gemm, comm)
+    assert coarse(arm, ranks, gemm, comm) == pytest.approx(fine.end_s)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_coarse_and_fine_agree_at_8_ranks_on_a_cpu_with_row_blocks(rows):
+    fine = own_ideal("chunk_outer", Grid(rows, 1), 1, 8, 1, t_gemm_s=1.2, t_comm_s=0.9)
+    assert coarse("chunk_outer", 8, 1.2, 0.9) == pytest.approx(fine.end_s)
+
+
+def test_a_hundred_thousand_ranks_take_no_time():
+    ranks = 100_000
+    start = time.perf_counter()
+    ends_s = {arm: coarse(arm, ranks, 1.0, 1.0) for arm in ("serial", "chunk_launches", "chunk_outer", "ideal")}
+    order = schedule.arrival_order("ring", ranks, 5)
+    assert time.perf_counter() - start < 5
+    assert ends_s["serial"] == 2.0
+    assert ends_s["ideal"] == 1.0
+    assert ends_s["chunk_outer"] == ends_s["chunk_launches"] == pytest.approx(1 + 1e-5, abs=1e-12)
+    now = 0.0
+    for chunk in range(ranks):
+        now = max(now, chunk / (ranks - 1)) + 1.0 / ranks
+    assert ends_s["chunk_outer"] == pytest.approx(now, abs=1e-9)
+    assert order[:7] == (5, 4, 3, 2, 1, 0, 99_999)
+
+
+def test_one_rank_has_nothing_to_wait_for():
+    assert coarse("chunk_outer", 1, 2.0, 0.0) == 2.0
+    assert own_ideal("row_block", Grid(2, 1), 1, 1, 2, 2.0, 0.0).end_s == 2.0
+    assert own_ideal("tile_outer", Grid(2, 1), 1, 1, 1, 2.0, 0.0).waits == ()
+
+
+def test_hidden_is_all_or_nothing_at_the_ends():
+    assert hidden_fraction(3.0, 2.0, 5.0) == 0.0
+    assert hidden_fraction(3.0, 2.0, 3.0) == 1.0
+    assert hidden_fraction(2.0, 3.0, 6.0) == -0.5  # slower than serial
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: own_ideal("magic", Grid(1, 1), 1, 2, 1, 1.0, 1.0), "unknown arm 'magic': it is one of serial"),
+        (lambda: own_ideal("row_block", Grid(4, 1), 1, 2, 3, 1.0, 1.0), "blocks=3 does not divide row_tiles=4"),
+        (lambda: own_ideal("row_block_launches", Grid(4, 1), 1, 2, 0, 1.0, 1.0), "blocks=0"),
+        (lambda: own_ideal("serial", Grid(4, 1), 0, 2, 1, 1.0, 1.0), "programs=0"),
+        (lambda: own_ideal("serial", Grid(4, 1), 1, 2, 1, -1.0, 1.0), "t_gemm_s=-1"),
+        (lambda: own_ideal("serial", Grid(4, 1), 1, 2, 1, 1.0, math.nan), "t_comm_s=nan"),
+        (lambda: arrivals(2, 1.0, 4, 2, "block", "row"), "unknown flags 'row'"),
+        (lambda: arrivals(0, 1.0, 4), "chunks=0"),
+        (lambda: simulate((), (), 1.0, wait_s=-1.0), "wait_s=-1"),
+        (lambda: coarse("tile_outer", 8, 1.0, 1.0), "unknown coarse arm 'tile_outer'"),
+        (lambda: coarse("ideal", 0, 1.0, 1.0), "ranks=0"),
+        (lambda: hidden_fraction(1.0, 0.0, 1.0), "t_comm_s=0: it must be above 0"),
+    ],
+)
+def test_bad_overlaps_are_named(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
