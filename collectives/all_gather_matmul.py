@@ -9,8 +9,9 @@ straight into place, into the columns of one buffer [B, D], where the own chunk 
                     taken together. Best where the link is slow and B x F_loc small: the sums pass through memory for
                     each chunk, and the last chunk's matmul cannot hide
     row_block       the rows come block by block, all chunks of a block after one another; a matmul for each block that
-                    is complete. No sums in memory, and only the last block cannot hide; loses where a block is too
-                    small to fill the chip, and on a ring, whose order of arrival is not ours to choose
+                    is complete, those that are here together taken together. No sums in memory, and only the last block
+                    cannot hide; loses where a block is too small to fill the chip, and on a ring, whose order of
+                    arrival is not ours to choose
 
 Shape suffixes: B rows, D the summed dimension, P ranks, F_loc columns of `out`. The idea of chunk_launches is Wang et
 al., "Overlap Communication with Dependent Computation via Decomposition" (ASPLOS 2023); row blocks that are gathered
@@ -36,8 +37,10 @@ class Operands:
     """What one rank multiplies, and what the others send it.
 
     `shards[c]` is x's columns c * D/P and on, [B, D/P], rows contiguous; `gathered` is [B, D], and this rank's own
-    chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for the arm row_block, `plan`
-    are the counts of chunks after each launch of chunk_launches, by the arrivals that are expected.
+    chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for the arm row_block.
+    `chunk_plan` and `block_plan` are how many chunks, or row blocks, are done after each launch, by the arrivals that
+    are expected; without them each launch takes one more, and what is known to be here beyond.
+
     Raises ValueError where the sizes do not fit one another.
     """
 
@@ -48,7 +51,8 @@ class Operands:
     rank: int = 0
     topology: str = "direct"
     blocks: int = 8
-    plan: Sequence[int] = ()
+    chunk_plan: Sequence[int] = ()
+    block_plan: Sequence[int] = ()
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
 
     def __post_init__(self):
@@ -75,10 +79,10 @@ class Operands:
         width = self.shards[0].shape[1]
         return of[:, chunk * width : (chunk + 1) * width]
 
-    def rows(self, block: int, of: Tensor) -> Tensor:
-        """The rows of block `block`, of x, of a shard, or of out."""
+    def rows(self, block: int, of: Tensor, count: int = 1) -> Tensor:
+        """The rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or none."""
         height = -(-len(of) // self.blocks)
-        return of[block * height : (block + 1) * height]
+        return of[block * height : (block + count) * height]
 
     def transfers(self, major: str, into: Tensor | None = None) -> list[Transfer]:
         """What the link shall move to `into` (default: `gathered`): whole chunks where `major` is `chunk`, and where
@@ -120,7 +124,7 @@ def chunk_launches(operands: Operands, link) -> Tensor:
     """Multiply each chunk when it is here, the own one at once, and sum in fp32."""
     link.start(operands.by_chunk)
     done, ranks = 0, len(operands.shards)
-    for count in operands.plan or range(1, ranks + 1):
+    for count in operands.chunk_plan or range(1, ranks + 1):
         if done >= count:
             continue
         here = link.wait(count - 1) + 1  # the own chunk needs no transfer
@@ -163,15 +167,16 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
 
 def row_block(operands: Operands, link) -> Tensor:
     """Multiply each row block when all of it is here."""
-    transfers = operands.by_block
-    link.start(transfers)
-    count = 0
-    for block in range(operands.blocks):
-        count += sum(transfer.block == block for transfer in transfers[count : count + len(operands.shards) - 1])
-        link.wait(count)
-        x, out = operands.rows(block, operands.gathered), operands.rows(block, operands.out)
-        if len(x):
-            operands.matmul(x, operands.w, out)
+    link.start(operands.by_block)
+    done, pieces = 0, len(operands.shards) - 1  # of a block; blocks that hold no rows have none
+    blocks = len(operands.by_block) // pieces
+    for count in operands.block_plan or range(1, blocks + 1):
+        if done >= count:
+            continue
+        here = link.wait(count * pieces) // pieces
+        x, out = (operands.rows(done, of, here - done) for of in (operands.gathered, operands.out))
+        operands.matmul(x, operands.w, out)
+        done = here
     link.finish()
     return operands.out
 

@@ -88,6 +88,15 @@ class Timeline:
     """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
     end_s: float
 
+    def as_dict(self) -> dict:
+        """Plain values, times to the nanosecond."""
+        return {
+            "transfers": self.transfers,
+            "arrivals_s": [round(time, 9) for time in self.arrivals_s],
+            "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
+            "end_s": round(self.end_s, 9),
+        }
+
 
 class Preset:
     """Nothing moves and all flags are up: what waiting for chunks costs where none is ever late.

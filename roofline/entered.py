@@ -79,5 +79,5 @@ class Entered:
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
             if timeline := middle is not None and self._note(name, middle).get("timeline"):
-                lines.append({"kind": "timeline", "shape": self.shape, "contender": name, "round": middle, **timeline})
+                lines.append({"kind": "timeline", "shape": self.shape, "contender": name, "round": middle} | timeline)
         return lines

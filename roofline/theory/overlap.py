@@ -14,7 +14,7 @@ FLAGS = ("piece", "block")
 """One flag for each (row block, chunk), or one for each row block, raised when its last piece is here."""
 
 ARMS = ("serial", "chunk_launches", "row_block_launches", "tile_outer", "chunk_outer", "row_block")
-"""Gather then multiply; ordinary launches of all rows or of one row block; the tables of the flagged kernel."""
+"""Gather then multiply; ordinary launches of all rows or of row blocks; the tables of the flagged kernel."""
 
 COARSE_ARMS = ("serial", "chunk_launches", "chunk_outer", "ideal")
 """The arms that need no tiles. `ideal`: the longer of the matmul and the gather, which no arm can beat."""
@@ -33,11 +33,13 @@ class Span(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One matmul launch on the whole chip, with the chunks at [chunk_from, chunk_to); `block` None: of all rows."""
+    """One matmul launch on the whole chip: the row blocks at [block_from, block_to) with the chunks at
+    [chunk_from, chunk_to)."""
 
     chunk_from: int
     chunk_to: int
-    block: int | None
+    block_from: int
+    block_to: int
     start_s: float
     end_s: float
 
@@ -161,12 +163,14 @@ def own_ideal(
     by_chunk = arrivals(chunks, t_comm_s, grid.row_tiles)
     match arm:
         case "serial":
-            launch = Launch(0, chunks, None, t_comm_s, t_comm_s + t_gemm_s)
+            launch = Launch(0, chunks, 0, row_blocks, t_comm_s, t_comm_s + t_gemm_s)
             return Simulation(launch.end_s, (launch,))
         case "chunk_launches":
             # The whole chip is one worker here, and all rows are its one tile.
             loops = schedule.inner_loops(by_chunk[0], 0, chunks, 0.0, t_gemm_s / chunks)
-            launches = tuple(Launch(loop.chunk_from, loop.chunk_to, None, loop.start_s, loop.end_s) for loop in loops)
+            launches = tuple(
+                Launch(loop.chunk_from, loop.chunk_to, 0, row_blocks, loop.start_s, loop.end_s) for loop in loops
+            )
             return Simulation(launches[-1].end_s, launches)
         case "row_block_launches":
             return _row_block_launches(grid, programs, chunks, row_blocks, t_gemm_s, t_comm_s)
@@ -182,15 +186,18 @@ def own_ideal(
 def _row_block_launches(
     grid: Grid, programs: int, chunks: int, row_blocks: int, t_gemm_s: float, t_comm_s: float
 ) -> Simulation:
-    """A launch for each row block once all of it is here; each ends with a wave of its own, full or not."""
-    arrival_s = arrivals(chunks, t_comm_s, grid.row_tiles, row_blocks, "block", "block")
+    """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
+    of_rows = arrivals(chunks, t_comm_s, grid.row_tiles, row_blocks, "block", "block")
     rows = grid.row_tiles // row_blocks
-    launch_s = t_gemm_s * Grid(rows, grid.column_tiles).waves(programs) / grid.waves(programs)
-    launches, now = [], 0.0
-    for block in range(row_blocks):
-        start_s = max(now, arrival_s[block * rows][0])
-        now = start_s + launch_s
-        launches.append(Launch(0, chunks, block, start_s, now))
+    arrival_s = [here_s[0] for here_s in of_rows[::rows]]
+    launches, now, block = [], 0.0, 0
+    while block < row_blocks:
+        start_s, first = max(now, arrival_s[block]), block
+        while block < row_blocks and arrival_s[block] <= start_s:
+            block += 1
+        waves = Grid((block - first) * rows, grid.column_tiles).waves(programs)
+        now = start_s + t_gemm_s * waves / grid.waves(programs)
+        launches.append(Launch(0, chunks, first, block, start_s, now))
     return Simulation(now, tuple(launches))
 
 

@@ -7,7 +7,6 @@ On a CPU all of them compute on all cores but one, which is the link's.
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict
 
 import overlap_setting as settings
 
@@ -54,7 +53,7 @@ class LinkedCall(Call):
     def notes(self) -> dict:
         timeline = self._link.timeline()
         first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
-        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": asdict(timeline)}
+        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
 def prepare(options, case, names: list[str]) -> Lineup:

@@ -205,9 +205,11 @@ class AllGather(Setting):
 
         fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
         blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
-        plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans] if gpu else ()
         for operands in self.sets:
-            operands.blocks, operands.plan = blocks, plan
+            operands.blocks = blocks
+            if gpu:  # the host does not see what has arrived, so launches go by what should have
+                operands.chunk_plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans]
+                operands.block_plan = [launch.block_to for launch in ideal("row_block_launches", blocks).spans]
         rows = -(-case.m // TILE[0]) if gpu else blocks
         return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
 
@@ -268,7 +270,11 @@ class Prefetch(Setting):
     def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
         operands, link = self.sets[0], self.link()
         found = {
-            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(operands))], None)
+            f"gemm {name}": (
+                "gemm",
+                [functools.partial(c.run, operands.x, w, operands.out) for w in operands.buffers],
+                None,
+            )
             for name, c in self.unsplit.items()
         }
         return found | {"link": ("link", [functools.partial(alone, link, t) for t in operands.transfers], link)}

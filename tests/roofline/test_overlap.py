@@ -52,8 +52,9 @@ def hidden_by_row_block(f_loc, blocks, flags, slowdown=1.0, wait_share=0.0):
         ("row_block", 3328, 16, 0.91),
         ("serial", 2560, 1, 0.0),
         ("chunk_launches", 2560, 1, 0.875),
-        # A block of 80 or 104 tiles does not fill 132 SMs. The first launch starts at 1/8; eight of 1/5 or 1/7 follow.
-        ("row_block_launches", 2560, 8, 2 - (1 / 8 + 8 / 5)),
+        # A block of 80 or 104 tiles does not fill 132 SMs. The first launch starts at 1/8. Blocks of 104 tiles then
+        # take 1/7 each; those of 80 tiles 1/5, so that they queue: 1, 1, 2, 3 and 1 blocks in 1, 1, 2, 2 and 1 waves.
+        ("row_block_launches", 2560, 8, 2 - (1 / 8 + 7 / 5)),
         ("row_block_launches", 3328, 8, 2 - (1 / 8 + 8 / 7)),
     ],
 )
@@ -186,17 +187,21 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     assert ideal.end_s == max(span.end_s for span in ideal.spans)
 
 
-def test_launches_take_all_chunks_that_are_here_or_one_block_each():
+def test_launches_take_all_chunks_or_blocks_that_are_here():
     by_chunk = own_ideal("chunk_launches", Grid(2, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0)
     assert [tuple(launch) for launch in by_chunk.spans] == [
-        (0, 1, None, 0.0, 2.0),
-        (1, 3, None, 2.0, 6.0),
-        (3, 4, None, 6.0, 8.0),
+        (0, 1, 0, 1, 0.0, 2.0),
+        (1, 3, 0, 1, 2.0, 6.0),
+        (3, 4, 0, 1, 6.0, 8.0),
     ]
-    by_block = own_ideal("row_block_launches", Grid(4, 1), 1, 4, 2, t_gemm_s=8.0, t_comm_s=3.0)
-    assert [tuple(launch) for launch in by_block.spans] == [(0, 4, 0, 1.5, 5.5), (0, 4, 1, 5.5, 9.5)]
+    by_block = own_ideal("row_block_launches", Grid(4, 1), 1, 4, 4, t_gemm_s=8.0, t_comm_s=4.0)
+    assert [tuple(launch) for launch in by_block.spans] == [
+        (0, 4, 0, 1, 1.0, 3.0),
+        (0, 4, 1, 3, 3.0, 7.0),
+        (0, 4, 3, 4, 7.0, 9.0),
+    ]
     (serial,) = own_ideal("serial", Grid(4, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0).spans
-    assert tuple(serial) == (0, 4, None, 3.0, 11.0)
+    assert tuple(serial) == (0, 4, 0, 1, 3.0, 11.0)
 
 
 @unhurried
