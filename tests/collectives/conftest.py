@@ -1,0 +1,125 @@
+"""What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
+
+import time
+
+import pytest
+import torch
+
+RANKS, ROWS, DEPTH, COLUMNS = 4, 96, 256, 48
+FAST = 200e6  # bytes/s: the gather of these sizes takes some 0.4 ms
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """A GPU when there is one and kernels are compiled, else the CPU."""
+    from collectives.copier import copy_kernel
+    from kernels.contract import interpreted
+
+    return "cpu" if interpreted(copy_kernel) or not torch.cuda.is_available() else "cuda"
+
+
+@pytest.fixture(scope="session")
+def dtype(device):
+    return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+@pytest.fixture
+def operands(device, dtype):
+    """`operands(rank=0, ranks=4, exact=False, **more)` of the all-gather matmul. `exact`: whole numbers whose sums
+    every dtype can hold, so that the order of summation does not matter."""
+    from collectives.all_gather_matmul import Operands
+
+    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, **more):
+        generator = torch.Generator().manual_seed(seed)
+
+        def values(*shape):
+            if exact:
+                return torch.randint(-1, 2, shape, generator=generator).to(device, dtype)
+            return torch.randn(shape, generator=generator).to(device, dtype)
+
+        shards = [values(rows, DEPTH // ranks) for _ in range(ranks)]
+        gathered = torch.full((rows, DEPTH), torch.nan, dtype=dtype, device=device)
+        w, out = values(COLUMNS, DEPTH), torch.full((rows, COLUMNS), torch.nan, dtype=dtype, device=device)
+        return Operands(shards, gathered, w, out, rank, blocks=more.pop("blocks", 4), **more)
+
+    return make
+
+
+@pytest.fixture
+def poison():
+    """`poison(operands)` leaves NaN wherever the link shall bring something, and in the result."""
+
+    def fill(operands):
+        for transfer in operands.by_chunk:
+            transfer.target.fill_(torch.nan)
+        operands.out.fill_(torch.nan)
+
+    return fill
+
+
+@pytest.fixture
+def close():
+    """`close(operands)` checks the result against float64."""
+    from roofline.measure.lineup import TOLERANCE
+
+    def check(operands):
+        reference = torch.cat(list(operands.shards), 1).double() @ operands.w.double().T
+        error = (operands.out.double() - reference).norm() / reference.norm()
+        limit = TOLERANCE["fp32" if operands.out.dtype == torch.float32 else "bf16"]
+        assert error <= limit, f"relative error {error:.2e}"
+
+    return check
+
+
+@pytest.fixture
+def link(device):
+    """`link(kind="paced", bytes_per_s=FAST, rank=0)` where the tests run."""
+    from collectives import links
+
+    def make(kind="paced", bytes_per_s=FAST, rank=0):
+        return links.make(kind, device, bytes_per_s, rank)
+
+    return make
+
+
+@pytest.fixture
+def troubled_link(device):
+    """`troubled_link(position, seconds)` is late at the transfer there; with `dies=True` that one never comes."""
+
+    def on_cpu(position, seconds, dies, bytes_per_s, rank):
+        from collectives.links import PacedThread
+
+        class Troubled(PacedThread):
+            slept = 0
+
+            def _move(self, index, source, target):
+                if index == position and self.slept < self._sequence:
+                    self.slept = self._sequence
+                    time.sleep(seconds)
+                    if dies:
+                        raise OSError("the cable was cut")
+                PacedThread._move(index, source, target)
+
+        return Troubled(bytes_per_s, rank)
+
+    def on_cuda(position, seconds, dies, bytes_per_s, rank):
+        from collectives import device_links
+
+        class Troubled(device_links.PacedCopier):
+            def _move(self, route):
+                for first, end in ((0, position), (position, len(route.transfers))):
+                    part = slice(first, end)
+                    if first == position:
+                        torch.cuda._sleep(int(seconds * 1.98e9))
+                    if first < end and not (dies and first == position):
+                        of = device_links.Route(
+                            route.transfers[part], route.table[part], route.flags[part], route.arrivals[part]
+                        )
+                        device_links.copy_launch(of, self._times, self.bytes_per_s).run(self._times.device)
+
+        return Troubled(bytes_per_s, rank)
+
+    def make(position, seconds=0.03, dies=False, bytes_per_s=FAST, rank=0):
+        return (on_cpu if device == "cpu" else on_cuda)(position, seconds, dies, bytes_per_s, rank)
+
+    return make

@@ -1,0 +1,120 @@
+"""The arms: right for every rank, on data that is late, stale, poisoned, or comes in another order."""
+
+import pytest
+import torch
+
+from collectives import all_gather_matmul
+from collectives.all_gather_matmul import ARMS
+from collectives.links import LinkError
+from roofline.theory.schedule import TOPOLOGIES
+
+every_arm = pytest.mark.parametrize("arm", ARMS)
+
+
+@every_arm
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("rank", range(4))
+def test_right_on_every_rank_in_every_order(arm, topology, rank, operands, link, poison, close):
+    mine = operands(rank, topology=topology)
+    poison(mine)
+    assert ARMS[arm](mine, link(rank=rank)) is mine.out
+    close(mine)
+
+
+@every_arm
+@pytest.mark.parametrize(("ranks", "rows", "blocks"), [(2, 96, 1), (8, 96, 96), (4, 100, 7), (4, 10, 8), (4, 1, 1)])
+def test_right_on_odd_sizes(arm, ranks, rows, blocks, operands, link, poison, close):
+    mine = operands(0, ranks, rows=rows, blocks=blocks)
+    poison(mine)
+    ARMS[arm](mine, link())
+    close(mine)
+
+
+@every_arm
+@pytest.mark.parametrize("position", range(3))
+def test_right_with_a_delay_at_each_position_and_later_by_it(arm, position, operands, troubled_link, poison, close):
+    mine = operands()
+    wire = troubled_link(position if arm != "row_block" else 4 * position, seconds=0.05)
+    ARMS[arm](mine, wire)  # warm
+    wire.timeline()
+    poison(mine)
+    ARMS[arm](mine, wire)
+    close(mine)
+    timeline = wire.timeline()
+    assert timeline.end_s >= max(timeline.arrivals_s) >= 0.045
+
+
+@every_arm
+def test_stale_chunks_are_not_used(arm, operands, link, poison, close):
+    """The same buffers and link, other data every time: a chunk of the run before would show."""
+    mine, wire = operands(), link()
+    for seed in range(5):
+        fresh = operands(seed=seed)
+        for old, new in zip(mine.shards, fresh.shards, strict=True):
+            old.copy_(new)
+        mine.columns(mine.rank, mine.gathered).copy_(mine.shards[mine.rank])
+        ARMS[arm](mine, wire)
+        close(mine)
+
+
+def test_all_arms_agree_to_the_bit_on_whole_numbers(operands, link, poison):
+    results = {}
+    for topology in TOPOLOGIES:
+        for name, arm in ARMS.items():
+            mine = operands(1, exact=True, topology=topology)
+            poison(mine)
+            results[topology, name] = arm(mine, link(rank=1)).clone()
+    expected = (torch.cat(list(mine.shards), 1).double() @ mine.w.double().T).to(mine.out.dtype)
+    assert expected.abs().max() > 20
+    assert {key for key, result in results.items() if not torch.equal(result, expected)} == set()
+
+
+@every_arm
+def test_arm_that_does_not_wait_is_wrong(arm, operands, link, poison, device):
+    """What the checks above are worth: without its waits an arm reads poison."""
+    mine, wire = operands(), link(bytes_per_s=5e6)
+    poison(mine)
+    wire.wait = lambda count: count
+    ARMS[arm](mine, wire)
+    assert mine.out.isnan().any()
+
+
+@every_arm
+def test_dead_link_ends_the_arm_with_an_error(arm, operands, troubled_link):
+    wire = troubled_link(1, seconds=0.0, dies=True, rank=0)
+    with pytest.raises(LinkError, match=r"chunk \d .*to rank 0"):
+        (ARMS[arm](operands(), wire), wire.timeline())  # on a GPU it is the timeline that tells
+
+
+def test_chunks_that_are_here_are_taken_together(operands, link, monkeypatch, device, close):
+    mine = operands(rank=2, chunk_plan=[1, 4], block_plan=[1, 4])
+    launches = []
+    add = all_gather_matmul._add_product
+    monkeypatch.setattr(all_gather_matmul, "_add_product", lambda *a, **k: launches.append(a[1:]) or add(*a, **k))
+    ARMS["chunk_launches"](mine, link(bytes_per_s=5e6, rank=2))
+    close(mine)
+    assert launches == [(2, 1), (0, 2), (3, 1)]  # chunks 3, 0 and 1 come together: two runs of neighbours
+    rows = []
+    multiply = mine.matmul
+    mine.matmul = lambda x, w, out: rows.append(len(x)) or multiply(x, w, out)
+    ARMS["row_block"](mine, link(bytes_per_s=5e6, rank=2))
+    close(mine)
+    assert rows == [24, 72]
+
+
+def test_sums_are_fp32_whatever_the_result_is(operands):
+    assert operands().sums.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(ranks=3), "3 ranks do not divide D=256"),
+        (dict(rank=4), "rank 4 of 4"),
+        (dict(blocks=0), "0 row blocks"),
+        (dict(blocks=97), "97 row blocks of B=96"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(change, said, operands):
+    with pytest.raises(ValueError, match=said):
+        operands(**change)

@@ -1,0 +1,141 @@
+"""The kernels of the GPU links: run in the interpreter, or on a GPU, and compiled for Hopper wherever they are."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch  # noqa: E402
+from collectives.links import Transfer  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def route(device, dtype):
+    """Two transfers: one of odd sizes, and one whose rows are strided at both ends."""
+    shapes = [(13, 24), (40, 1048)]
+    transfers = []
+    for chunk, (rows, columns) in enumerate(shapes, 1):
+        wide = torch.randn(rows, columns + 8).to(device, dtype)
+        target = torch.full((rows, columns + 16), torch.nan, dtype=dtype, device=device)
+        transfers.append(Transfer(chunk, 0, wide[:, :columns], target[:, 8 : columns + 8]))
+    return Route.of(transfers, device)
+
+
+def test_copier_copies_every_word_and_nothing_else(route, device):
+    t0 = torch.zeros(1, dtype=torch.int64, device=device)
+    for runs in (1, 2):
+        copy_launch(route, t0, 1e9, timed=False).run(t0.device)
+        assert (route.flags == runs * PROGRAMS).all()
+    for transfer in route.transfers:
+        assert torch.equal(transfer.target, transfer.source)
+        around = transfer.target._base
+        assert around[:, :8].isnan().all()
+        assert around[:, -8:].isnan().all()
+
+
+class Waiting:
+    """A flag, and a wait for it."""
+
+    def __init__(self, device, value=0):
+        self.flag = torch.full((1,), value, dtype=torch.int32, device=device)
+        self.lost = torch.zeros(1, dtype=torch.int32, device=device)
+        self.times = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def run(self, wanted=3, number=5):
+        wait_launch(self.flag, wanted, self.times, self.lost, number, timed=False).run(self.flag.device)
+        return int(self.lost.item())
+
+
+def test_wait_ends_when_the_flag_has_been_raised(device):
+    assert Waiting(device, value=3).run() == 0
+    assert Waiting(device, value=4).run() == 0
+
+
+def test_wait_for_a_flag_that_never_comes_ends_and_tells_which(device):
+    assert Waiting(device, value=2).run() == 5  # a flag of an earlier run is not enough
+
+
+def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(device):
+    waiting = Waiting(device)
+    waiting.lost.fill_(2)
+    began = time.perf_counter()
+    assert waiting.run() == 2
+    assert time.perf_counter() - began < 0.5
+
+
+def test_wait_sees_a_flag_that_a_thread_raises_late(device):
+    if device == "cuda":
+        pytest.skip("a host thread cannot write device memory while a kernel spins; the links' tests have late flags")
+    waiting = Waiting(device)
+    thread = threading.Thread(target=lambda: (time.sleep(0.05), waiting.flag.fill_(3)))
+    thread.start()
+    assert waiting.run() == 0
+    thread.join()
+    assert int(waiting.flag.item()) == 3
+
+
+def test_rows_that_are_not_aligned_are_refused():
+    wide = torch.zeros(4, 9)
+    with pytest.raises(ValueError, match="multiples of 16 bytes"):
+        describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
+
+
+COMPILE = """
+import json
+import torch
+from collectives import copier, device_links
+from collectives.links import Transfer
+from kernels.contract import Launch
+from kernels.cubin import compile_launch
+
+source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
+chunks = [Transfer(c, 0, source, target[:, c * 2048 : (c + 1) * 2048]) for c in range(1, 8)]
+route, times = device_links.Route.of(chunks, "cpu"), torch.zeros(64, dtype=torch.int64)
+launches = {
+    "copy": device_links.copy_launch(route, times, 290e9),
+    "wait": device_links.wait_launch(route.flags, 1, times, torch.zeros(1, dtype=torch.int32), 1),
+    "stamp": Launch(copier.stamp_kernel, (1,), dict(time_ptr=times, num_warps=1)),
+}
+found = {}
+for name, launch in launches.items():
+    cubin = compile_launch(launch, 90)
+    found[name] = {"registers": cubin.registers, "spills": cubin.spills, "shared": cubin.shared_bytes}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    import os
+
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300
+    )
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_copier_fits_on_an_sm_beside_a_matmul(compiled):
+    from collectives.device_links import WARPS
+
+    copy = compiled["copy"]
+    assert not copy["spills"]
+    assert copy["shared"] == 0
+    assert copy["registers"] * 32 * WARPS <= 8192
+
+
+def test_wait_and_stamp_are_tiny(compiled):
+    assert compiled["wait"]["registers"] <= 32
+    assert compiled["wait"]["shared"] <= 1024
+    assert not compiled["wait"]["spills"]
+    assert not compiled["stamp"]["spills"]

@@ -1,0 +1,141 @@
+"""Links: what arrives, when, and what is said when it does not."""
+
+import time
+
+import pytest
+import torch
+
+from collectives import links
+from collectives.links import LinkError, Transfer
+
+COUNT, BYTES = 6, 3 * 2**20
+
+
+@pytest.fixture
+def transfers(device):
+    """Of 3 MB each: more than a slice."""
+    shape = (768, 1024)
+    return [
+        Transfer(
+            c,
+            0,
+            torch.full(shape, float(c), device=device),
+            torch.full((768, 2048), torch.nan, device=device)[:, :1024],
+        )
+        for c in range(1, COUNT + 1)
+    ]
+
+
+def run(link, transfers):
+    link.start(transfers)
+    link.wait(len(transfers))
+    link.finish()
+    return link.timeline()
+
+
+def test_paced_link_brings_the_data_at_the_bandwidth_that_was_asked_for(link, transfers):
+    wire = link(bytes_per_s=1e9)
+    run(wire, transfers)
+    ends = sorted(run(wire, transfers).end_s for _ in range(7))
+    assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
+    assert ends[1] == pytest.approx(COUNT * BYTES / 1e9, rel=0.05)  # the host may be late now and then
+
+
+def test_no_transfer_is_told_before_its_time_and_late_ones_are_made_up_for(link, troubled_link, transfers):
+    due = [index * BYTES / 1e9 for index in range(1, COUNT + 1)]
+    arrivals = run(link(bytes_per_s=1e9), transfers).arrivals_s
+    assert all(arrival >= when for arrival, when in zip(arrivals, due, strict=True))
+    late = [run(troubled_link(1, seconds=0.009, bytes_per_s=1e9), transfers).arrivals_s for _ in range(5)]
+    assert all(arrivals[1] >= due[1] + 0.0005 for arrivals in late)
+    assert min(arrivals[-1] for arrivals in late) < due[-1] + 0.003
+
+
+def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, transfers):
+    wire = link(bytes_per_s=0.2e9)
+    wire.start(transfers)
+    wire.wait(2)
+    wire.finish()
+    timeline = wire.timeline()
+    (count, began, ended), *_ = timeline.waits
+    assert count == 2
+    assert began < timeline.arrivals_s[0]
+    assert timeline.arrivals_s[1] <= ended < timeline.arrivals_s[2]
+    assert timeline.transfers[0] == (1, 0)
+
+
+def test_preset_link_has_everything_here_and_moves_nothing(device, transfers):
+    wire = links.make("preset", device, None)
+    assert run(wire, transfers).arrivals_s == [0.0] * COUNT
+    assert all(transfer.target.isnan().all() for transfer in transfers)
+    wire.fill(transfers)
+    assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
+
+
+def test_run_that_was_left_before_its_end_is_brought_to_it(link, transfers):
+    wire = link(bytes_per_s=1e9)
+    wire.start(transfers)
+    wire.wait(1)
+    timeline = run(wire, transfers)
+    assert len(timeline.arrivals_s) == COUNT
+
+
+@pytest.mark.parametrize("position", [0, 3])
+def test_dead_link_is_an_error_that_names_chunk_and_rank(troubled_link, transfers, position, device, monkeypatch):
+    patience_of(monkeypatch, 0.2)
+    wire = troubled_link(position, seconds=0.0, dies=True, rank=7)
+    began = time.perf_counter()
+    with pytest.raises(LinkError, match=rf"chunk {position + 1} .*rank {position + 1} sends to rank 7"):
+        run(wire, transfers)
+    assert time.perf_counter() - began < 5
+
+
+def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, transfers, monkeypatch):
+    patience_of(monkeypatch, 0.2)
+    wire = troubled_link(position=COUNT, seconds=0.0)  # no such transfer: all come
+    run(wire, transfers)
+    wire._move = lambda *_: time.sleep(60) if wire.device == "cpu" else None  # from now on, none does
+    with pytest.raises(LinkError, match=r"chunk 1 .*late"):
+        run(wire, transfers)
+
+
+def test_links_after_a_stuck_one_work(link, troubled_link, transfers, monkeypatch):
+    patience_of(monkeypatch, 0.2)
+    with pytest.raises(LinkError):
+        run(troubled_link(0, seconds=2.0, dies=True), transfers[:1])
+    assert len(run(link(bytes_per_s=1e9), transfers).arrivals_s) == COUNT
+
+
+def patience_of(monkeypatch, seconds):
+    monkeypatch.setattr(links, "PATIENCE_S", seconds)
+    try:
+        from collectives import device_links
+
+        monkeypatch.setattr(device_links, "PATIENCE_S", seconds)
+    except ImportError:  # without Triton
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "bandwidth", "said"),
+    [("paced", 0.0, "must be above 0"), ("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, pcie, preset")],
+)
+def test_bad_link_is_refused(kind, bandwidth, said):
+    with pytest.raises(ValueError, match=said):
+        links.make(kind, "cpu", bandwidth)
+
+
+def test_pcie_needs_a_gpu():
+    with pytest.raises(ValueError, match="pcie needs a GPU"):
+        links.make("pcie", "cpu", None)
+
+
+def test_pcie_brings_what_is_pinned(device):
+    if device == "cpu":
+        pytest.skip("pcie needs a GPU")
+    source = torch.randn(256, 512).pin_memory()
+    transfers = [
+        Transfer(c, 0, source, torch.full((256, 1024), torch.nan, device=device)[:, :512]) for c in range(1, 4)
+    ]
+    timeline = run(links.make("pcie", device, None), transfers)
+    assert all(torch.equal(transfer.target.cpu(), source) for transfer in transfers)
+    assert timeline.arrivals_s == sorted(timeline.arrivals_s)

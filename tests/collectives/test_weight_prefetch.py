@@ -1,0 +1,69 @@
+"""The weight prefetch: each step multiplies with the layer that the step before gathered."""
+
+import pytest
+import torch
+
+from collectives.links import LinkError
+from collectives.weight_prefetch import ARMS, Operands
+
+every_arm = pytest.mark.parametrize("arm", ARMS)
+RANKS, TOKENS, ROWS, DEPTH = 4, 24, 64, 128
+
+
+@pytest.fixture
+def layers(device, dtype):
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.randn(ROWS, DEPTH, generator=generator).to(device, dtype) for _ in range(2)]
+    x = torch.randn(TOKENS, DEPTH, generator=generator).to(device, dtype)
+
+    def make(rank=0):
+        shares = [list(layer.chunk(RANKS)) for layer in whole]
+        buffers = [torch.full_like(layer, torch.nan) for layer in whole]
+        return Operands(shares, buffers, x, x.new_full((TOKENS, ROWS), torch.nan), rank)
+
+    return whole, make
+
+
+@every_arm
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_each_step_multiplies_with_its_layer_and_gathers_the_next(arm, rank, layers, link):
+    whole, make = layers
+    operands, wire = make(rank), link(rank=rank)
+    for step in range(4):
+        for transfer in operands.next:
+            transfer.target.fill_(torch.nan)
+        out = ARMS[arm](operands, wire)
+        wire.timeline()
+        reference = operands.x.double() @ whole[step % 2].double().T
+        assert (out.double() - reference).norm() / reference.norm() < 3e-3
+        assert torch.equal(operands.now, whole[(step + 1) % 2])
+
+
+def test_overlapped_multiplies_before_the_weights_are_here_and_serial_after(layers, link):
+    _, make = layers
+    for arm, early in (("overlapped", True), ("serial", False)):
+        operands, wire = make(), link(bytes_per_s=5e6)
+        done = []
+        multiply = operands.matmul
+        operands.matmul = lambda x, w, out, wire=wire, done=done, multiply=multiply: (
+            done.append(len(wire._waits)) or multiply(x, w, out)
+        )
+        ARMS[arm](operands, wire)
+        assert done == [0 if early else 1]
+
+
+@every_arm
+def test_dead_link_ends_the_step_with_an_error(arm, layers, troubled_link):
+    _, make = layers
+    wire = troubled_link(2, seconds=0.0, dies=True)
+    with pytest.raises(LinkError, match=r"chunk 3 .*to rank 0"):
+        (ARMS[arm](make(), wire), wire.timeline())  # on a GPU it is the timeline that tells
+
+
+def test_sizes_that_do_not_fit_are_refused(layers):
+    whole, _ = layers
+    shares = [list(layer.chunk(RANKS)) for layer in whole]
+    with pytest.raises(ValueError, match="rank 4 of 4"):
+        Operands(shares, whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS), rank=4)
+    with pytest.raises(ValueError, match="4 ranks do not divide the 63 rows"):
+        Operands(shares, [layer[:63] for layer in whole], torch.zeros(1, DEPTH), torch.zeros(1, 63))
