@@ -18,7 +18,7 @@ test: $(ENV)
 # The kernels again, with the oldest Triton that is supported laid over the same environment. Its interpreter needs an
 # older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
-	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest tests/kernels $(ARGS)
+	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest tests/kernels tests/collectives $(ARGS)
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check

@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     """Where benchmarks are timed, only they are imported: the tests need packages that the extra `bench` lacks."""
-    others = (ROOT / "tests" / "kernels", ROOT / "tests" / "roofline", ROOT / "roofline")
+    others = [ROOT / "roofline", *(ROOT / "tests" / name for name in ("kernels", "collectives", "roofline"))]
     return True if config.option.benchmark_only and collection_path in others else None
 
 

@@ -20,7 +20,7 @@ over all ranks are the order of Iris's all_gather_matmul and of the strided all-
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -110,6 +110,11 @@ class Operands:
         """Where chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
+    @cached_property
+    def product(self) -> Tensor:
+        """Of one launch, where it cannot be added to `sums` at once."""
+        return torch.empty_like(self.sums)
+
 
 def serial(operands: Operands, link) -> Tensor:
     """Gather all of x, then multiply."""
@@ -161,8 +166,22 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
         torch.mm(x, w.T, out=sums) if first else torch.addmm(sums, x, w.T, out=sums)
     elif first:
         torch.mm(x, w.T, out_dtype=torch.float32, out=sums)
-    else:
+    elif addmm_sums_in_fp32(x.device, x.dtype):
         torch.addmm(sums, x, w.T, out_dtype=torch.float32, out=sums)
+    else:
+        sums.add_(torch.mm(x, w.T, out_dtype=torch.float32, out=operands.product))
+
+
+@cache
+def addmm_sums_in_fp32(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's addmm adds products of `dtype` to fp32 sums. Where it does not, they are formed apart and added,
+    which takes another pass over the sums."""
+    x, sums = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
+    try:
+        torch.addmm(sums, x, x, out_dtype=torch.float32, out=sums)
+    except RuntimeError:
+        return False
+    return True
 
 
 def row_block(operands: Operands, link) -> Tensor:

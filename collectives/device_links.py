@@ -178,7 +178,8 @@ class PCIe(_DeviceLink):
 
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
         self._events[0].record()
-        stream = self._stream.cuda_stream
+        handle = self._stream.cuda_stream
+        stream, of_driver = runtime.cudaStream_t(handle), driver.CUstream(handle)
         to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         for index, transfer in enumerate(route.transfers):
             source, target, size = transfer.source, transfer.target, transfer.source.element_size()
@@ -188,7 +189,7 @@ class PCIe(_DeviceLink):
                     source.shape[1] * size, len(source), to_device, stream,
                 )
             )  # fmt: skip
-            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
+            _succeed(driver.cuStreamWriteValue32(of_driver, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[index + 1].record()
 
     def _arrivals_s(self, route: Route, t0: int) -> list[float]:

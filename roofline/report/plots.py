@@ -3,32 +3,24 @@
 import math
 from pathlib import Path
 
+from roofline.report import figures
+from roofline.report.figures import BEHIND_TEXT, DARK, GREY, MARKERS
 from roofline.report.journal import Run
 from roofline.report.records import roof_of
 from roofline.report.tables import rate_text
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DARK, GREY = "#222222", "#777777"
-BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 
 
 def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
     """TFLOP/s over FLOP per byte of device memory, a panel per dtype; writes memory_roofline.svg and .png."""
-    import matplotlib
-    import seaborn
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    seaborn.set_theme(style="ticks", context="notebook", rc={"svg.fonttype": "none", "svg.hashsalt": "roofline"})
     dtypes = list(dict.fromkeys(record["dtype"] for record in records))
     if not dtypes:
         return []
     contenders = list(dict.fromkeys(record["contender"] for record in records))
-    colours = dict(zip(contenders, seaborn.color_palette("colorblind", len(contenders)), strict=True))
-    figure = Figure(figsize=(9.5, 6.4 * len(dtypes)), layout="constrained")
-    FigureCanvasAgg(figure)  # knows how wide a text is
+    colours = figures.colours(contenders)
+    figure = figures.new(9.5, 6.4 * len(dtypes))
     labels = []
     for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
         own = [record for record in records if record["dtype"] == dtype]
@@ -45,16 +37,11 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
             entries.values(), entries.keys(), loc="lower right", fontsize=10, title="contender (95 % interval)",
             title_fontsize=9,
         )  # fmt: skip
-        seaborn.despine(ax=axes)
-    figure.supxlabel(run.head["footer"], fontsize=8, color=GREY, x=0.01, ha="left")
+        axes.spines[["top", "right"]].set_visible(False)
+    figures.footer(figure, run.head["footer"])
     for of_axes in labels:
-        _separate(figure, of_axes)
-    paths = [folder / f"memory_roofline.{ending}" for ending in ("svg", "png")]
-    for path in paths:
-        # Without the date, the same data gives the same file.
-        stamp = {"Date": None} if path.suffix == ".svg" else {"Software": f"matplotlib {matplotlib.__version__}"}
-        figure.savefig(path, dpi=150, metadata=stamp)
-    return paths
+        figures.separate(figure, of_axes)
+    return figures.save(figure, folder, "memory_roofline")
 
 
 def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
@@ -75,8 +62,7 @@ def _limits(axes, records: list[dict], run: Run, dtype: str) -> None:
     axes.set_yscale("log")
     axes.set_xlim(min(xs) / 1.6, max(xs) * 3.5)
     axes.set_ylim(min(ys) / 1.8, max(ys) * 2.2)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    figures.plain_numbers(axes)
 
 
 def _roofs(axes, run: Run, dtype: str) -> None:
@@ -175,12 +161,3 @@ def _tokens(axes, records: list[dict]) -> list:
             )
         )
     return labels
-
-
-def _separate(figure, labels: list) -> None:
-    """Move each label down by lines until it touches none of those before it."""
-    figure.draw_without_rendering()
-    renderer = figure.canvas.get_renderer()
-    for index, label in enumerate(labels):
-        while any(label.get_window_extent(renderer).overlaps(o.get_window_extent(renderer)) for o in labels[:index]):
-            label.xyann = (0, label.xyann[1] - 4)

@@ -214,9 +214,15 @@ class AllGather(Setting):
         return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
 
     def config(self, arm: str) -> str:
-        ours = self.best.config(*self._gemm(self.sets[0])[:2])
-        blocks = self.sets[0].blocks
-        return {"row_block": f"{blocks} row blocks, {ours}", "chunk_launches": "sums in fp32"}.get(arm, ours)
+        from collectives.all_gather_matmul import addmm_sums_in_fp32
+
+        operands = self.sets[0]
+        ours = self.best.config(*self._gemm(operands)[:2])
+        if arm == "chunk_launches":
+            x = operands.gathered
+            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
+            return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+        return f"{operands.blocks} row blocks, {ours}" if arm == "row_block" else ours
 
     def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
         """Name -> (role, a run for each set, link): what takes turns with the arms."""

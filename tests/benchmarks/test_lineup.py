@@ -120,8 +120,3 @@ def test_checked_rows_visit_every_tile_and_both_ends(m):
     assert rows[0] == 0
     assert rows[-1] == m - 1
     assert {row // 32 for row in rows} == set(range((m + 31) // 32))
-
-
-def test_unknown_contender_suggests_a_near_one(timed):
-    with pytest.raises(ValueError, match="did you mean tiled"):
-        matmul_lineup.names_of(dataclasses.replace(timed, contenders=("tilde",)))

@@ -55,6 +55,40 @@ def test_warm_up_lasts_its_time_and_leaves_no_sample():
     assert clock.calls - len(turns.times_s["a"]) in (20, 21)
 
 
+class Noted:
+    """Takes a second longer each time, and notes it."""
+
+    def __init__(self, fails_at=None):
+        self.count, self.fails_at = 0, fails_at
+
+    def __call__(self):
+        self.count += 1
+        return float(self.count)
+
+    def notes(self):
+        if self.count == self.fails_at:
+            raise RuntimeError("the link is dead")
+        return {"noted_s": float(self.count)}
+
+
+def test_notes_are_those_of_the_sample():
+    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), Plan(max_seconds=100, warmup_s=0), seed=0)
+    assert turns.times_s["a"]
+    assert {index: note["noted_s"] for index, note in turns.notes["a"].items()} == turns.times_s["a"]
+    assert "b" not in turns.notes
+
+
+def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
+    rounds = Rounds({"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), Plan(max_seconds=100, warmup_s=0), seed=0)
+    with pytest.raises(CallError) as error:
+        rounds.visit()
+    assert error.value.name == "a"
+    assert len(rounds.turns.times_s["b"]) == 3
+    rounds.drop("a")
+    rounds.visit()
+    assert rounds.turns.notes == {}
+
+
 def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     entrants = {name: lambda: 1.0 for name in "abc"}
     one, two, other = (take_turns(entrants, FakeClock(), QUIET, seed=seed).order for seed in (1, 1, 2))

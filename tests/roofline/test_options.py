@@ -32,6 +32,41 @@ def test_plain_tests_are_small():
     assert max(case.work.flop for case in options(timed=False).matmuls) < 1e8
 
 
+def gathered(chosen):
+    return [case.id.removeprefix("all_gather_matmul-") for case in chosen.all_gather_matmuls]
+
+
+def test_gathers_go_over_the_balance_by_default():
+    gpu, cpu = options("cuda"), options()
+    assert gathered(gpu) == [
+        *(f"xxl-up-p8-tp{tp}-m8192-bf16-balance2750" for tp in (4, 8, 16, 26, 32, 64)),
+        *(f"xxl-up-p8-tp16-m8192-bf16-{wire}" for wire in ("ridge", "ridge1.4", "450GBps", "50GBps")),
+        "xxl-up-p4-tp16-m8192-bf16-balance2750",
+    ]
+    assert gathered(cpu) == [
+        *(f"xxl/16-up-p8-tp{tp}-m4096-fp32-balance86" for tp in (4, 16, 26, 64)),
+        *(f"xxl/16-up-p8-tp16-m4096-fp32-{wire}" for wire in ("ridge", "ridge1.4")),
+    ]
+    for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
+        for cases in (chosen.all_gather_matmuls, chosen.weight_prefetches):
+            sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
+            assert sides == {True, False}
+
+
+def test_gathers_go_by_what_was_chosen():
+    chosen = options(tokens="16,2048", tp="8", ranks="2,4", link_bandwidth="1e9,ridge")
+    assert gathered(chosen) == [
+        f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
+    ]
+    assert {case.m for case in chosen.weight_prefetches} == {16, 2048}
+    assert options(tokens="16").all_gather_matmuls == []
+
+
+def test_ranks_that_fit_the_model_are_the_default():
+    assert {case.ranks for case in options(model="12,24").all_gather_matmuls} == {4}
+    assert options(model="5,8").all_gather_matmuls + options(model="5,8").weight_prefetches == []
+
+
 def test_lists_and_models_by_hand():
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
     assert [case.id for case in chosen.matmuls] == [
@@ -50,6 +85,11 @@ def test_lists_and_models_by_hand():
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
         ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
         ({"model": "xxm"}, "--ffn-model 'xxm': unknown model 'xxm': did you mean xxl"),
+        ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
+        ({"ranks": "1"}, "--ffn-ranks: ranks=1: a gather needs 2 or more"),
+        ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
+        ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
+        ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),
         ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
         ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be a number of seconds above 0"),
     ],

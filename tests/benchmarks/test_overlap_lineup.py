@@ -1,0 +1,175 @@
+"""The line-ups of cases that gather: arms are checked before they are timed, and one that fails leaves the others."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import overlap_lineup
+import overlap_setting
+import pytest
+import torch
+
+from roofline import sweeps
+from roofline.options import Options
+from roofline.theory.work import AllGatherMatmul, WeightPrefetch
+
+ARMS = ["serial", "chunk_launches", "row_block"]
+
+
+def options_of(contenders=None):
+    gather = sweeps.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
+    return Options(
+        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), contenders, 0, 1.0, Path("x"), False, gather
+    )
+
+
+@pytest.fixture
+def options():
+    return options_of()
+
+
+def all_gather(wire="0.05GBps", dtype="fp32"):
+    return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)
+
+
+@pytest.fixture
+def arm(monkeypatch):
+    """`arm(name, run)` stands in for an arm of the all-gather matmul."""
+    from collectives import all_gather_matmul
+
+    return lambda name, run: monkeypatch.setitem(all_gather_matmul.ARMS, name, run)
+
+
+def test_arms_are_ready_beside_what_they_are_compared_with(options):
+    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
+    assert list(lineup.ready) == ARMS
+    assert lineup.vendor == "serial"
+    assert max(lineup.relative_error.values()) < 1e-6
+    assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for call in (lineup.ready | lineup.beside).values():
+        call()
+    notes = lineup.ready["row_block"].notes()
+    assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"]
+    assert len(notes["timeline"]["transfers"]) == 3 * lineup.about["row_blocks"]
+    assert lineup.beside["gemm beside link"].notes()["first_wait_s"] > 0
+
+
+def test_serial_is_measured_beside_any_choice(options):
+    assert list(overlap_lineup.prepare(options, all_gather(), ["row_block"]).ready) == ["serial", "row_block"]
+    assert overlap_lineup.names_of(options_of(("row_block", "numpy")), "all_gather_matmul") == ["row_block"]
+
+
+def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
+    setting = overlap_setting.AllGather(options, all_gather("ridge1.4"))
+    assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
+    fixed = overlap_setting.AllGather(options, all_gather("0.25GBps"))
+    assert fixed.link().bytes_per_s == fixed.about["link_bytes_per_s_requested"] == 0.25e9
+
+
+def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
+    monkeypatch.setattr(overlap_setting, "chip_flops", lambda *case: 86e9)
+    assert overlap_setting.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
+
+
+def test_weight_prefetch_is_ready(options):
+    case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
+    lineup = overlap_lineup.prepare(options, case, ["overlapped"])
+    assert list(lineup.ready) == ["serial", "overlapped"]
+    for call in (lineup.ready | lineup.beside).values():
+        call()
+    assert lineup.ready["overlapped"].notes()["first_wait_s"] > 0
+
+
+def does_not_wait(operands, link):
+    link.start(operands.by_chunk)
+    operands.matmul(operands.gathered, operands.w, operands.out)
+    link.finish()
+    return operands.out
+
+
+def sums_wrongly(operands, link):
+    link.start(operands.by_chunk)
+    link.wait(3)
+    operands.matmul(operands.gathered, operands.w, operands.out).mul_(1.001)
+    link.finish()
+
+
+def forgets_a_chunk(operands, link):
+    link.start(operands.by_chunk[:2])
+    link.wait(2)
+    operands.gathered.nan_to_num_()
+    operands.matmul(operands.gathered, operands.w, operands.out)
+    link.finish()
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (does_not_wait, "holds NaN"),
+        (forgets_a_chunk, "holds NaN"),
+        (sums_wrongly, "relative error 1.00e-03 is above 1e-05"),
+        (lambda operands, link: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_wrong_arm_is_not_ready_and_the_others_are(options, arm, run, said):
+    arm("chunk_launches", run)
+    lineup = overlap_lineup.prepare(options, all_gather("0.05GBps"), ARMS)
+    assert list(lineup.ready) == ["serial", "row_block"]
+    assert said in lineup.wrong["chunk_launches"]
+
+
+def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm, monkeypatch):
+    from collectives import all_gather_matmul, links
+
+    def over_a_dead_link(operands, link):
+        link._move = lambda index, source, target: 1 / 0
+        return all_gather_matmul.serial(operands, link)
+
+    monkeypatch.setattr(links, "PATIENCE_S", 0.2)
+    arm("row_block", over_a_dead_link)
+    began = time.perf_counter()
+    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
+    assert list(lineup.ready) == ["serial", "chunk_launches"]
+    assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in lineup.wrong["row_block"]
+    assert time.perf_counter() - began < 30
+
+
+def test_link_that_cannot_keep_its_pace_voids_the_case(options):
+    lineup = overlap_lineup.prepare(options, all_gather("9000GBps"), ARMS)
+    assert not lineup.ready
+    assert (
+        "asked for are 9e+03, and 5 % is the limit: choose another with --ffn-link-bandwidth" in lineup.unable["serial"]
+    )
+
+
+def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
+    assert "fp32, not bf16" in overlap_lineup.prepare(options, all_gather(dtype="bf16"), ARMS).unable["row_block"]
+
+
+def test_preset_link_has_no_time_of_its_own(options):
+    lineup = overlap_lineup.prepare(options, all_gather("preset"), ARMS)
+    assert list(lineup.ready) == ARMS
+    assert "link" not in lineup.beside
+    assert lineup.about["link_bytes_per_s_requested"] is None
+
+
+def test_one_core_is_left_to_the_link():
+    threads = torch.get_num_threads()
+    with overlap_setting.computing("cpu"):
+        assert torch.get_num_threads() == max(1, threads - 1)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("contenders", "said"), [("tilde", "did you mean tiled?"), ("row_blocks", "did you mean row_block?")]
+)
+def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/benchmarks", f"--ffn-contenders={contenders}", "--collect-only"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr

@@ -1,0 +1,154 @@
+"""A benchmark run whose arms are compared with calls beside them: what is journalled, kept, resumed and reported."""
+
+import json
+
+import pytest
+
+from roofline.report import journal
+from roofline.report.records import derive_all
+
+CONFTEST = """
+import os, signal
+import pytest
+
+pytest_plugins = ["roofline.plugin"]
+
+
+class FakeClock:
+    timer, visits = "fake_clock_replay", int(os.environ.get("VISITS", "1"))
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+    def turn(self, calls):
+        times = [call() for call in calls]
+        self.seconds += sum(time or 0.0 for time in times)
+        return times
+
+
+@pytest.fixture(scope="session")
+def ffn_clock():
+    return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def ffn_probes():
+    from roofline.measure.ceilings import Probe
+
+    return [Probe("matmul", "known", 3e9, lambda: 1e-3, "fp32"), Probe("read", "known", 1e9, lambda: 1e-3)]
+
+
+class Call:
+    def __init__(self, name, time_s):
+        self.name, self.time_s, self.count = name, time_s, 0
+
+    def __call__(self):
+        self.count += 1
+        if os.environ.get("FAULT") == f"{self.name} SIGINT" and self.count == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.time_s * (1 + 0.01 * (self.count % 7))
+
+    def notes(self):
+        if os.environ.get("FAULT") == f"{self.name} dies" and self.count == 20:
+            raise RuntimeError("the paced link is dead: chunk 3")
+        timeline = {"transfers": [[1, 0]], "arrivals_s": [0.5 * self.time_s], "waits": [[1, 0.0, self.time_s]]}
+        return {"last_arrival_s": self.time_s, "timeline": timeline | {"end_s": self.time_s}}
+
+
+@pytest.fixture(scope="session")
+def ffn_prepare():
+    from roofline.measure.lineup import Lineup
+    from roofline.theory.work import AllGatherMatmul
+
+    def prepare(shape, names):
+        case = AllGatherMatmul("16x32", "up", 1, int(shape.split("-m")[1].split("-")[0]), "fp32", 4, "ridge")
+        times = {"serial": 7e-3, "row_block": 5e-3}
+        beside = {"gemm torch": 4e-3, "link": 3e-3}
+        lineup = Lineup(case, "serial", {name: Call(name, times[name]) for name in dict.fromkeys(["serial", *names])})
+        lineup.beside = {name: Call(name, time_s) for name, time_s in beside.items()}
+        lineup.role = {"gemm torch": "gemm", "link": "link"}
+        lineup.config = dict.fromkeys([*times, *beside], "known")
+        lineup.relative_error = dict.fromkeys(times, 0.0)
+        lineup.about = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
+        lineup.about |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
+        return lineup
+
+    return prepare
+"""
+
+TESTS = """
+import pytest
+
+
+@pytest.mark.parametrize("contender", ["serial", "row_block"])
+@pytest.mark.parametrize("shape", [f"all_gather_matmul-16x32-up-p4-tp1-m{m}-fp32-ridge" for m in (64, 128)])
+def test_all_gather_matmul(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)
+"""
+
+
+@pytest.fixture
+def run(run_project):
+    def start(*arguments, fault=None, visits=1, **more):
+        env = {"VISITS": str(visits)} | ({"FAULT": fault} if fault else {})
+        return run_project("--benchmark-only", *arguments, conftest=CONFTEST, tests=TESTS, env=env, **more)
+
+    return start
+
+
+def found(outcome):
+    return {(r["m"], r["contender"]): r for r in derive_all(journal.load(outcome.folder))}
+
+
+@pytest.mark.parametrize("visits", [1, 3])
+def test_arms_are_rows_and_what_is_beside_them_is_not(run, visits):
+    outcome = run(visits=visits)
+    assert outcome.code == 0, outcome.text
+    assert list(found(outcome)) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
+    assert found(outcome)[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
+    assert "hidden 0.6" in outcome.text
+    saved = json.loads((outcome.folder / "benchmark.json").read_text())["benchmarks"]
+    assert [row["extra_info"]["arm"] for row in saved] == ["serial", "row_block"] * 2
+    lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    samples = [line for line in lines if line["kind"] == "sample"]
+    assert {line["contender"] for line in samples} == {"serial", "row_block", "gemm torch", "link"}
+    assert all(line["last_arrival_s"] > 0 and "timeline" not in line for line in samples)
+    timelines = [(line["shape"], line["contender"]) for line in lines if line["kind"] == "timeline"]
+    assert len(set(timelines)) == len(timelines) == 8
+
+
+@pytest.mark.parametrize("visits", [1, 3])
+def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_numbers(run, visits):
+    outcome = run(fault="row_block dies", visits=visits)
+    assert outcome.code == 1
+    assert list(found(outcome)) == [(64, "serial"), (128, "serial")]
+    assert found(outcome)[64, "serial"]["t_comm_s"] == pytest.approx(3e-3, rel=0.1)
+    missing = journal.load(outcome.folder).missing
+    assert {entry["outcome"] for entry in missing} == {"failed"}
+    assert all("row_block: RuntimeError: the paced link is dead: chunk 3" in entry["reason"] for entry in missing)
+
+
+def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
+    outcome = run(fault="link dies")
+    assert outcome.code == 1
+    record = found(outcome)[64, "row_block"]
+    assert record["hidden_fraction"] is None
+    assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
+    assert [entry["case"].rpartition("-")[2] for entry in journal.load(outcome.folder).missing] == ["link", "link"]
+
+
+def test_interrupted_run_is_gone_on_with(run):
+    first = run(fault="gemm torch SIGINT")
+    assert first.code == 2
+    assert found(first)[64, "serial"]["stopped_by"] == "interrupt"
+    again = run(f"--ffn-resume={first.folder}", root=first.root)
+    assert again.code == 0, again.text
+    assert len(found(again)) == 4
+    assert {record["stopped_by"] for record in found(again).values()} <= {"width", "rounds", "time"}
+
+
+def test_steady_blocks_are_for_plain_matmuls_only(run):
+    outcome = run("--ffn-steady")
+    assert outcome.code == 0, outcome.text
+    assert not journal.load(outcome.folder).steady

@@ -1,0 +1,149 @@
+"""What a record says of an arm, by known answers, and what the tables make of it."""
+
+import pytest
+from made_up_run import HEAD, LINES, save
+
+from roofline.report import tables
+from roofline.report.journal import load
+from roofline.report.records import derive_all
+from roofline.report.write import write
+from roofline.terminal import live_line
+
+SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
+FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
+T_GEMM, T_COMM = 4e-3, 3e-3
+TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block": 4.5e-3}
+BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
+ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended"}
+ROUNDS = 31
+
+
+def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, op="all_gather_matmul", **more):
+    """A shape in whose rounds all drift by as much; only what is compared within a round stays the same."""
+    entrants = times | beside
+    shape = {
+        "kind": "shape", "shape": SHAPE, "op": op, "model": "64x256", "layer": "up", "tp": 1, "m": 512, "n": 256,
+        "k": 64, "dtype": "fp32", "flop": FLOP, "device_bytes": 10**6, "wire_bytes": WIRE_BYTES, "vendor": "serial",
+        "seed": 0, "rounds": ROUNDS, "stopped_by": "width", "cache": "cold", "telemetry": {"throttled": None},
+        "late": dict.fromkeys(entrants, 0), "visit": 1, "ranks": 4, "wire": "ridge", "link": "paced",
+        "link_bytes_per_s_requested": requested, "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
+        "contenders": {
+            name: {"config": "known", "relative_error": 0.0} | ({"role": ROLES[name]} if name in beside else {})
+            for name in entrants
+        },
+    } | more  # fmt: skip
+    samples = [
+        {"kind": "sample", "shape": SHAPE, "contender": name, "round": index, "position": 0, "time_s": time * slower}
+        | ({"last_arrival_s": 3.3e-3 * slower} if name in times or name == "link" else {})
+        | ({"first_wait_s": 4.4e-3 * slower} if name in ("gemm beside link", "overlapped") else {})
+        for index in range(ROUNDS)
+        for slower in [1 + drift * index / ROUNDS]
+        for name, time in entrants.items()
+    ]
+    return [shape, *samples]
+
+
+@pytest.fixture
+def records(tmp_path):
+    def make(*args, **more):
+        run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(*args, **more)]))
+        return {record["contender"]: record for record in derive_all(run)}
+
+    return make
+
+
+def test_only_arms_have_records(records):
+    assert list(records()) == list(TIMES)
+
+
+def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(records):
+    found = records()
+    expected = {"serial": 0.0, "chunk_launches": 2 / 3, "row_block": 2.5 / 3}
+    for arm, hidden in expected.items():
+        record = found[arm]
+        assert record["hidden_fraction"] == pytest.approx(hidden, abs=1e-9)
+        assert record["hidden_low"] == pytest.approx(record["hidden_high"])  # the drift cancels
+        assert record["of_ideal"] == pytest.approx(4e-3 / TIMES[arm])
+        assert record["t_gemm_s"] == pytest.approx(T_GEMM, rel=0.02)
+        assert record["bound"] == "compute"
+        assert not record["above_roof"]
+    # Chunks of 1 ms come every millisecond, and blocks of 1 ms every 0.75 ms: the first waits for its last piece.
+    assert found["chunk_launches"]["of_own_ideal"] == pytest.approx(4e-3 / 5e-3)
+    assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
+    assert found["serial"]["of_own_ideal"] == pytest.approx(1)
+    assert found["serial"]["t_own_ideal_s"] == pytest.approx(7e-3, rel=0.02)
+    assert found["row_block"]["row_blocks"] == 4
+    assert found["chunk_launches"]["ratio_to_vendor"] == pytest.approx(1.4)
+
+
+def test_wire_fields(records):
+    record = records(drift=0.0)["serial"]
+    assert record["wire_intensity"] == pytest.approx(FLOP / WIRE_BYTES)
+    assert record["link_bytes_per_s"] == pytest.approx(WIRE_BYTES / T_COMM)
+    assert record["balance"] == pytest.approx(record["wire_intensity"] * T_COMM / T_GEMM)
+    assert record["roof_tflops"] == pytest.approx(FLOP / T_GEMM / 1e12)
+    assert record["t_serial_s"] == pytest.approx(7e-3)
+    assert (record["ranks"], record["wire"], record["link"]) == (4, "ridge", "paced")
+
+
+def test_slowdowns_of_both_sides(records):
+    record = records()["chunk_launches"]
+    assert record["gemm_slowdown"] == pytest.approx(1.1)
+    assert record["link_slowdown"] == pytest.approx(1.1)
+
+
+def test_weight_prefetch_has_its_slowdown_from_its_own_arm(records):
+    beside = {name: time for name, time in BESIDE.items() if name != "gemm beside link"}
+    found = records({"serial": 7e-3, "overlapped": 4.2e-3}, beside, op="weight_prefetch")
+    assert found["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
+    assert found["overlapped"]["of_own_ideal"] == pytest.approx(4 / 4.2)
+
+
+def test_arm_that_is_faster_than_the_ideal_is_marked(records):
+    record = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
+    assert record["above_roof"]
+    assert "above its ideal" in tables.notes_text(record)
+
+
+def test_link_off_its_pace_voids_the_case(records):
+    record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
+    assert record["hidden_fraction"] is None
+    assert "void: link off its pace by -7 %" in tables.notes_text(record)
+    assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
+
+
+@pytest.mark.parametrize("lost", ["link", "gemm fast"])
+def test_what_was_not_measured_is_none_and_not_zero(records, lost):
+    beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
+    record = records(TIMES, beside)["row_block"]
+    assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
+    assert tables.hidden_text(record) == "-"
+    assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
+
+
+def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
+    folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
+    run = load(folder)
+    found = derive_all(run)
+    (plain, columns), (gathered, gather_columns) = tables.by_kind(found)
+    assert {record["op"] for record in plain} == {"matmul"}
+    assert {record["op"] for record in gathered} == {"all_gather_matmul"}
+    assert "hidden [95 %]" in tables.terminal(gathered, gather_columns)[0]
+    assert "hidden" not in tables.terminal(plain, columns)[0]
+    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in tables.summary(found))
+    assert "0.67 [0.67, 0.67]" in live_line("case", gathered[1])
+    write(folder)
+    report = (folder / "report.md").read_text()
+    assert report.index("ratio to vendor") < report.index("| hidden [95 %] |")
+
+
+def test_timelines_are_read_back(tmp_path):
+    timeline = {
+        "kind": "timeline", "shape": SHAPE, "contender": "serial", "round": 3, "transfers": [[1, 0]],
+        "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
+    }  # fmt: skip
+    run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(), timeline]))
+    assert run.shapes[SHAPE]["timelines"]["serial"]["waits"] == [[1, 0.0, 3e-3]]
+    del timeline["waits"]
+    with pytest.raises(ValueError, match="without 'waits'"):
+        load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(), timeline]))
