@@ -36,7 +36,7 @@ class Route:
     runs: int = 0
 
     @classmethod
-    def of(cls, transfers: Sequence[Transfer], device: str = "cuda") -> "Route":
+    def of(cls, transfers: Sequence[Transfer], device: str) -> "Route":
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
         flags = torch.zeros(len(transfers), dtype=torch.int32, device=device)
         return cls(transfers, table, flags, torch.zeros((len(transfers), PROGRAMS), dtype=torch.int64, device=device))
@@ -89,20 +89,22 @@ class _DeviceLink:
     bytes_per_s: float | None = None
     growth = 1
     """How much a flag grows in a run."""
+    timed = True
+    """False for tests in Triton's interpreter, which has no timer: nothing is paced or stamped then."""
 
     def __init__(self, rank: int):
         self.rank = rank
         self._stream = torch.cuda.Stream(priority=-1)
-        self._lost = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self._times = torch.zeros(2, dtype=torch.int64, device="cuda")
+        self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
+        self._times = torch.zeros(2, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it."""
         if id(transfers) not in self._routes:
-            self._routes[id(transfers)] = Route.of(transfers)
+            self._routes[id(transfers)] = Route.of(transfers, self.device)
             if len(self._times) < 2 * len(transfers) + 4:
-                self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device="cuda")
+                self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
         self._stamp(0)
@@ -116,7 +118,7 @@ class _DeviceLink:
             self._waits.append(count)
             flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
             wanted = self._route.runs * self.growth
-            wait_launch(flag, wanted, times, self._lost, count).run(flag.device)
+            wait_launch(flag, wanted, times, self._lost, count, timed=self.timed).run(flag.device)
         return count
 
     def finish(self) -> None:
@@ -138,7 +140,8 @@ class _DeviceLink:
         return Timeline(whats, self._arrivals_s(self._route, t0), waits, (end - t0) * 1e-9)
 
     def _stamp(self, place: int) -> None:
-        Launch(copier.stamp_kernel, (1,), dict(time_ptr=self._times[place:], num_warps=1)).run(self._times.device)
+        if self.timed:
+            Launch(copier.stamp_kernel, (1,), dict(time_ptr=self._times[place:], num_warps=1)).run(self._times.device)
 
 
 class PacedCopier(_DeviceLink):
@@ -154,7 +157,7 @@ class PacedCopier(_DeviceLink):
         self.bytes_per_s = bytes_per_s
 
     def _move(self, route: Route) -> None:
-        copy_launch(route, self._times, self.bytes_per_s).run(self._times.device)
+        copy_launch(route, self._times, self.bytes_per_s, timed=self.timed).run(self._times.device)
 
     @staticmethod
     def _arrivals_s(route: Route, t0: int) -> list[float]:
@@ -178,8 +181,7 @@ class PCIe(_DeviceLink):
 
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
         self._events[0].record()
-        handle = self._stream.cuda_stream
-        stream, of_driver = runtime.cudaStream_t(handle), driver.CUstream(handle)
+        stream = driver.CUstream(self._stream.cuda_stream)
         to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         for index, transfer in enumerate(route.transfers):
             source, target, size = transfer.source, transfer.target, transfer.source.element_size()
@@ -189,7 +191,7 @@ class PCIe(_DeviceLink):
                     source.shape[1] * size, len(source), to_device, stream,
                 )
             )  # fmt: skip
-            _succeed(driver.cuStreamWriteValue32(of_driver, route.flags[index:].data_ptr(), route.runs, 0))
+            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[index + 1].record()
 
     def _arrivals_s(self, route: Route, t0: int) -> list[float]:

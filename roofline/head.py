@@ -13,6 +13,9 @@ from roofline.options import Options
 from roofline.report import journal
 from roofline.report.conditions import slug
 
+GATHERING = ("all_gather_matmul-", "weight_prefetch-")
+"""How cases begin that gather over a wire."""
+
 
 def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
     """The head of a run that begins now and means to measure `cases`."""
@@ -28,6 +31,13 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
     notes = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if any(case.startswith(GATHERING) for case in cases):
+        notes.append(
+            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
+            "at the pace that was asked for."
+        )
+        if options.device == "cpu":
+            notes.append("Arms, and the matmuls they are compared with, leave one thread's core to the link.")
     return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,

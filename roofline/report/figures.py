@@ -38,6 +38,16 @@ def plain_numbers(axes) -> None:
         axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
+def few_ticks(axes) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade, so that a short logarithmic axis has some."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+    plain_numbers(axes)
+
+
 def save(figure, folder: Path, name: str) -> list[Path]:
     """Write `figure` as name.svg and name.png: without the date, so that the same data gives the same files."""
     import matplotlib

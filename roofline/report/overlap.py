@@ -30,7 +30,10 @@ def fields(shape: dict, arm: str) -> dict:
     t_gemm_s = median(gemm.values()) if gemm else None
     t_comm_s = median(link.values()) if link else None
     both = bool(gemm and link)
-    requested, reached = shape["link_bytes_per_s_requested"], t_comm_s and shape["wire_bytes"] / t_comm_s
+    # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
+    arrival = next((_noted(shape, name, "last_arrival_s") for name in _of_role(shape, "link")), {})
+    requested = shape["link_bytes_per_s_requested"]
+    reached = shape["wire_bytes"] / median(arrival.values()) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
 
     def over_rounds(value) -> Interval:
@@ -49,7 +52,7 @@ def fields(shape: dict, arm: str) -> dict:
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,
         "wire_intensity": shape["flop"] / shape["wire_bytes"],
-        "balance": shape["flop"] / t_gemm_s / reached if both else None,
+        "balance": shape["flop"] / shape["wire_bytes"] * t_comm_s / t_gemm_s if both else None,
         "row_blocks": shape["row_blocks"] if arm == "row_block" else None,
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
@@ -61,7 +64,7 @@ def fields(shape: dict, arm: str) -> dict:
         "of_ideal": of_ideal.median,
         "of_own_ideal": own_ideal.median,
         "gemm_slowdown": _gemm_slowdown(shape, gemm, visits),
-        "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), link, visits),
+        "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), arrival, visits),
         "roof_tflops": shape["flop"] / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
         "above_roof": both and not void and hidden.low > 1,

@@ -5,14 +5,12 @@
 
 import functools
 import math
-import time
 import zlib
 from collections.abc import Callable
-from contextlib import contextmanager
-from statistics import median
 
 import matmul_lineup
 import torch
+from overlap_operands import buffer, chip_flops, computing, normal, seconds, shards_of, unsplit
 
 from roofline.theory import overlap, wires
 from roofline.theory.models import parse as parse_model
@@ -29,69 +27,6 @@ BLOCKS = (16, 8, 4, 2, 1)
 
 UNTIMED_BYTES_PER_S = 1e9
 """Of the link of a test that is not timed."""
-
-CALIBRATIONS = 5
-
-
-@contextmanager
-def computing(device: str):
-    """On a CPU, leave one core to the link."""
-    threads = torch.get_num_threads()
-    if device == "cpu" and threads > 1:
-        torch.set_num_threads(threads - 1)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-
-
-def seconds(call: Callable, device: str) -> float:
-    """About how long `call` takes: to choose a bandwidth and a plan by, and never a result."""
-    times = []
-    with computing(device):
-        for _ in range(CALIBRATIONS + 2):
-            start = time.perf_counter()
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
-    return median(times[2:])
-
-
-def unsplit(device: str, x, w) -> dict[str, object]:
-    """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
-    known = matmul_lineup.known_contenders()
-    names = [name for name, c in known.items() if c.kind == "vendor" and c.device == device] + ["persistent"]
-    return {name: known[name] for name in names if known[name].device == device and not known[name].why_not(x, w)}
-
-
-@functools.lru_cache(maxsize=4)
-def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
-    """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
-    x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
-    out = x.new_empty(m, n)
-    runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
-    return 2 * m * n * k / min(seconds(run, device) for run in runs)
-
-
-@functools.lru_cache(maxsize=16)
-def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: float) -> torch.Tensor:
-    """Zero-mean normal values. The shapes of a run share what they have alike."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=device, dtype=matmul_lineup.DTYPES[dtype]).mul_(scale)
-
-
-@functools.lru_cache(maxsize=8)
-def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tuple[torch.Tensor, ...]:
-    """Contiguous shards of a tensor that is cached; in pinned host memory for the link pcie."""
-    parts = [part.contiguous() for part in tensor.chunk(ranks, axis)]
-    return tuple(part.cpu().pin_memory() if pinned else part for part in parts)
-
-
-@functools.lru_cache(maxsize=8)
-def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=matmul_lineup.DTYPES[dtype], device=device)
 
 
 class Setting:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import overlap_lineup
+import overlap_operands
 import overlap_setting
 import pytest
 import torch
@@ -156,7 +157,7 @@ def test_preset_link_has_no_time_of_its_own(options):
 
 def test_one_core_is_left_to_the_link():
     threads = torch.get_num_threads()
-    with overlap_setting.computing("cpu"):
+    with overlap_operands.computing("cpu"):
         assert torch.get_num_threads() == max(1, threads - 1)
     assert torch.get_num_threads() == threads
 

@@ -1,6 +1,8 @@
 """The kernels of the GPU links: run in the interpreter, or on a GPU, and compiled for Hopper wherever they are."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,8 +14,10 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from collectives import device_links  # noqa: E402
+from collectives.all_gather_matmul import ARMS  # noqa: E402
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch  # noqa: E402
-from collectives.links import Transfer  # noqa: E402
+from collectives.links import LinkError, Transfer  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +93,53 @@ def test_rows_that_are_not_aligned_are_refused():
         describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
 
 
+class Stream:
+    """Stands in for a CUDA stream: in the interpreter everything is done when it is launched."""
+
+    def __init__(self, priority=0):
+        pass
+
+    def wait_stream(self, other):
+        pass
+
+
+@pytest.fixture
+def interpreted_link(device, monkeypatch):
+    """The GPU's paced link with its kernels in the interpreter."""
+    if device == "cuda":
+        pytest.skip("on a GPU the links' own tests run it")
+    for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("synchronize", lambda: None)):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+
+    class Untimed(device_links.PacedCopier):
+        device, timed = "cpu", False
+
+    return Untimed
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poison, close):
+    link, mine = interpreted_link(1e9), operands(rows=16)
+    for _ in range(3):  # its flags only grow
+        poison(mine)
+        ARMS[arm](mine, link)
+        close(mine)
+        assert len(link.timeline().transfers) == len(link.timeline().arrivals_s) == (12 if arm == "row_block" else 3)
+
+
+def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operands):
+    link, mine = interpreted_link(1e9, rank=0), operands(rows=16)
+    link._move = lambda route: None
+    ARMS["chunk_launches"](mine, link)
+    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
+        link.timeline()
+    del link._move
+    ARMS["chunk_launches"](mine, link)
+    with pytest.raises(LinkError):
+        link.timeline()  # one run's flags are lacking for good: the sequence does not forgive
+
+
 COMPILE = """
 import json
 import torch
@@ -115,8 +166,6 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def compiled():
-    import os
-
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300
@@ -126,12 +175,10 @@ def compiled():
 
 
 def test_copier_fits_on_an_sm_beside_a_matmul(compiled):
-    from collectives.device_links import WARPS
-
     copy = compiled["copy"]
     assert not copy["spills"]
     assert copy["shared"] == 0
-    assert copy["registers"] * 32 * WARPS <= 8192
+    assert copy["registers"] * 32 * device_links.WARPS <= 8192
 
 
 def test_wait_and_stamp_are_tiny(compiled):

@@ -34,7 +34,7 @@ def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02,
     } | more  # fmt: skip
     samples = [
         {"kind": "sample", "shape": SHAPE, "contender": name, "round": index, "position": 0, "time_s": time * slower}
-        | ({"last_arrival_s": 3.3e-3 * slower} if name in times or name == "link" else {})
+        | ({"last_arrival_s": (T_COMM if name == "link" else 3.3e-3) * slower} if name in [*times, "link"] else {})
         | ({"first_wait_s": 4.4e-3 * slower} if name in ("gemm beside link", "overlapped") else {})
         for index in range(ROUNDS)
         for slower in [1 + drift * index / ROUNDS]

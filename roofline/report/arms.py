@@ -1,0 +1,107 @@
+"""What the figures of gathering operations share: shapes and their arms, the colours of these, words for a link."""
+
+from roofline.report import figures
+from roofline.report.figures import DARK, GREY, MARKERS
+from roofline.report.journal import Run
+from roofline.report.overlap import is_gathered
+
+SERIAL = "serial"
+ARMS = ("chunk_launches", "row_block", "overlapped")
+"""Have the same colour and marker in every run; others get the next ones."""
+
+MARKERSIZE = 6.5
+LINKS = {"paced": "paced (emulated)", "preset": "preset (all is here before the start)"}
+
+
+def by_shape(records: list[dict]) -> dict[str, list[dict]]:
+    """{shape id: the records of its arms}, of what gathers over a wire."""
+    found: dict[str, list[dict]] = {}
+    for record in filter(is_gathered, records):
+        found.setdefault(record["case"].removesuffix("-" + record["contender"]), []).append(record)
+    return found
+
+
+def is_timed(record: dict) -> bool:
+    """Whether both the unsplit matmul and the link alone were measured beside this arm."""
+    return bool(record["t_gemm_s"] and record["t_comm_s"])
+
+
+def balance_of(record: dict) -> float:
+    """T_gemm over T_comm: 1 at the ridge, below it the wire sets the pace."""
+    return record["t_gemm_s"] / record["t_comm_s"]
+
+
+def styles(records: list[dict]) -> dict[str, dict]:
+    """{arm: how its points are drawn}, serial first and grey: it is what the others are measured against."""
+    found = dict.fromkeys(record["arm"] for record in filter(is_gathered, records))
+    others = [*ARMS, *(arm for arm in found if arm not in (SERIAL, *ARMS))]
+    colours = {SERIAL: "#666666"} | figures.colours(others)
+    looks = {
+        arm: {"color": colour, "marker": MARKERS[index % len(MARKERS)]}
+        for index, (arm, colour) in enumerate(colours.items())
+    }
+    return {arm: look for arm, look in looks.items() if arm in found}
+
+
+def draw_points(axes, xs, ys, style: dict, *, label: str, **errors) -> None:
+    """Markers of one arm, with the intervals that `errors` (xerr, yerr) tell."""
+    axes.errorbar(
+        xs, ys, **errors, linestyle="none", markersize=MARKERSIZE, markeredgecolor=DARK, markeredgewidth=0.6,
+        ecolor=DARK, elinewidth=0.9, capsize=2, label=label, zorder=4, **style,
+    )  # fmt: skip
+
+
+def interval(records: list[dict], value) -> list[list[float]]:
+    """Error bars of `value(record, suffix)`, whose suffix is "", "_low" or "_high"."""
+    return [
+        [max(0.0, value(r, "") - value(r, "_low")) for r in records],
+        [max(0.0, value(r, "_high") - value(r, "")) for r in records],
+    ]
+
+
+def label(record: dict, among: list[dict]) -> str:
+    """What tells a shape from the others of its operation: `tp=16`, `M=172`, `tp=16, P=4`."""
+    others = [r for r in among if r["op"] == record["op"]]
+    first = "m" if record["op"] == "weight_prefetch" else "tp"
+    words = {"tp": f"tp={record['tp']}", "m": f"M={record['m']}", "ranks": f"P={record['ranks']}"}
+    words["dtype"] = record["dtype"]
+    return ", ".join(words[key] for key in words if key == first or len({r[key] for r in others}) > 1)
+
+
+def link_text(records: list[dict]) -> str:
+    """Kind, bandwidth and ranks of the links: `paced (emulated) link, 1.05 GB/s reached of 1.07 asked, P = 8 ranks`."""
+    parts = []
+    for kind in dict.fromkeys(record["link"] for record in records):
+        own = [record for record in records if record["link"] == kind]
+        reached, asked = (_range([r[key] for r in own]) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
+        text = f"{LINKS.get(kind, kind)} link"
+        if reached:
+            text += f", {reached} GB/s reached"
+        if asked:
+            text += f" of {asked} asked" if reached else f", {asked} GB/s asked"
+        ranks = " or ".join(str(count) for count in sorted({record["ranks"] for record in own}))
+        parts.append(f"{text}, P = {ranks} ranks")
+    return "; ".join(parts)
+
+
+def _range(rates: list[float | None]) -> str:
+    """The least and the greatest of bytes/s, in GB/s, or the one that they are to three digits."""
+    found = sorted(rate / 1e9 for rate in rates if rate)
+    return " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (found[:1] + found[-1:])))
+
+
+def source_text(run: Run) -> str:
+    """Where the numbers come from: `CPU run`."""
+    return f"{run.head['machine']['source'].upper()} run"
+
+
+def void_text(record: dict) -> str:
+    return f"link off its pace by {100 * record['link_off_pace']:+.0f} %"
+
+
+def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
+    """A title `above` the axes, from so many points `left` of them on, with smaller lines under it."""
+    words = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "annotation_clip": False}
+    for index, line in enumerate(reversed(below)):
+        axes.annotate(line, (0, 1), (-left, above + 13 * index), fontsize=9, color=GREY, **words)
+    axes.annotate(text, (0, 1), (-left, above + 13 * len(below) + 2), fontsize=12, color=DARK, **words)
