@@ -129,7 +129,7 @@ def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Tu
 
 
 def named(name: str, call: Callable) -> Callable:
-    """`call`, whose exceptions become `CallError`s that name it."""
+    """`call`, whose exceptions become `CallError`s that name it; with its attribute `long`, which clocks look at."""
 
     def run():
         try:
@@ -137,6 +137,7 @@ def named(name: str, call: Callable) -> Callable:
         except Exception as error:
             raise CallError(name) from error
 
+    run.long = getattr(call, "long", False)
     return run
 
 

@@ -10,6 +10,9 @@ ARMS = ("chunk_launches", "row_block", "overlapped")
 """Have the same colour and marker in every run; others get the next ones."""
 
 MARKERSIZE = 6.5
+MOST_NAMED = 3
+"""Shapes that are named where some are left out."""
+
 LINKS = {"paced": "paced (emulated)", "preset": "preset (all is here before the start)"}
 
 
@@ -95,8 +98,28 @@ def source_text(run: Run) -> str:
     return f"{run.head['machine']['source'].upper()} run"
 
 
+def left_out(records: list[dict], *, void: bool) -> list[str]:
+    """A line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
+    firsts = [own[0] for own in by_shape(records).values()]
+    reasons = {
+        "T_gemm or T_comm was not measured": [r for r in firsts if not is_timed(r)],
+        "link off its pace": [r for r in firsts if void and is_timed(r) and r["link_off_pace"] is not None],
+    }
+    lines = []
+    for reason, own in reasons.items():
+        names = [f"{r['op']} {label(r, records)} {r['wire']}{_pace(r)}" for r in own]
+        names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
+        lines += [f"left out, {reason}: {'; '.join(names)}"] if names else []
+    return lines
+
+
 def void_text(record: dict) -> str:
-    return f"link off its pace by {100 * record['link_off_pace']:+.0f} %"
+    return f"link off its pace{_pace(record)}"
+
+
+def _pace(record: dict) -> str:
+    off = record["link_off_pace"]
+    return "" if off is None else f" ({100 * off:+.0f} %)"
 
 
 def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:

@@ -17,8 +17,9 @@ from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
-ROOF = {"color": DARK, "linestyle": "-", "linewidth": 2, "zorder": 2, "label": "ideal: the longer of the two"}
-BOUND = {"color": DARK, "linestyle": "--", "linewidth": 1.3, "zorder": 2, "label": "one after the other"}
+ROOF_NAME = "ideal: only the longer of matmul and gather"
+ROOF = {"color": DARK, "linestyle": "-", "linewidth": 2, "zorder": 2, "label": ROOF_NAME}
+BOUND = {"color": DARK, "linestyle": "--", "linewidth": 1.3, "zorder": 2, "label": "both, one after the other"}
 ALONE = {
     "linestyle": "none", "marker": "_", "markersize": 20, "markeredgewidth": 3, "color": "#cc78bc", "zorder": 3,
     "label": "matmul alone, no gather",
@@ -37,12 +38,13 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     figure = figures.new(11, 5.2 * (len(rows) + 1))
     figure.suptitle(run.head["title"], x=0.01, ha="left", fontsize=14)
     grid = figure.add_gridspec(len(rows) + 1, 2)
+    figure.get_layout_engine().set(h_pad=0.1)
     labels = []
     for row, panels in enumerate(rows):
         for column, sweep in enumerate(panels):
             axes = figure.add_subplot(grid[row, column] if len(panels) > 1 else grid[row, :])
             labels.append(_sweep_panel(axes, run, sweep, styles))
-    labels.append(_every_wire(figure.add_subplot(grid[-1, :]), run, drawn, valid, styles))
+    labels.append(_every_wire(figure.add_subplot(grid[-1, :]), run, records, valid, styles))
     figures.footer(figure, run.head["footer"])
     for of_axes in labels:
         figures.separate(figure, of_axes)
@@ -73,7 +75,7 @@ def _sweep_panel(axes, run: Run, records: list[dict], styles: dict) -> list:
     """Roof, bound, points and labels of shapes on one wire; returns the labels of the shapes."""
     shapes = _firsts(records)
     flops = max(r["flop"] / r["t_gemm_s"] for r in shapes)
-    bytes_per_s = median(r["link_bytes_per_s"] for r in shapes)
+    bytes_per_s = median(r["link_bytes_per_s"] or r["wire_bytes"] / r["t_comm_s"] for r in shapes)
     ridge = flops / bytes_per_s
     xs = [r["wire_intensity"] for r in shapes]
     ys = [r["tflops_low"] for r in records]
@@ -107,7 +109,7 @@ def _roof(axes, flops: float, bytes_per_s: float) -> None:
     axes.plot([ridge], [flops / 1e12], marker="o", color=DARK, markersize=6, zorder=3)
     words = {"textcoords": "offset points", "color": DARK, "fontsize": 9, "bbox": BEHIND_TEXT, "zorder": 2.5}
     axes.annotate(
-        f"ridge {ridge:.3g} FLOP/byte", (ridge, flops / 1e12), (-6, 6), ha="right", va="bottom", **words
+        f"ridge {_digits(ridge)} FLOP/byte", (ridge, flops / 1e12), (-6, 6), ha="right", va="bottom", **words
     )  # fmt: skip
     axes.annotate(
         f"{rate_text(flops / 1e12)} TFLOP/s", (right, flops / 1e12), (-2, 4), ha="right", va="bottom", **words
@@ -119,6 +121,11 @@ def _roof(axes, flops: float, bytes_per_s: float) -> None:
         x, y * 1.1, f"{bytes_per_s / 1e9:.3g} GB/s", color=DARK, fontsize=9, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
         rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True, rotation_mode="anchor",
     )  # fmt: skip
+
+
+def _digits(value: float) -> str:
+    """Three of them, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _asked(axes, record: dict) -> None:
@@ -146,32 +153,21 @@ def _label_of(records: list[dict]):
 
 def _name_shapes(axes, records: list[dict], x, low, name) -> list:
     """A label under the lowest point of each shape that `name` has a word for; returns them."""
-    labels = []
-    for own in sorted(arms.by_shape(records).values(), key=lambda own: x(own[0])):
-        lowest = min(own, key=low)
-        if text := name(lowest):
-            labels.append(
-                axes.annotate(
-                    text,
-                    (x(lowest), low(lowest)),
-                    (0, -6),
-                    textcoords="offset points",
-                    fontsize=8.5,
-                    color=DARK,
-                    ha="center",
-                    va="top",
-                    bbox=BEHIND_TEXT,
-                    zorder=2.5,
-                )  # fmt: skip
-            )
-    return labels
+    words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "bbox": BEHIND_TEXT, "zorder": 2.5}
+    shapes = sorted(arms.by_shape(records).values(), key=lambda own: x(own[0]))
+    lowest = [(record, name(record)) for own in shapes for record in [min(own, key=low)]]
+    return [
+        axes.annotate(text, (x(record), low(record)), (0, -6), ha="center", va="top", **words)
+        for record, text in lowest
+        if text
+    ]
 
 
-def _every_wire(axes, run: Run, drawn: list[dict], valid: list[dict], styles: dict) -> list:
+def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: dict) -> list:
     """All shapes as shares of the unsplit matmul's speed; returns the labels of those on other wires."""
-    ratios = [arms.balance_of(record) for record in valid] or [1]
+    ratios = [arms.balance_of(record) for record in valid]
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(*ratios, 1) / 1.5, max(*ratios, 1) * 1.5)
+    axes.set_xlim(min([0.6, *ratios]) / 1.5, max([1.6, *ratios]) * 1.5)
     axes.set_ylim(0, 1.15)
     figures.plain_numbers(axes)
     left, right = axes.get_xlim()
@@ -192,19 +188,17 @@ def _every_wire(axes, run: Run, drawn: list[dict], valid: list[dict], styles: di
         at = ([arms.balance_of(r) * aside for r in own], [share(r, "") for r in own])
         arms.draw_points(axes, *at, style, label=arm, yerr=arms.interval(own, share))
     below = [f"{arms.source_text(run)}, {arms.link_text(valid)}"] if valid else []
-    if void := [own[0] for own in arms.by_shape(drawn).values() if own[0]["link_off_pace"] is not None]:
-        below.append("left out: " + "; ".join(f"{arms.label(r, drawn)} {r['wire']}, {arms.void_text(r)}" for r in void))
-    arms.title(axes, "every shape on every wire, against its own matmul", *below)
+    arms.title(axes, "every shape on every wire, against its own matmul", *below, *arms.left_out(records, void=True))
     axes.set_xlabel("T_gemm / T_comm (1 is the ridge)")
     axes.set_ylabel("share of the lone matmul's speed")
     axes.plot([], [], **ALONE)
     axes.legend(loc="lower right", fontsize=9, title="95 % intervals", title_fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
-    shared = {record["case"] for sweep in _sweeps(valid) for record in sweep}
+    shared = [record for sweep in _sweeps(valid) for record in sweep]
+    usual = {(record["op"], record["ranks"]) for record in shared}
 
     def wire(record: dict) -> str:
-        ranks = {r["ranks"] for r in valid if r["op"] == record["op"]}
-        more = f", P={record['ranks']}" if len(ranks) > 1 else ""
-        return "" if record["case"] in shared else record["wire"] + more
+        more = "" if (record["op"], record["ranks"]) in usual else f", P={record['ranks']}"
+        return "" if record in shared else record["wire"] + more
 
     return _name_shapes(axes, valid, arms.balance_of, lambda r: share(r, "_low"), wire)

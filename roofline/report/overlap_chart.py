@@ -15,8 +15,8 @@ BAND_NAME = "what overlapping can hide"
 ROW_IN, AROUND_IN = 0.44, 2.3
 """Inches of a row, and of all that is above and below the rows."""
 
-SPREAD = 0.5
-"""The share of a row's height over which its arms stand."""
+APART = 0.22
+"""How far the arms of one shape stand apart, in rows."""
 
 COLUMNS = ((-265, "left", "shape"), (-175, "left", "wire"), (-10, "right", "T_gemm / T_comm"))
 BEST = 10, 44, 50
@@ -44,10 +44,10 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
             _row(axes, y, row, drawn, styles)
     _directions(axes)
     for arm, style in styles.items():
-        own = [(y, record) for y, row in enumerate(rows) for record in row if not isinstance(row, str)]
-        _points(axes, arm, [(y + _offset(arm, styles), r) for y, r in own if r["arm"] == arm], style)
+        _points(axes, arm, [place for y, row in enumerate(rows) for place in _places(row, y, arm, styles)], style)
     subtitle = f"{arms.source_text(run)}, {arms.link_text(drawn)}"
-    arms.title(axes, run.head["title"], subtitle, left=-COLUMNS[0][0], above=32)
+    below = [subtitle, *arms.left_out(records, void=False)]
+    arms.title(axes, run.head["title"], *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -68,10 +68,10 @@ def _ideal_s(record: dict) -> float:
     return max(record["t_gemm_s"], record["t_comm_s"])
 
 
-def _offset(arm: str, styles: dict) -> float:
-    """How far under the middle of its row an arm stands, in rows."""
-    place = list(styles).index(arm) / max(1, len(styles) - 1)
-    return SPREAD * (place - 0.5)
+def _places(row: str | list[dict], y: int, arm: str, styles: dict) -> list[tuple[float, dict]]:
+    """Where `arm` stands in a row whose middle is `y`, and its record; [] if it is not there."""
+    own = [] if isinstance(row, str) else sorted(row, key=lambda record: list(styles).index(record["arm"]))
+    return [(y + APART * (i - (len(own) - 1) / 2), r) for i, r in enumerate(own) if r["arm"] == arm]
 
 
 def _word(axes, points: float, y: float, text: str, side: str, **style) -> None:

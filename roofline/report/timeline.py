@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roofline.report import arms, figures
-from roofline.report.figures import BEHIND_TEXT, DARK, GREY
+from roofline.report.figures import BEHIND_TEXT, DARK
 from roofline.report.journal import Run
 
 LANE_IN, AROUND_IN = 0.3, 1.9
@@ -19,9 +19,9 @@ HEIGHT = 0.8
 """Of a block, in lanes."""
 
 HOME_UNIT = -1
-HOME, MATMUL, IDLE = "#bbbbbb", "#666666", "#f2f2f2"
+HOME, MATMUL, IDLE = "#cccccc", "#999999", "#f2f2f2"
 UNITS = {
-    "all_gather_matmul": "numbers: chunks of x, in row_block row blocks of it; own: the chunk that needs no transfer",
+    "all_gather_matmul": "numbers: chunks of x, in row_block its row blocks; on the chip, the one it waited for",
     "weight_prefetch": "numbers: shares of the next layer's weights, gathered while this layer multiplies",
 }
 SHORTEST = 2e-3
@@ -51,6 +51,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     heights = [2.5 * LANE_IN * count + AROUND_IN for count in counts]
     figure = figures.new(11, sum(heights) + 0.6)
     figure.suptitle(f"{run.head['title']}: one run of each arm, of median time", x=0.01, ha="left", fontsize=13)
+    figure.get_layout_engine().set(h_pad=0.1)
     panels = figure.subplots(len(chosen), squeeze=False, height_ratios=heights)[:, 0]
     texts = []
     for axes, shape_id in zip(panels, chosen, strict=True):
@@ -91,7 +92,7 @@ def link_blocks(timeline: dict) -> list[Block]:
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     """What the chip computed: before, between and after its waits. The unit is the last that it had waited for, so that
-    a launch which took more with it has the colour of the first."""
+    a launch which took more along (a CPU takes what is here) has the colour of the one it waited for."""
     waits, by_block = timeline["waits"], _is_by_block(timeline)
     starts = [0.0, *(ended for _, _, ended in waits)]
     ends = [*(began for _, began, _ in waits), timeline["end_s"]]
@@ -134,16 +135,17 @@ def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: l
                 texts += _bars(axes, y, gaps, lambda unit: IDLE)
             texts += _bars(axes, y, blocks, colours.get)
         end_ms = 1e3 * timeline["end_s"]
-        axes.text(end_ms, top + 1.45, f" {_digits(end_ms)} ms", fontsize=9.5, va="center", weight="bold", bbox=BEHIND_TEXT)
+        words = {"va": "center", "weight": "bold"}
+        axes.text(end_ms, top + 1.45, f" {_digits(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
         axes.annotate(
             arm, (0, top + 0.98), (-40, 0), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
-            va="center", fontsize=10, weight="bold", color=styles[arm]["color"], annotation_clip=False,
+            fontsize=10, color=styles[arm]["color"], annotation_clip=False, **words,
         )  # fmt: skip
     for index, (text, at_s) in enumerate(marks_s.items()):
         axes.axvline(1e3 * at_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
         axes.annotate(
-            f"{text}: {_digits(1e3 * at_s)} ms", (1e3 * at_s, 1), (0, 3 + 12 * index), ha="right", va="bottom", fontsize=9,
-            xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
+            f"{text}: {_digits(1e3 * at_s)} ms", (1e3 * at_s, 1), (0, 3 + 12 * index), ha="right", va="bottom",
+            fontsize=9, xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
         )  # fmt: skip
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)

@@ -36,6 +36,9 @@ def names_of(options, op: str) -> list[str]:
 class Call:
     """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns."""
 
+    long = True
+    """Milliseconds: a clock need not call it once more to wake its threads."""
+
     def __init__(self, runs: list[Callable], device: str):
         self._runs, self._device, self._next = runs, device, 0
 

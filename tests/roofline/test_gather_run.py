@@ -14,6 +14,12 @@ import pytest
 pytest_plugins = ["roofline.plugin"]
 
 
+def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
+    from roofline.report import overlap_plots
+
+    overlap_plots.draw = lambda run, records, folder: []
+
+
 class FakeClock:
     timer, visits = "fake_clock_replay", int(os.environ.get("VISITS", "1"))
     seconds = 0.0

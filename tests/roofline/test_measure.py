@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roofline.measure import ceilings, clocks, machine, telemetry
+from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.lineup import verdict
 from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
 
@@ -142,45 +142,6 @@ def test_late_samples_are_dropped_and_counted():
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
 
 
-def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
-    _, kernel = fake_cuda(launch_s=40e-6)
-    clock = clocks.CudaClock(preroll_s=100e-6)
-    assert clock.turn([kernel] * 5) == pytest.approx([50e-6] * 5)
-    assert clock.preroll_s == 100e-6
-
-
-def test_cuda_clock_drops_samples_of_a_late_host_and_doubles_the_preroll(fake_cuda):
-    _, kernel = fake_cuda(launch_s=350e-6)
-    clock = clocks.CudaClock(preroll_s=100e-6)
-    assert clock.turn([kernel]) == [None]
-    assert clock.preroll_s == 200e-6
-    assert clock.turn([kernel]) == [None]
-    assert clock.turn([kernel]) == pytest.approx([50e-6])
-    assert 380e-6 < clock.preroll_s < 400e-6
-
-
-def test_cuda_clock_forgets_a_hiccup(fake_cuda):
-    cuda, kernel = fake_cuda(launch_s=350e-6)
-    clock = clocks.CudaClock(preroll_s=100e-6)
-    clock.turn([kernel])
-    cuda.launch_s = 40e-6
-    for _ in range(30):
-        assert clock.turn([kernel]) == pytest.approx([50e-6])
-    assert clock.preroll_s == 100e-6
-
-
-def test_cpu_clock_times_each_call_without_collecting_garbage():
-    import gc
-    import time
-
-    seen = []
-    times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), seen.append(gc.isenabled())), lambda: None])
-    assert 0.01 <= times[0] < 0.1
-    assert times[1] < times[0]
-    assert set(seen) == {False}
-    assert gc.isenabled()
-
-
 def test_ceiling_is_the_best_probe_of_its_kind():
     probes = [
         ceilings.Probe("read", "slow", 100, lambda: 2.0),
@@ -199,16 +160,6 @@ def test_ceiling_without_a_sample_is_an_error():
         ceilings.measure(
             [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, plan=QUIET
         )
-
-
-def test_cpu_clock_leaves_the_calling_thread_free():
-    import os
-
-    before = os.sched_getaffinity(0)
-    during = []
-    clocks.CpuClock().turn([lambda: during.append(os.sched_getaffinity(0))])
-    assert os.sched_getaffinity(0) == before
-    assert len(during[0]) == 1
 
 
 @pytest.mark.parametrize(

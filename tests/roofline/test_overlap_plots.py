@@ -1,0 +1,430 @@
+"""The figures of runs that gather over a wire, drawn from a made-up journal."""
+
+import re
+from itertools import combinations
+
+import pytest
+from made_up_run import HEAD, LINES, save
+
+from roofline.report import arms, figures, overlap_plots, timeline
+from roofline.report.journal import load
+from roofline.report.records import derive_all
+from roofline.report.write import write
+from roofline.theory.wires import parse as parse_wire
+from roofline.theory.work import AllGatherMatmul, WeightPrefetch
+
+GEMM_S, COMM_S = 20e-3, 16e-3
+OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block": 0.2, "overlapped": 0.05}
+"""The share of the shorter one that an arm does not hide."""
+
+
+def arms_of(case):
+    return ("serial", "overlapped") if case.op == "weight_prefetch" else ("serial", "chunk_launches", "row_block")
+
+
+def timeline_line(case, arm, gemm_s, comm_s, end_s):
+    """As an arm would leave it that waits for every transfer in turn."""
+    blocks = 4 if arm == "row_block" else 1
+    transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
+    arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
+    waits = {
+        "serial": [[len(transfers), 0.0, comm_s]],
+        "overlapped": [[len(transfers), gemm_s, max(gemm_s, comm_s)]],
+    }.get(arm)
+    if waits is None:
+        step = case.ranks - 1 if blocks > 1 else 1
+        counts = range(step if blocks > 1 else 0, len(transfers) + 1, step)
+        launch_s, now, waits = gemm_s / len(counts), 0.0, []
+        for count in counts:
+            here_s = max(now, arrivals_s[count - 1] if count else 0.0)
+            waits.append([count, now, here_s])
+            now = here_s + launch_s
+        end_s = now
+    line = {"kind": "timeline", "shape": case.id, "contender": arm, "round": 3, "transfers": transfers}
+    return line | {"arrivals_s": arrivals_s, "waits": waits, "end_s": end_s}
+
+
+def gathering(
+    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, timelines=True, lost=OURS
+):
+    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples."""
+    work, arms = case.work, arms_of(case)
+    times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
+    roles = {"gemm torch": "gemm", "link": "link"}
+    entrants = times | {"gemm torch": gemm_s, "link": comm_s}
+    line = {
+        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": "up", "tp": case.tp,
+        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
+        "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "ranks": case.ranks, "wire": case.wire,
+        "link": link, "link_bytes_per_s_requested": work.wire_bytes / comm_s / pace if link == "paced" else None,
+        "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1, "vendor": "serial", "seed": 0,
+        "rounds": rounds, "stopped_by": "width", "cache": "cold", "visit": 1, "late": dict.fromkeys(entrants, 0),
+        "telemetry": {"throttled": None, "throttle_reasons": ""},
+        "contenders": {
+            name: {"config": "known", "relative_error": 0.0} | ({"role": roles[name]} if name in roles else {})
+            for name in entrants
+        },
+    }  # fmt: skip
+    samples = [
+        {"kind": "sample", "shape": case.id, "contender": name, "round": index, "position": 0}
+        | {"time_s": time_s * (1 + 0.02 * (index % 3 - 1))}
+        | ({"last_arrival_s": comm_s} if name == "link" else {})
+        for name, time_s in entrants.items()
+        if name not in without
+        for index in range(rounds)
+    ]
+    shown = [arm for arm in arms if timelines and arm not in without]
+    return [line, *samples, *(timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown)]
+
+
+def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
+    return AllGatherMatmul(model, "up", tp, m, dtype, ranks, wire)
+
+
+def prefetch(m=172, wire="balance86", model="xxl/16", dtype="fp32", ranks=8):
+    return WeightPrefetch(model, "up", 1, m, dtype, ranks, wire)
+
+
+HERE = HEAD | {"schema": 3, "machine": HEAD["machine"] | {"source": "cpu"}}
+SWEEP = [
+    *gathering(gather_matmul(4), 80e-3),
+    *gathering(gather_matmul(16)),
+    *gathering(gather_matmul(64), 6e-3),
+    *gathering(gather_matmul(16, "ridge"), comm_s=GEMM_S),
+    *gathering(prefetch(64), 7e-3),
+    *gathering(prefetch(172), 18e-3),
+]
+NAMES = ["network_roofline", "overlap", "timeline"]
+
+
+def gpu_cases():
+    """The default sweep of a GPU, in which no two arms hide as much."""
+    common = {"model": "xxl", "dtype": "bf16"}
+    found = [gather_matmul(tp, "balance2750", m=8192, **common) for tp in (4, 8, 16, 26, 32, 64)]
+    found += [gather_matmul(16, wire, m=8192, **common) for wire in ("ridge", "ridge1.4", "450GBps", "50GBps")]
+    found += [gather_matmul(16, "balance2750", m=8192, ranks=4, **common)]
+    return found + [prefetch(m, "balance2750", **common) for m in (1024, 2048, 2750, 4096, 8192)]
+
+
+def gpu_lines():
+    lines = [HEAD | {"schema": 3}]
+    for case in gpu_cases():
+        gemm_s = case.work.flop / 700e12
+        wire = parse_wire(case.wire)
+        bytes_per_s = wire.bytes_per_s(chip_flops=700e12, t_gemm_s=gemm_s, wire_bytes=case.work.wire_bytes)
+        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s)
+    return lines
+
+
+class Drawn:
+    """What `draw` made of some lines: paths, texts of each SVG, and the figures themselves."""
+
+    def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
+        from matplotlib.figure import Figure
+
+        found, save_figure, names = {}, Figure.savefig, overlap_plots.names
+        monkeypatch.setattr(
+            Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
+        )
+        monkeypatch.setattr(figures, "ENDINGS", endings)
+        monkeypatch.setattr(overlap_plots, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
+        self.run = load(save(folder, lines))
+        self.paths = overlap_plots.draw(self.run, derive_all(self.run), folder)
+        monkeypatch.undo()
+        self.figures = {path.stem: figure for path, figure in found.items()}
+        self.texts = {
+            path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
+            for path in self.paths
+            if path.suffix == ".svg"
+        }
+
+    def axes(self, name, title):
+        """The panel of a figure that is entitled so."""
+        panels = self.figures[name].axes
+        return next(axes for axes in panels if any(t.get_text().startswith(title) for t in axes.texts))
+
+
+@pytest.fixture
+def draw(tmp_path, monkeypatch):
+    """`draw(lines, name...)`: the figures of those names, or all."""
+    return lambda lines, *only: Drawn(tmp_path / "run", lines, monkeypatch, only)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return Drawn(tmp_path_factory.mktemp("sweep") / "run", [HERE, *SWEEP], monkeypatch, endings=figures.ENDINGS)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return Drawn(tmp_path_factory.mktemp("gpu") / "run", gpu_lines(), monkeypatch)
+
+
+def lines_of(axes):
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+def points_of(axes, arm):
+    container = next(c for c in axes.containers if c.get_label() == arm)
+    return list(zip(*container.lines[0].get_data(), strict=True))
+
+
+def test_a_run_has_three_figures_in_two_formats(sweep):
+    assert overlap_plots.names(sweep.run) == NAMES
+    assert [path.name for path in sweep.paths] == [f"{name}.{ending}" for name in NAMES for ending in ("svg", "png")]
+    assert all(path.stat().st_size > 10_000 for path in sweep.paths)
+
+
+def test_report_shows_them_and_a_second_one_is_the_same(sweep):
+    folder = sweep.paths[0].parent
+    first = {path.name: path.read_bytes() for path in sweep.paths}
+    assert {path.name for path in write(folder)} == {*first, "report.md"}
+    assert {path.name: path.read_bytes() for path in sweep.paths} == first
+    assert all(f"]({name}.svg)" in (folder / "report.md").read_text() for name in NAMES)
+
+
+def test_plain_matmuls_have_none_of_them(draw):
+    drawn = draw(LINES)
+    assert (overlap_plots.names(drawn.run), drawn.paths) == ([], [])
+
+
+def test_every_figure_names_link_source_and_run(sweep):
+    for name in NAMES:
+        text = "|".join(sweep.texts[name])
+        assert "CPU run" in text, name
+        assert "paced (emulated) link" in text, name
+        assert "P = 8 ranks" in text, name
+        assert HEAD["title"] in text, name
+        assert HEAD["footer"] in text, name
+        assert "NVLink" not in text, name
+    wire_bytes = gather_matmul().work.wire_bytes
+    slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
+    assert f"paced (emulated) link, {fast} GB/s reached of {fast} asked, P = 8 ranks" in sweep.texts["network_roofline"]
+    both = f"{slow} to {fast} GB/s reached of {slow} to {fast} asked"
+    assert f"CPU run, paced (emulated) link, {both}, P = 8 ranks" in sweep.texts["overlap"]
+
+
+def test_roof_is_the_best_matmul_and_the_link_of_the_shapes_that_share_a_wire(sweep):
+    flops = gather_matmul(16).work.flop / GEMM_S  # = tp 4 in four times as long
+    bytes_per_s = gather_matmul().work.wire_bytes / COMM_S
+    axes = sweep.axes("network_roofline", "all_gather_matmul")
+    lines = lines_of(axes)
+    corner = (flops / bytes_per_s, flops / 1e12)
+    roof = list(zip(*lines["ideal: only the longer of matmul and gather"].get_data(), strict=True))
+    assert roof[1] == pytest.approx(corner)
+    assert roof[0][1] == pytest.approx(roof[0][0] * bytes_per_s / 1e12)
+    assert roof[2][1] == pytest.approx(corner[1])
+    x, y = lines["both, one after the other"].get_data()
+    for at, value in zip(x, y, strict=True):
+        assert value == pytest.approx(1e-12 / (1 / flops + 1 / (at * bytes_per_s)))
+    assert f"ridge {corner[0]:.3g} FLOP/byte" in sweep.texts["network_roofline"]
+    assert len(points_of(axes, "serial")) == 3  # without the wire ridge
+    alone = lines["matmul alone, no gather"].get_ydata()
+    assert alone == pytest.approx([flops / 1e12, flops / 1e12, gather_matmul(64).work.flop / 6e-3 / 1e12])
+    texts = sweep.texts["network_roofline"]
+    assert {"serial", "chunk_launches", "row_block", "overlapped"} <= {*texts}
+    assert {"tp=4", "tp=16", "tp=64", "M=64", "M=172"} <= {*texts}
+
+
+def test_points_are_the_arms_flops(sweep):
+    records = {r["case"]: r for r in derive_all(sweep.run)}
+    axes = sweep.axes("network_roofline", "weight_prefetch")
+    expected = [records[f"{prefetch(m).id}-overlapped"]["tflops"] for m in (64, 172)]
+    assert [y for _, y in points_of(axes, "overlapped")] == pytest.approx(expected)
+    assert [x for x, _ in points_of(axes, "overlapped")] == pytest.approx(
+        [prefetch(m).work.wire_intensity for m in (64, 172)], rel=0.06
+    )
+
+
+def test_all_wires_meet_one_roof_and_serial_is_half_at_the_ridge(sweep):
+    axes = sweep.axes("network_roofline", "every shape on every wire")
+    for label, value in (("ideal", lambda x: min(1, x)), ("both", lambda x: x / (1 + x))):
+        line = next(line for name, line in lines_of(axes).items() if name.startswith(label))
+        assert line.get_ydata() == pytest.approx([value(x) for x in line.get_xdata()])
+    serial = points_of(axes, "serial")
+    assert len(serial) == 6
+    assert min(serial, key=lambda point: abs(point[0] - 1))[1] == pytest.approx(0.5)
+    assert "ridge" in [text.get_text() for text in axes.texts]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (gathering(gather_matmul()), ["balance 86 asked for", "= 2750 / 16 / 2:", "the exercise's, scaled"]),
+        (
+            gathering(gather_matmul(16, "balance172", dtype="bf16")),
+            ["balance 172 asked for", "= 2750 / 16:", "the exercise's, scaled"],
+        ),
+        (gathering(gather_matmul(16, "balance2750", "xxl", "bf16")), ["balance 2750 asked for:", "the exercise's"]),
+        (gathering(gather_matmul(16, "balance100")), ["balance 100 asked for"]),
+        (gathering(gather_matmul(16, "2GBps")), []),
+    ],
+)
+def test_balance_asked_for_and_where_it_comes_from(draw, lines, said):
+    texts = draw([HERE, *lines], "network_roofline").texts["network_roofline"]
+    assert [text for text in texts if re.search("asked for|2750 /|exercise", text)] == said
+
+
+def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
+    (axes,) = sweep.figures["overlap"].axes
+    ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
+    assert [bar.get_x() for bar in axes.patches] == [1] * 6
+    # By T_gemm / T_comm: 6/16, 20/20, 20/16 and 80/16 of one operation, 7/16 and 18/16 of the other.
+    assert ends == pytest.approx([1 + 6 / 16, 2, 1.8, 1.2, 1 + 7 / 16, 1 + 16 / 18])
+    assert [x for x, _ in points_of(axes, "serial")] == pytest.approx(ends)
+    assert [x for x, _ in points_of(axes, "row_block")] == pytest.approx([1.075, 1.2, 1.16, 1.04])
+    texts = sweep.texts["overlap"]
+    order = [text for text in texts if text.startswith(("tp=", "M=", "all_", "weight_"))]
+    assert order == ["all_gather_matmul", "tp=64", "tp=16", "tp=16", "tp=4", "weight_prefetch", "M=64", "M=172"]
+    ratios = [text for text in texts if re.fullmatch(r"\d\.\d\d", text)]
+    assert ratios == ["0.38", "1.00", "1.25", "5.00", "0.44", "1.12"]
+    assert [text for text in texts if text.endswith(" %")] == ["90 %"] * 4 + ["95 %"] * 2
+
+
+def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
+    (axes,) = sweep.figures["overlap"].axes
+    colour = arms.styles(derive_all(sweep.run))["row_block"]["color"]
+    ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
+    expected = {
+        record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"])
+        for record in derive_all(sweep.run)
+        if record["arm"] == "row_block"
+    }
+    assert sorted(ticks.get_xdata()) == pytest.approx(sorted(expected))
+
+
+def test_timeline_shows_the_shape_at_the_ridge(sweep):
+    texts = sweep.texts["timeline"]
+    assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.00" in texts
+    assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.12" in texts  # nearer than M=64
+    assert "the longer one, T_gemm: 20.0 ms" in texts
+    assert "both, T_gemm + T_comm: 40.0 ms" in texts
+    assert {"serial", "chunk_launches", "row_block", "overlapped", "link", "chip", "own", "waits", "matmul"} <= {*texts}
+    assert {str(chunk) for chunk in range(8)} <= {*texts}
+
+
+def test_blocks_of_a_timeline():
+    case = gather_matmul(ranks=4)
+    line = timeline_line(case, "chunk_launches", 4.0, 6.0, 0)
+    assert [block[:3] for block in timeline.link_blocks(line)] == [(0, 2, 1), (2, 4, 2), (4, 6, 3)]
+    home = timeline.HOME_UNIT
+    chip = [block[:3] for block in timeline.chip_blocks("chunk_launches", line) if block.end_s > block.start_s]
+    assert chip == [(0, 1, home), (2, 3, 1), (4, 5, 2), (6, 7, 3)]
+    on_gpu = line | {"waits": [[2, 1.0, 4.0], [3, 5.0, 6.0]]}  # no wait for what is at home; 1 and 2 together
+    chip = [block[:3] for block in timeline.chip_blocks("chunk_launches", on_gpu)]
+    assert chip == [(0, 1, home), (4, 5, 2), (6, 7, 3)]
+    rows = timeline_line(case, "row_block", 4.0, 6.0, 0)
+    assert [block.unit for block in timeline.link_blocks(rows)] == [0, 1, 2, 3]
+    assert [block[:3] for block in timeline.chip_blocks("row_block", rows)] == [
+        (1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)
+    ]  # fmt: skip
+    serial = timeline.chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0))
+    assert [block[:3] for block in serial if block.end_s > block.start_s] == [(6, 10, None)]
+
+
+def test_void_case_is_left_out_of_the_roofline_and_said_to_be(draw):
+    drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), pace=0.8)], *NAMES[:2])
+    assert "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)" in drawn.texts["network_roofline"]
+    assert "tp=26" not in drawn.texts["network_roofline"]
+    assert len(points_of(drawn.axes("network_roofline", "every shape"), "serial")) == 1
+    assert "tp=26" in drawn.texts["overlap"]
+    assert "void: link off its pace (-20 %)" in drawn.texts["overlap"]
+
+
+def test_run_of_void_cases_alone_is_drawn(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), pace=0.8)])
+    assert [*drawn.figures] == NAMES
+    assert any(text.startswith("left out, link off its pace") for text in drawn.texts["network_roofline"])
+    assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
+
+
+def test_shape_without_the_link_alone_is_left_out_and_said_to_be(draw):
+    drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), without=("link",))], *NAMES[:2])
+    for name in ("network_roofline", "overlap"):
+        assert "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=26 balance86" in drawn.texts[name]
+        assert "tp=26" not in drawn.texts[name]
+
+
+def test_without_any_link_time_only_the_timeline_is_left(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
+    assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["timeline"]
+    assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
+    assert not any("T_comm" in text for text in drawn.texts["timeline"])
+
+
+def test_without_timelines_the_other_two_are_left(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
+    assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
+
+
+def test_arm_without_a_timeline_is_named(draw):
+    lines = gathering(gather_matmul())
+    kept = [line for line in lines if (line["kind"], line.get("contender")) != ("timeline", "row_block")]
+    texts = draw([HERE, *kept], "timeline").texts["timeline"]
+    assert "no timeline of row_block" in texts
+    assert "row_block" not in texts
+
+
+def test_arm_that_failed_is_not_there(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches",))])
+    for name in NAMES:
+        assert "chunk_launches" not in drawn.texts[name]
+        assert "row_block" in drawn.texts[name]
+    assert "80 %" in drawn.texts["overlap"]
+
+
+def test_serial_alone_hides_nothing_and_is_drawn(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches", "row_block"))])
+    assert [*drawn.figures] == NAMES
+    assert not any(text.endswith(" %") for text in drawn.texts["overlap"])
+
+
+def test_preset_link_has_no_figures(draw):
+    lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
+    still = [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
+    drawn = draw([HERE, *still])
+    assert (overlap_plots.names(drawn.run), drawn.paths) == ([], [])
+
+
+def test_wires_at_the_ridge_alone_have_no_common_roof(draw):
+    lines = [HERE, *gathering(gather_matmul(16, "ridge")), *gathering(gather_matmul(4, "ridge"), 80e-3)]
+    drawn = draw(lines, "network_roofline")
+    assert len(drawn.figures["network_roofline"].axes) == 1
+    assert len(points_of(drawn.axes("network_roofline", "every shape"), "serial")) == 2
+
+
+def test_gpu_run_says_so_and_names_what_differs(gpu):
+    texts = gpu.texts["network_roofline"]
+    assert {"GPU run, wire balance2750:", "ridge 2750 FLOP/byte", "450GBps", "50GBps", "ridge1.4"} <= {*texts}
+    assert "balance2750, P=4" in texts
+    assert "the exercise's, scaled" not in texts
+    assert {"tp=16, P=4", "tp=16, P=8", "M=2750"} <= {*gpu.texts["overlap"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
+    figure = gpu.figures[name]
+    renderer = figure.canvas.get_renderer()
+    texts = [text for axes in figure.axes for text in axes.texts if not text.get_rotation()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+    assert len(boxes) > 20
+    touching = [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
+    assert not touching
+    width, height = figure.get_size_inches() * figure.dpi
+    cut = [word for word, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
+    assert not cut
+
+
+def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
+    nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
+    drawn = draw([HERE, *gathering(nearer, comm_s=GEMM_S), *gathering(ridge, comm_s=GEMM_S / 1.1)], "timeline")
+    assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
+
+
+def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(16, "pcie"), link="pcie")])
+    reached = gather_matmul().work.wire_bytes / COMM_S / 1e9
+    for name in NAMES:
+        assert any(f"pcie link, {reached:.3g} GB/s reached, P = 8 ranks" in text for text in drawn.texts[name]), name
