@@ -34,6 +34,19 @@ def balance_of(record: dict) -> float:
     return record["t_gemm_s"] / record["t_comm_s"]
 
 
+def over_ideal(record: dict, suffix: str = "") -> float:
+    """An arm's time over the longer of T_gemm and T_comm; with `_low` and `_high` the ends of its interval.
+
+    By the hidden fraction, which is formed within each round, so that what all met alike cancels. A case that is void
+    has none: its time stands over the medians.
+    """
+    ideal_s, shorter_s = (pick(record["t_gemm_s"], record["t_comm_s"]) for pick in (max, min))
+    hidden = record[{"": "hidden_fraction", "_low": "hidden_high", "_high": "hidden_low"}[suffix]]
+    if hidden is None:
+        return record["time_s" if not suffix else f"time{suffix}_s"] / ideal_s
+    return 1 + (1 - hidden) * shorter_s / ideal_s
+
+
 def styles(records: list[dict]) -> dict[str, dict]:
     """{arm: how its points are drawn}, serial first and grey: it is what the others are measured against."""
     found = dict.fromkeys(record["arm"] for record in filter(is_gathered, records))

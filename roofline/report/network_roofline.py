@@ -180,7 +180,8 @@ def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: 
     axes.annotate("the matmul sets the pace", (1, 0), (8, 6), ha="left", va="bottom", **words)
 
     def share(record: dict, suffix: str) -> float:
-        return record["t_gemm_s"] / record[{"": "time_s", "_low": "time_high_s", "_high": "time_low_s"}[suffix]]
+        slowest_first = {"": "", "_low": "_high", "_high": "_low"}[suffix]
+        return min(1, arms.balance_of(record)) / arms.over_ideal(record, slowest_first)
 
     for index, (arm, style) in enumerate(styles.items()):
         own = [record for record in valid if record["arm"] == arm]

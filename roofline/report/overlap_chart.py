@@ -31,7 +31,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     styles, rows = arms.styles(drawn), _rows(shapes)
     figure = figures.new(11, ROW_IN * (len(rows) + 1) + AROUND_IN)
     axes = figure.add_subplot()
-    longest = max(record["time_high_s"] / _ideal_s(record) for record in drawn)
+    longest = max(arms.over_ideal(record, "_high") for record in drawn)
     axes.set_xlim(0.95, max(2.0, longest) * 1.03)
     axes.set_ylim(len(rows) - 0.5, -0.8)
     axes.axvline(1, color=DARK, linewidth=2, zorder=2)
@@ -115,12 +115,8 @@ def _points(axes, arm: str, places: list[tuple[float, dict]], style: dict) -> No
     if not places:
         return
     ys, own = zip(*places, strict=True)
-
-    def over_ideal(record: dict, suffix: str) -> float:
-        return record["time_s" if not suffix else f"time{suffix}_s"] / _ideal_s(record)
-
-    xs = [over_ideal(record, "") for record in own]
-    arms.draw_points(axes, xs, ys, style, label=arm, xerr=arms.interval(own, over_ideal))
+    xs = [arms.over_ideal(record) for record in own]
+    arms.draw_points(axes, xs, ys, style, label=arm, xerr=arms.interval(own, arms.over_ideal))
     known = [(r["t_own_ideal_s"] / _ideal_s(r), y) for y, r in places if r["t_own_ideal_s"] and arm != arms.SERIAL]
     if known:
         axes.plot(

@@ -3,7 +3,7 @@
 import pytest
 from made_up_run import HEAD, LINES, save
 
-from roofline.report import tables
+from roofline.report import arms, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 from roofline.report.write import write
@@ -147,3 +147,11 @@ def test_timelines_are_read_back(tmp_path):
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
         load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(), timeline]))
+
+
+def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
+    found = records(drift=0.5)
+    assert arms.over_ideal(found["chunk_launches"]) == pytest.approx(5 / 4)
+    assert arms.over_ideal(found["serial"], "_high") == pytest.approx(7 / 4)
+    void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
+    assert arms.over_ideal(void) == pytest.approx(void["time_s"] / void["t_gemm_s"])
