@@ -10,11 +10,13 @@ import pytest
 from made_up_run import LINES, save
 
 from roofline.cli import main
-from roofline.report import journal, references
+from roofline.report import journal, references, tables
+from roofline.report.records import derive_all
 from roofline.report.write import write
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
+SHOWN = ("time", "T_gemm", "T_comm", "hidden [95 %]", "of ideal", "of own ideal")
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 
@@ -25,9 +27,12 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     drawn = write(tmp_path / "run")
     assert (tmp_path / "run" / "report.md").read_text() == (REFERENCE / name / "report.md").read_text()
     assert {path.name for path in drawn} <= {path.name for path in (REFERENCE / name).iterdir()}
-    labels = [re.sub("<[^>]+>", " ", (folder / "memory_roofline.svg").read_text()).split()
-              for folder in (tmp_path / "run", REFERENCE / name)]  # fmt: skip
-    assert sorted(labels[0]) == sorted(labels[1])
+    for picture in [path.name for path in drawn if path.suffix == ".svg"]:
+        again, committed = (
+            re.sub("<[^>]+>", " ", (folder / picture).read_text()).split()
+            for folder in (tmp_path / "run", REFERENCE / name)
+        )
+        assert sorted(again) == sorted(committed), picture
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -76,6 +81,30 @@ def test_readme_shows_rows_and_picture_of_a_committed_run():
     assert len(rows) >= 4
     assert all(row in report for row in rows)
     assert f"](results/reference/{shown}/report.md)" in readme
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if "-ridge |" in (REFERENCE / name / "report.md").read_text()])
+def test_arms_of_a_committed_run_come_within_a_tenth_of_what_they_could_reach_at_the_ridge(name):
+    records = [r for r in derive_all(journal.load(REFERENCE / name)) if r.get("wire") == "ridge"]
+    assert {r["arm"] for r in records} == {"serial", "chunk_launches", "row_block"}
+    assert all(r["ranks"] == 8 and r["m"] >= 4096 for r in records)
+    assert [r["arm"] for r in records if r["of_own_ideal"] < 0.9] == []
+    assert all(abs(r["of_ideal"] - 0.5) < 0.05 for r in records if r["arm"] == "serial")
+
+
+def test_readme_shows_the_overlap_table_of_a_committed_run():
+    readme = (ROOT / "README.md").read_text()
+    run = journal.load(REFERENCE / re.search(r"\((results/reference/[\w-]+)/overlap.png\)", readme)[1].split("/")[-1])
+    shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", readme, re.MULTILINE)
+    assert len(shown) == 6
+    columns = [c for c in tables.GATHER_COLUMNS if c[0] in (*SHOWN, "contender")]
+    expected = {
+        (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
+        for r in derive_all(run)
+        if r["op"] == "all_gather_matmul"
+        for row in tables.rows([r], columns)[1]
+    }
+    assert set(shown) <= expected
 
 
 @pytest.fixture
