@@ -31,6 +31,7 @@ def copy_kernel(
     transfers_ptr,  # [transfers, FIELDS] int64
     transfers,
     flags_ptr,  # [transfers] int32
+    started_ptr,  # int32: grows by the number of programs once they run
     arrivals_ptr,  # [transfers, programs] int64
     t0_ptr,  # int64
     ns_per_word,
@@ -40,6 +41,7 @@ def copy_kernel(
     TIMED: tl.constexpr,
 ):
     program, programs = tl.program_id(0), tl.num_programs(0)
+    tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
     if TIMED:
         t0 = tl.load(t0_ptr)
     moved = tl.zeros((), dtype=tl.int64)  # words of all transfers so far
@@ -59,13 +61,13 @@ def copy_kernel(
         words = tl.multiple_of(words, 4)
         for begin in range(0, rows, slice_rows):
             end = min(begin + slice_rows, rows)
-            for row in range(begin + program * ROWS, end, programs * ROWS):
-                r = row + tl.arange(0, ROWS)
-                for word in range(0, words, WORDS):
-                    c = word + tl.arange(0, WORDS)
-                    inside = (r < end)[:, None] & (c < words)[None, :]
-                    part = tl.load(source + r[:, None] * source_row + c[None, :], mask=inside)
-                    tl.store(target + r[:, None] * target_row + c[None, :], part, mask=inside)
+            across = tl.cdiv(words, WORDS)
+            for block in range(program, tl.cdiv(end - begin, ROWS) * across, programs):
+                r = begin + block // across * ROWS + tl.arange(0, ROWS)
+                c = block % across * WORDS + tl.arange(0, WORDS)
+                inside = (r < end)[:, None] & (c < words)[None, :]
+                part = tl.load(source + r[:, None] * source_row + c[None, :], mask=inside)
+                tl.store(target + r[:, None] * target_row + c[None, :], part, mask=inside)
             moved += (end - begin) * words
             if TIMED:
                 due = t0 + (moved.to(tl.float32) * ns_per_word).to(tl.int64)

@@ -31,6 +31,8 @@ class Route:
     """int64 [transfers, copier.FIELDS]"""
     flags: Tensor
     """int32 [transfers]: each grows by the same in each run."""
+    started: Tensor
+    """int32 [1]: grows as the flags do, as soon as the copier runs."""
     arrivals: Tensor
     """int64 [transfers, PROGRAMS], nanoseconds."""
     runs: int = 0
@@ -38,8 +40,9 @@ class Route:
     @classmethod
     def of(cls, transfers: Sequence[Transfer], device: str) -> "Route":
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
-        flags = torch.zeros(len(transfers), dtype=torch.int32, device=device)
-        return cls(transfers, table, flags, torch.zeros((len(transfers), PROGRAMS), dtype=torch.int64, device=device))
+        flags, started = (torch.zeros(n, dtype=torch.int32, device=device) for n in (len(transfers), 1))
+        arrivals = torch.zeros((len(transfers), PROGRAMS), dtype=torch.int64, device=device)
+        return cls(transfers, table, flags, started, arrivals)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -65,7 +68,7 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
         (PROGRAMS,),
         dict(
             transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
-            arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
+            started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
             slice_rows=max(ROWS, SLICE_BYTES // row_bytes), ROWS=ROWS, WORDS=WORDS, TIMED=timed, num_warps=WARPS,
         ),
     )  # fmt: skip
@@ -145,7 +148,10 @@ class _DeviceLink:
 
 
 class PacedCopier(_DeviceLink):
-    """Copies between buffers of the device at `bytes_per_s`. Raises ValueError for a bandwidth that is not above 0."""
+    """Copies between buffers of the device at `bytes_per_s`. Raises ValueError for a bandwidth that is not above 0.
+
+    The consumer's stream goes on when the copier runs: a matmul that fills every SM could keep it out until its end.
+    """
 
     kind = "paced"
     growth = PROGRAMS
@@ -158,6 +164,11 @@ class PacedCopier(_DeviceLink):
 
     def _move(self, route: Route) -> None:
         copy_launch(route, self._times, self.bytes_per_s, timed=self.timed).run(self._times.device)
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        super().start(transfers)
+        wanted, nowhere = self._route.runs * PROGRAMS, self._times[-2:]
+        wait_launch(self._route.started, wanted, nowhere, self._lost, 1, timed=self.timed).run(self._times.device)
 
     @staticmethod
     def _arrivals_s(route: Route, t0: int) -> list[float]:

@@ -113,8 +113,9 @@ def troubled_link(device):
                         torch.cuda._sleep(int(seconds * 1.98e9))
                     if first < end and not (dies and first == position):
                         of = device_links.Route(
-                            route.transfers[part], route.table[part], route.flags[part], route.arrivals[part]
-                        )
+                            route.transfers[part], route.table[part], route.flags[part], route.started,
+                            route.arrivals[part],
+                        )  # fmt: skip
                         device_links.copy_launch(of, self._times, self.bytes_per_s).run(self._times.device)
 
         return Troubled(bytes_per_s, rank)

@@ -39,6 +39,7 @@ def test_copier_copies_every_word_and_nothing_else(route, device):
     for runs in (1, 2):
         copy_launch(route, t0, 1e9, timed=False).run(t0.device)
         assert (route.flags == runs * PROGRAMS).all()
+        assert (route.started == runs * PROGRAMS).all()
     for transfer in route.transfers:
         assert torch.equal(transfer.target, transfer.source)
         around = transfer.target._base
