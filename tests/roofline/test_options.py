@@ -1,10 +1,12 @@
 """The --ffn-* options: defaults by device and mode, and one clear error for each bad value."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from roofline.options import resolve
+from roofline.options import resolve, resumed
 
 
 def options(device="cpu", timed=True, **given):
@@ -60,6 +62,16 @@ def test_gathers_go_by_what_was_chosen():
     ]
     assert {case.m for case in chosen.weight_prefetches} == {16, 2048}
     assert options(tokens="16").all_gather_matmuls == []
+
+
+def test_resumed_run_has_the_cases_of_the_run():
+    chosen = options(ranks="4", link_bandwidth="ridge")
+    saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
+    again = resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
+    assert again.all_gather_matmuls == chosen.all_gather_matmuls
+    assert again.weight_prefetches == chosen.weight_prefetches
+    before = {name: value for name, value in saved.items() if name != "gather"}  # a run before there were gathers
+    assert resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one")).all_gather_matmuls == []
 
 
 def test_ranks_that_fit_the_model_are_the_default():

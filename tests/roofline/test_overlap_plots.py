@@ -4,144 +4,24 @@ import re
 from itertools import combinations
 
 import pytest
-from made_up_run import HEAD, LINES, save
+from made_up_gathers import (
+    COMM_S,
+    GEMM_S,
+    HERE,
+    NAMES,
+    SWEEP,
+    Drawn,
+    gather_matmul,
+    gathering,
+    gpu_lines,
+    prefetch,
+    timeline_line,
+)
+from made_up_run import HEAD, LINES
 
 from roofline.report import arms, figures, overlap_plots, timeline
-from roofline.report.journal import load
 from roofline.report.records import derive_all
 from roofline.report.write import write
-from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import AllGatherMatmul, WeightPrefetch
-
-GEMM_S, COMM_S = 20e-3, 16e-3
-OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block": 0.2, "overlapped": 0.05}
-"""The share of the shorter one that an arm does not hide."""
-
-
-def arms_of(case):
-    return ("serial", "overlapped") if case.op == "weight_prefetch" else ("serial", "chunk_launches", "row_block")
-
-
-def timeline_line(case, arm, gemm_s, comm_s, end_s):
-    """As an arm would leave it that waits for every transfer in turn."""
-    blocks = 4 if arm == "row_block" else 1
-    transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
-    arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
-    waits = {
-        "serial": [[len(transfers), 0.0, comm_s]],
-        "overlapped": [[len(transfers), gemm_s, max(gemm_s, comm_s)]],
-    }.get(arm)
-    if waits is None:
-        step = case.ranks - 1 if blocks > 1 else 1
-        counts = range(step if blocks > 1 else 0, len(transfers) + 1, step)
-        launch_s, now, waits = gemm_s / len(counts), 0.0, []
-        for count in counts:
-            here_s = max(now, arrivals_s[count - 1] if count else 0.0)
-            waits.append([count, now, here_s])
-            now = here_s + launch_s
-        end_s = now
-    line = {"kind": "timeline", "shape": case.id, "contender": arm, "round": 3, "transfers": transfers}
-    return line | {"arrivals_s": arrivals_s, "waits": waits, "end_s": end_s}
-
-
-def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, timelines=True, lost=OURS
-):
-    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples."""
-    work, arms = case.work, arms_of(case)
-    times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
-    roles = {"gemm torch": "gemm", "link": "link"}
-    entrants = times | {"gemm torch": gemm_s, "link": comm_s}
-    line = {
-        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": "up", "tp": case.tp,
-        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
-        "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "ranks": case.ranks, "wire": case.wire,
-        "link": link, "link_bytes_per_s_requested": work.wire_bytes / comm_s / pace if link == "paced" else None,
-        "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1, "vendor": "serial", "seed": 0,
-        "rounds": rounds, "stopped_by": "width", "cache": "cold", "visit": 1, "late": dict.fromkeys(entrants, 0),
-        "telemetry": {"throttled": None, "throttle_reasons": ""},
-        "contenders": {
-            name: {"config": "known", "relative_error": 0.0} | ({"role": roles[name]} if name in roles else {})
-            for name in entrants
-        },
-    }  # fmt: skip
-    samples = [
-        {"kind": "sample", "shape": case.id, "contender": name, "round": index, "position": 0}
-        | {"time_s": time_s * (1 + 0.02 * (index % 3 - 1))}
-        | ({"last_arrival_s": comm_s} if name == "link" else {})
-        for name, time_s in entrants.items()
-        if name not in without
-        for index in range(rounds)
-    ]
-    shown = [arm for arm in arms if timelines and arm not in without]
-    return [line, *samples, *(timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown)]
-
-
-def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
-    return AllGatherMatmul(model, "up", tp, m, dtype, ranks, wire)
-
-
-def prefetch(m=172, wire="balance86", model="xxl/16", dtype="fp32", ranks=8):
-    return WeightPrefetch(model, "up", 1, m, dtype, ranks, wire)
-
-
-HERE = HEAD | {"schema": 3, "machine": HEAD["machine"] | {"source": "cpu"}}
-SWEEP = [
-    *gathering(gather_matmul(4), 80e-3),
-    *gathering(gather_matmul(16)),
-    *gathering(gather_matmul(64), 6e-3),
-    *gathering(gather_matmul(16, "ridge"), comm_s=GEMM_S),
-    *gathering(prefetch(64), 7e-3),
-    *gathering(prefetch(172), 18e-3),
-]
-NAMES = ["network_roofline", "overlap", "timeline"]
-
-
-def gpu_cases():
-    """The default sweep of a GPU, in which no two arms hide as much."""
-    common = {"model": "xxl", "dtype": "bf16"}
-    found = [gather_matmul(tp, "balance2750", m=8192, **common) for tp in (4, 8, 16, 26, 32, 64)]
-    found += [gather_matmul(16, wire, m=8192, **common) for wire in ("ridge", "ridge1.4", "450GBps", "50GBps")]
-    found += [gather_matmul(16, "balance2750", m=8192, ranks=4, **common)]
-    return found + [prefetch(m, "balance2750", **common) for m in (1024, 2048, 2750, 4096, 8192)]
-
-
-def gpu_lines():
-    lines = [HEAD | {"schema": 3}]
-    for case in gpu_cases():
-        gemm_s = case.work.flop / 700e12
-        wire = parse_wire(case.wire)
-        bytes_per_s = wire.bytes_per_s(chip_flops=700e12, t_gemm_s=gemm_s, wire_bytes=case.work.wire_bytes)
-        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s)
-    return lines
-
-
-class Drawn:
-    """What `draw` made of some lines: paths, texts of each SVG, and the figures themselves."""
-
-    def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
-        from matplotlib.figure import Figure
-
-        found, save_figure, names = {}, Figure.savefig, overlap_plots.names
-        monkeypatch.setattr(
-            Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
-        )
-        monkeypatch.setattr(figures, "ENDINGS", endings)
-        monkeypatch.setattr(overlap_plots, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
-        self.run = load(save(folder, lines))
-        self.paths = overlap_plots.draw(self.run, derive_all(self.run), folder)
-        monkeypatch.undo()
-        self.figures = {path.stem: figure for path, figure in found.items()}
-        self.texts = {
-            path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
-            for path in self.paths
-            if path.suffix == ".svg"
-        }
-
-    def axes(self, name, title):
-        """The panel of a figure that is entitled so."""
-        panels = self.figures[name].axes
-        return next(axes for axes in panels if any(t.get_text().startswith(title) for t in axes.texts))
 
 
 @pytest.fixture
