@@ -1,10 +1,11 @@
 """The kernels of the GPU links: a paced copier, a wait for a flag, and a time stamp.
 
-The copier is a few small programs (no shared memory, few registers, so that they fit on an SM beside a matmul). All of
-them copy each slice of each transfer together, then spin until its time has come; so the traffic is as even as a
-wire's, and a transfer is complete at t0 + (its and all earlier bytes) / bandwidth. Times are those of `globaltimer`,
-nanoseconds that all SMs share. Each program adds one to a transfer's flag, with release at system scope, when its part
-is written: the transfer is here once the flag has grown by the number of programs. Flags are never reset.
+The copier is a few small programs (no shared memory, at most 8192 registers each, so that one fits on an SM beside a
+matmul that leaves as many; a vendor's may leave none, and then does without those SMs). All of them copy each slice of
+each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a transfer is
+complete at t0 + (its and all earlier bytes) / bandwidth. Times are those of `globaltimer`, nanoseconds that all SMs
+share. Each program adds one to a transfer's flag, with release at system scope, when its part is written: the transfer
+is here once the flag has grown by the number of programs. Flags are never reset.
 
 Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not pace and the wait is bounded by tries.
 """
@@ -15,10 +16,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-FIELDS = 6
-"""Numbers that describe a transfer: addresses of source and target, rows, words in a row, words from one row to the
-next in source and target. A word is 4 bytes."""
-
 
 @triton.jit
 def stamp_kernel(time_ptr):
@@ -28,7 +25,8 @@ def stamp_kernel(time_ptr):
 
 @triton.jit
 def copy_kernel(
-    transfers_ptr,  # [transfers, FIELDS] int64
+    transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
+    #                 from one row to the next in source and in target
     transfers,
     flags_ptr,  # [transfers] int32
     started_ptr,  # int32: grows by the number of programs once they run
@@ -79,14 +77,14 @@ def copy_kernel(
             tl.store(arrivals_ptr + index * programs + program, globaltimer())
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted", "number"])  # they change, and a new variant may not be loaded while one spins
 def wait_kernel(
     flag_ptr,
     wanted,
     times_ptr,  # [2] int64: from and to
     lost_ptr,  # int32: set to `number` if the flag does not come
     number,
-    patience,  # nanoseconds, or tries where not TIMED
+    patience,  # microseconds, or tries where not TIMED
     TIMED: tl.constexpr,
 ):
     """Return when the flag has reached `wanted`: what comes after on the stream then finds the transfer's data."""
@@ -100,7 +98,7 @@ def wait_kernel(
     while (here < wanted) & (spent < patience):
         here = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
         if TIMED:
-            spent = globaltimer() - began
+            spent = (globaltimer() - began) // 1000
         else:
             spent += 1
     if (here < wanted) & (tl.load(lost_ptr) == 0):

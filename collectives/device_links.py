@@ -28,7 +28,7 @@ class Route:
 
     transfers: Sequence[Transfer]
     table: Tensor
-    """int64 [transfers, copier.FIELDS]"""
+    """int64 [transfers, 6], as `copier.copy_kernel` describes it."""
     flags: Tensor
     """int32 [transfers]: each grows by the same in each run."""
     started: Tensor
@@ -74,15 +74,22 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
     )  # fmt: skip
 
 
-def wait_launch(flag: Tensor, wanted: int, times: Tensor, lost: Tensor, number: int, *, timed: bool = True) -> Launch:
-    """The wait for `flag` to reach `wanted`; `number`, not 0, goes to `lost` if it does not. Untimed, 10,000 tries."""
-    patience = int(PATIENCE_S * 1e9) if timed else 10_000
+def wait_launch(
+    flag: Tensor, wanted: int, times: Tensor, lost: Tensor, number: int, *, due_s: float = 0.0, timed: bool = True
+) -> Launch:
+    """The wait for `flag` to reach `wanted`, which is due in `due_s`. `number`, not 0, goes to `lost` if it does not,
+    long after that; untimed, after 10,000 tries."""
+    patience = int((due_s + PATIENCE_S) * 1e6) if timed else 10_000
     return Launch(
         copier.wait_kernel,
         (1,),
         dict(flag_ptr=flag, wanted=wanted, times_ptr=times, lost_ptr=lost, number=number, patience=patience,
              TIMED=timed, num_warps=1),
     )  # fmt: skip
+
+
+SLOW_BYTES_PER_S = 1e9
+"""Slower than any link whose bandwidth is not ours to choose."""
 
 
 class _DeviceLink:
@@ -121,7 +128,10 @@ class _DeviceLink:
             self._waits.append(count)
             flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
             wanted = self._route.runs * self.growth
-            wait_launch(flag, wanted, times, self._lost, count, timed=self.timed).run(flag.device)
+            nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
+            due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+            launch = wait_launch(flag, wanted, times, self._lost, count, due_s=due_s, timed=self.timed)
+            launch.run(flag.device)
         return count
 
     def finish(self) -> None:

@@ -16,13 +16,13 @@ asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`, w
 an emulation, whatever its bandwidth: nothing measured over it is called NVLink or InfiniBand.
 """
 
+import functools
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy
 import torch
@@ -55,7 +55,7 @@ class Transfer:
     def nbytes(self) -> int:
         return self.source.numel() * self.source.element_size()
 
-    @cached_property
+    @functools.cached_property
     def slices(self) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
         """(source, target) of each slice, as arrays of plain words."""
         row_bytes = self.nbytes // max(1, len(self.source))
@@ -139,25 +139,27 @@ class _Job:
     failure: BaseException | None = None
 
 
+@functools.cache
+def last_core() -> int | None:
+    """The last of the process's cores, when this was asked for first; None where it has one, or cannot choose."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores[-1] if len(cores) > 1 else None
+
+
 class _Worker(threading.Thread):
     """The thread that moves slices, one for all links of the process: it stays on the last core, and the consumer's
     threads on the others."""
 
     def __init__(self):
         super().__init__(daemon=True, name="paced link")
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        self._core = cores[-1] if len(cores) > 1 else None
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self.busy_with: _Job | None = None
 
     def run(self) -> None:
-        while True:
+        while self is PacedThread._worker:
             job = self.jobs.get()
-            self.busy_with = job
-            if self._core is not None:
-                os.sched_setaffinity(0, {self._core})  # a clock that deals threads out to cores knows nothing of this
+            if (core := last_core()) is not None:
+                os.sched_setaffinity(0, {core})  # a clock that deals threads out to cores knows nothing of this
             job.run(job)
-            self.busy_with = None
 
 
 class PacedThread:
@@ -169,6 +171,8 @@ class PacedThread:
 
     kind, device = "paced", "cpu"
     _worker: _Worker | None = None
+    _last: _Job | None = None
+    """What the worker was given last."""
 
     def __init__(self, bytes_per_s: float, rank: int = 0):
         if not bytes_per_s > 0:
@@ -178,27 +182,27 @@ class PacedThread:
         self._flags: list[int] = []
         self._sequence = 0
         self._job: _Job | None = None
-        self._hire()
+        last_core()  # now: a clock will pin the thread that starts the link
 
-    @classmethod
-    def _hire(cls) -> _Worker:
-        """The worker; another one where it still sits on a job that was given up."""
-        stuck = cls._worker and cls._worker.busy_with
-        if not cls._worker or (stuck and stuck.failure):
+    @staticmethod
+    def _give(job: _Job) -> None:
+        """Have the worker do `job`. One that was left before its end is given up, and so is the worker that has it."""
+        last = PacedThread._last
+        if left := last and len(last.arrivals_s) < len(last.transfers):
+            last.failure = last.failure or TimeoutError("another run was started")
+        if left or not PacedThread._worker:
             PacedThread._worker = _Worker()
-            cls._worker.start()
-        return cls._worker
+            PacedThread._worker.start()
+        PacedThread._last = job
+        PacedThread._worker.jobs.put(job)
 
     def start(self, transfers: Sequence[Transfer]) -> None:
-        """Begin to move `transfers`. A run that was left before its end is brought to it first. Raises LinkError if
-        that does not come."""
-        if self._job and not self._job.failure:
-            self._await(len(self._job.transfers))
+        """Begin to move `transfers`. A run that was left before its end, of this link or another, is given up."""
         self._sequence += 1
         self._flags += [0] * (len(transfers) - len(self._flags))
         self._waits: list[tuple[int, float, float]] = []
         self._job = _Job(self._run, self._sequence, transfers, time.perf_counter())
-        self._hire().jobs.put(self._job)
+        self._give(self._job)
 
     def wait(self, count: int) -> int:
         """Return once the first `count` transfers are here: how many are. Raises LinkError if that does not come."""
@@ -229,7 +233,7 @@ class PacedThread:
             here = len(job.arrivals_s)
         if here < count:
             why = f"it raised {job.failure!r}" if job.failure else f"it is {PATIENCE_S:g} s late"
-            job.failure = job.failure or TimeoutError("given up")  # the next start does not wait for it again
+            job.failure = job.failure or TimeoutError("given up")
             raise missing(self.kind, job.transfers[here], self.rank, why)
         return here
 
@@ -239,13 +243,15 @@ class PacedThread:
             moved = 0
             for index, transfer in enumerate(job.transfers):
                 for source, target in transfer.slices:
+                    if job.failure:  # the consumer has given up
+                        return
                     self._move(index, source, target)
                     moved += source.nbytes
                     due = job.t0 + moved / self.bytes_per_s
                     while (left := due - time.perf_counter()) > 0:
                         time.sleep(left)
                 with self._change:
-                    if job.failure:  # the consumer has given up
+                    if job.failure:
                         return
                     self._flags[index] = job.sequence
                     job.arrivals_s.append(time.perf_counter() - job.t0)

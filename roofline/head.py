@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline import __version__
+from roofline import __version__, sweeps
 from roofline.measure import METHOD_VERSION, machine
 from roofline.measure.clocks import empty_call_s
 from roofline.options import Options
@@ -38,6 +38,8 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
         )
         if options.device == "cpu":
             notes.append("Arms, and the matmuls they are compared with, leave one thread's core to the link.")
+    if not options.gather.ranks and "up" in options.layers:
+        notes.append(f"Nothing is gathered: {sweeps.nobody(options.model)}.")
     return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,

@@ -115,7 +115,11 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
     given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
     gather = sweeps.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
-    options = replace(options, gather=gather)
+    if device == "cpu" and "pcie" in wires:
+        raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
+    if wires and not gather.ranks:
+        raise ValueError(f"--ffn-link-bandwidth: {sweeps.nobody(options.model)}; choose --ffn-ranks")
+    options = replace(options, gather=gather if "up" in options.layers else sweeps.Sweep())
     _checked("--ffn-ranks", options, lambda chosen: chosen.all_gather_matmuls + chosen.weight_prefetches)
     return options
 

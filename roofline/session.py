@@ -119,9 +119,9 @@ class Session:
                     one.rounds.drop(name)
                 continue
             self._record(one, visit)
-            if last:
+            if last and not one.found.beside:  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
-                if self.options.steady and not one.found.beside:
+                if self.options.steady:
                     self._steady_state(one, visit)
             break
         self._say_why_not(one)

@@ -43,7 +43,8 @@ class Sweep:
     rows: tuple[int, ...] = ()
     tp: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
-    """Of the weight prefetch."""
+    """Of the weight prefetch, as is `prefetch_tp`."""
+    prefetch_tp: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     wires: tuple[str, ...] = ()
     more_wires: tuple[str, ...] = ()
@@ -67,9 +68,10 @@ class Sweep:
 
     def weight_prefetches(self, model: str, dtype: str) -> list[WeightPrefetch]:
         return [
-            WeightPrefetch(model, "up", 1, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
+            WeightPrefetch(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
             for p in self.ranks
             for wire in self.wires
+            for tp in self.prefetch_tp
             for m in self.tokens
         ]
 
@@ -91,11 +93,19 @@ def make(
         rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else rows,
         tp=tp or tuple(degree for degree in degrees if d_ff % degree == 0) or (1,),
         tokens=tokens or prefetched,
+        prefetch_tp=tp or (1,),
         ranks=ranks or tuple(dividing[:1]),
         wires=wires or ((BALANCE,) if "test" not in mode else ("1GBps",)),
         more_wires=() if wires or tp else more_wires,
         more_ranks=() if ranks or tp or dividing[:1] != [8] else more_ranks,
     )
+
+
+def nobody(model: str) -> str:
+    """Why no ranks gather for `model`, where none of `RANKS` fits it."""
+    sizes = parse_model(model)
+    counts = ", ".join(map(str, RANKS))
+    return f"none of {counts} ranks divides both d_model={sizes.d_model} and d_ff={sizes.d_ff} of {model}"
 
 
 def exercise(model: str, dtype: str) -> str:

@@ -7,7 +7,7 @@ from roofline.theory import overlap
 from roofline.theory.schedule import Grid
 
 OFF_PACE = 0.05
-"""A link that missed the bandwidth it was asked for by more than this voids the case: it gets no hidden fraction."""
+"""A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
 
 SIMULATED = {"row_block": "row_block_launches"}
 """Arms that the simulator knows by another name."""
@@ -36,15 +36,19 @@ def fields(shape: dict, arm: str) -> dict:
     reached = shape["wire_bytes"] / median(arrival.values()) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
 
+    nothing = Interval(*[None] * 3)
+
     def over_rounds(value) -> Interval:
         """Of value(T_gemm, T_comm, the arm's time) in each round."""
         rounds = sorted(own.keys() & gemm.keys() & link.keys())
         found = [value(gemm[r], link[r], own[r]) for r in rounds]
-        return median_interval(found, visits=visits) if found else Interval(*[None] * 3)
+        return median_interval(found, visits=visits) if found else nothing
 
-    hidden = over_rounds(overlap.hidden_fraction)
-    of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-    own_ideal = over_rounds(lambda t_gemm, t_comm, time: simulate(shape, arm, t_gemm, t_comm).end_s / time)
+    hidden = of_ideal = own_ideal = nothing
+    if not void:
+        hidden = over_rounds(overlap.hidden_fraction)
+        of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
+        own_ideal = over_rounds(lambda t_gemm, t_comm, time: simulate(shape, arm, t_gemm, t_comm).end_s / time)
     ideal_s = max(t_gemm_s, t_comm_s) if both else None
     return {
         "arm": arm,
@@ -58,16 +62,16 @@ def fields(shape: dict, arm: str) -> dict:
         "t_comm_s": t_comm_s,
         "t_serial_s": median(times["serial"].values()) if times.get("serial") else None,
         "t_own_ideal_s": simulate(shape, arm, t_gemm_s, t_comm_s).end_s if both else None,
-        "hidden_fraction": None if void else hidden.median,
-        "hidden_low": None if void else hidden.low,
-        "hidden_high": None if void else hidden.high,
+        "hidden_fraction": hidden.median,
+        "hidden_low": hidden.low,
+        "hidden_high": hidden.high,
         "of_ideal": of_ideal.median,
         "of_own_ideal": own_ideal.median,
         "gemm_slowdown": _gemm_slowdown(shape, gemm, visits),
         "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), arrival, visits),
         "roof_tflops": shape["flop"] / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
-        "above_roof": both and not void and hidden.low > 1,
+        "above_roof": hidden.low is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
 

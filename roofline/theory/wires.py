@@ -12,6 +12,9 @@ INFINIBAND_BYTES_PER_S = 50e9
 """A port of 400 Gbit/s (NDR)."""
 
 
+LEAST_BYTES_PER_S = 1e6
+"""Nobody means less: who writes 450 means GB/s."""
+
 LINKS = ("pcie", "preset")
 """Links whose bandwidth is not ours to choose: the real PCIe, and the one on which all has arrived before."""
 
@@ -61,7 +64,11 @@ def parse(text: str) -> Wire:
         if text.startswith(kind):
             return Wire(kind, _above_0(text.removeprefix(kind) or default, text))
     scale = 1e9 if text.endswith("GBps") else 1.0
-    return Wire("fixed", scale * _above_0(text.removesuffix("GBps"), text))
+    value = scale * _above_0(text.removesuffix("GBps"), text)
+    if value < LEAST_BYTES_PER_S:
+        hint = f": did you mean {text}GBps?" if scale == 1 else ""
+        raise ValueError(f"{text!r} is {value:g} bytes/s, the least is {LEAST_BYTES_PER_S:g}{hint}")
+    return Wire("fixed", value)
 
 
 def _above_0(number: str, text: str) -> float:

@@ -6,6 +6,7 @@ On a CPU all of them compute on all cores but one, which is the link's.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from statistics import median
 
@@ -14,9 +15,9 @@ from overlap_operands import CALIBRATIONS, computing
 
 from roofline.measure import faults
 from roofline.measure.lineup import Lineup, verdict
+from roofline.report.overlap import OFF_PACE
 
-OFF_PACE = 0.05
-"""A link that misses its bandwidth by more than this voids the case."""
+LONGEST_GATHER_S = 2.0
 
 SETTINGS = {"all_gather_matmul": settings.AllGather, "weight_prefetch": settings.Prefetch}
 
@@ -71,7 +72,7 @@ def prepare(options, case, names: list[str]) -> Lineup:
         return lineup
     setting = SETTINGS[case.op](options, case)
     lineup.about = setting.about
-    if options.timed and (reason := off_pace(setting)):
+    if options.timed and (reason := too_slow(setting) or off_pace(setting)):
         lineup.unable |= dict.fromkeys(names, reason)
         return lineup
     for name in names:
@@ -79,8 +80,20 @@ def prepare(options, case, names: list[str]) -> Lineup:
             _check(lineup, setting, name)
     if options.timed and not lineup.lost:
         _add_beside(lineup, setting)
-    lineup.cache = f"cold: {len(setting.sets)} sets of operands in rotation" if len(setting.sets) > 1 else "two layers"
+    setting.restore()  # what a wrong arm left
+    lineup.cache = setting.cache
     return lineup
+
+
+def too_slow(setting) -> str | None:
+    """Why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
+    expected_s = setting.case.work.wire_bytes / (setting.bytes_per_s or math.inf)
+    if expected_s <= LONGEST_GATHER_S:
+        return None
+    return (
+        f"one gather at {setting.bytes_per_s / 1e9:.3g} GB/s takes {expected_s:.3g} s, and {LONGEST_GATHER_S:g} s is "
+        "the limit: choose another bandwidth with --ffn-link-bandwidth"
+    )
 
 
 def off_pace(setting) -> str | None:
@@ -105,7 +118,8 @@ def _check(lineup: Lineup, setting, name: str) -> None:
     """Take the arm `name` in if its result is right, twice on each set of operands."""
     try:
         arm, link = arms_of(lineup.case.op)[name], setting.link()
-        error = max(setting.relative_error(arm, link, operands) for operands in 2 * setting.sets)
+        errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
+        error = math.nan if any(map(math.isnan, errors)) else max(errors)
     except Exception as failure:  # whatever it dies of, the other arms still get their numbers
         lineup.refuse(name, failure)
         if faults.device_lost(setting.device):
@@ -116,13 +130,17 @@ def _check(lineup: Lineup, setting, name: str) -> None:
         lineup.wrong[name] = reason
         return
     lineup.relative_error[name], lineup.config[name] = error, setting.config(name)
-    runs = [functools.partial(arm, operands, link) for operands in setting.sets]
-    lineup.ready[name] = LinkedCall(runs, setting.device, link)
+    lineup.ready[name] = _call([functools.partial(arm, operands, link) for operands in setting.sets], setting, link)
+
+
+def _call(runs: list[Callable], setting, link) -> Call:
+    """A link on which nothing moves has no timeline: on a GPU it knows only when the host enqueued."""
+    return LinkedCall(runs, setting.device, link) if link and link.kind != "preset" else Call(runs, setting.device)
 
 
 def _add_beside(lineup: Lineup, setting) -> None:
     for name, (role, runs, link) in setting.beside().items():
-        if role == "link" and link.kind == "preset":
-            continue  # it takes no time
-        lineup.beside[name] = LinkedCall(runs, setting.device, link) if link else Call(runs, setting.device)
+        if link and link.kind == "preset":
+            continue  # it takes no time, and brings nothing
+        lineup.beside[name] = _call(runs, setting, link)
         lineup.role[name], lineup.config[name] = role, setting.config("serial")

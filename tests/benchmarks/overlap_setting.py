@@ -73,6 +73,31 @@ class Setting:
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_about()
 
     @property
+    def t_comm_s(self) -> float:
+        """About the time of the link alone."""
+        if self.bytes_per_s:
+            return self.case.work.wire_bytes / self.bytes_per_s
+        if self.wire.kind == "preset" or not self.options.timed:
+            return 0.0
+        link, transfers = self.link(), self.transfers(self.sets[0])
+        for _ in range(2):
+            alone(link, transfers)
+        return max(link.timeline().arrivals_s)
+
+    @property
+    def cache(self) -> str:
+        """The state of the cache that a sample starts from, in words."""
+        nbytes = self.case.gathered_bytes * self.gathered_copies
+        state = "cold" if nbytes > 2 * matmul_lineup.cache_bytes(self.device) else "warm"
+        return f"{state}: {nbytes / 2**20:.0f} MiB of shards and buffers, used by turns"
+
+    def restore(self) -> None:
+        """Bring what links bring, whatever has happened to it."""
+        for operands in self.sets:
+            for transfer in self.all_transfers(operands):
+                transfer.target.copy_(transfer.source)
+
+    @property
     def pinned(self) -> bool:
         return self.wire.kind == "pcie"
 
@@ -119,19 +144,23 @@ class AllGather(Setting):
     def _gemm(operands) -> tuple:
         return operands.gathered, operands.w, operands.out
 
+    gathered_copies = 2 * SETS
+    """Shards and a buffer for each set."""
+
     @staticmethod
     def transfers(operands) -> list:
         return operands.by_chunk
+
+    all_transfers = transfers
 
     def _factors(self, operands) -> tuple:
         return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
 
     def _grid_about(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""
-        case = self.case
+        case, t_comm_s = self.case, self.t_comm_s
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
-        t_comm_s = case.work.wire_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
         columns = -(-case.n // TILE[1]) if gpu else 1
 
         def ideal(arm: str, blocks: int):
@@ -194,11 +223,20 @@ class Prefetch(Setting):
     def _gemm(operands) -> tuple:
         return operands.x, operands.buffers[0], operands.out
 
+    gathered_copies = 4
+    """Shards and a buffer for each of two layers."""
+
     @staticmethod
     def transfers(operands) -> list:
         return operands.next
 
+    @staticmethod
+    def all_transfers(operands) -> list:
+        return [transfer for layer in operands.transfers for transfer in layer]
+
     def _factors(self, operands) -> tuple:
+        for transfer in operands.transfers[operands.step % 2]:  # whatever another arm has left there
+            transfer.target.copy_(transfer.source)
         return operands.x, operands.now.clone()
 
     @staticmethod

@@ -120,6 +120,45 @@ def test_wrong_arm_is_not_ready_and_the_others_are(options, arm, run, said):
     assert said in lineup.wrong["chunk_launches"]
 
 
+def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
+    from collectives.all_gather_matmul import serial
+
+    calls = []
+
+    def waits_once(operands, link):
+        calls.append(operands)
+        return (serial if len(calls) == 1 else does_not_wait)(operands, link)
+
+    arm("row_block", waits_once)
+    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
+    assert "holds NaN" in lineup.wrong["row_block"]
+    assert list(lineup.ready) == ["serial", "chunk_launches"]
+
+
+def test_arm_that_leaves_weights_out_spoils_nothing_for_the_others(options, monkeypatch):
+    from collectives import weight_prefetch
+
+    def forgets_the_rest(operands, link):
+        link.start(operands.next[:1])
+        operands.matmul(operands.x, operands.now, operands.out)
+        link.finish()
+        operands.step += 1
+
+    monkeypatch.setitem(weight_prefetch.ARMS, "serial", forgets_the_rest)
+    case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
+    lineup = overlap_lineup.prepare(options, case, ["serial", "overlapped"])
+    assert list(lineup.ready) == ["overlapped"]
+    assert "serial" in lineup.wrong
+    for run in lineup.beside["gemm torch"]._runs:
+        assert not run().isnan().any()
+
+
+def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
+    monkeypatch.setattr(overlap_lineup, "LONGEST_GATHER_S", 0.3)
+    lineup = overlap_lineup.prepare(options, all_gather("0.001GBps"), ARMS)
+    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in lineup.unable["serial"]
+
+
 def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm, monkeypatch):
     from collectives import all_gather_matmul, links
 
@@ -151,7 +190,8 @@ def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
 def test_preset_link_has_no_time_of_its_own(options):
     lineup = overlap_lineup.prepare(options, all_gather("preset"), ARMS)
     assert list(lineup.ready) == ARMS
-    assert "link" not in lineup.beside
+    assert list(lineup.beside) == ["gemm torch"]
+    assert not hasattr(lineup.ready["serial"], "notes")
     assert lineup.about["link_bytes_per_s_requested"] is None
 
 

@@ -175,7 +175,7 @@ def compiled():
     return json.loads(done.stdout)
 
 
-def test_copier_fits_on_an_sm_beside_a_matmul(compiled):
+def test_copier_needs_no_shared_memory_and_at_most_8192_registers(compiled):
     copy = compiled["copy"]
     assert not copy["spills"]
     assert copy["shared"] == 0

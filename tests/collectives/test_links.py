@@ -105,6 +105,25 @@ def test_links_after_a_stuck_one_work(link, troubled_link, transfers, monkeypatc
     assert len(run(link(bytes_per_s=1e9), transfers).arrivals_s) == COUNT
 
 
+def test_run_that_was_left_is_given_up_for_that_of_another_link(link, transfers, monkeypatch):
+    patience_of(monkeypatch, 0.2)
+    abandoned = link(bytes_per_s=2e6)  # some nine seconds
+    abandoned.start(transfers)
+    assert len(run(link(bytes_per_s=1e9), transfers).arrivals_s) == COUNT
+
+
+def test_nothing_is_written_once_the_consumer_has_given_up(troubled_link, transfers, monkeypatch, device):
+    if device == "cuda":
+        pytest.skip("there the copier goes on to its end")
+    patience_of(monkeypatch, 0.05)
+    with pytest.raises(LinkError):
+        run(troubled_link(0, seconds=0.3), transfers[:1])
+    target = transfers[0].target.fill_(torch.nan)
+    time.sleep(0.4)
+    slices = target.isnan().all(dim=1).reshape(-1, len(transfers[0].slices[0][0])).all(dim=1)
+    assert slices.tolist() == [False, True, True]  # the one that it was about to write
+
+
 def patience_of(monkeypatch, seconds):
     monkeypatch.setattr(links, "PATIENCE_S", seconds)
     try:

@@ -60,7 +60,8 @@ def test_gathers_go_by_what_was_chosen():
     assert gathered(chosen) == [
         f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
     ]
-    assert {case.m for case in chosen.weight_prefetches} == {16, 2048}
+    assert {(case.tp, case.m) for case in chosen.weight_prefetches} == {(8, 16), (8, 2048)}
+    assert options(layers="down").all_gather_matmuls + options(layers="down").weight_prefetches == []
     assert options(tokens="16").all_gather_matmuls == []
 
 
@@ -99,6 +100,9 @@ def test_lists_and_models_by_hand():
         ({"model": "xxm"}, "--ffn-model 'xxm': unknown model 'xxm': did you mean xxl"),
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
         ({"ranks": "1"}, "--ffn-ranks: ranks=1: a gather needs 2 or more"),
+        ({"link_bandwidth": "450"}, "'450' is 450 bytes/s, the least is 1e+06: did you mean 450GBps?"),
+        ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': that link needs a GPU"),
+        ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
         ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),

@@ -107,7 +107,8 @@ def test_arm_that_is_faster_than_the_ideal_is_marked(records):
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
-    assert record["hidden_fraction"] is None
+    assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
+    assert not record["above_roof"]
     assert "void: link off its pace by -7 %" in tables.notes_text(record)
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
@@ -119,6 +120,15 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
     assert tables.hidden_text(record) == "-"
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
+
+
+def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
+    found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
+    found = [line for line in found if line.get("contender") != "row_block" or line["round"] >= 5]
+    run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *found]))
+    record = next(record for record in derive_all(run) if record["arm"] == "row_block")
+    assert record["hidden_fraction"] is None
+    assert not record["above_roof"]
 
 
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
