@@ -120,3 +120,11 @@ def three_shapes(run_project):
         return run_project(*mode, *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
 
     return run
+
+
+@pytest.fixture
+def draw(tmp_path, monkeypatch):
+    """`draw(lines, name...)`: the figures of those names, or all."""
+    from made_up_gathers import Drawn
+
+    return lambda lines, *only: Drawn(tmp_path / "run", lines, monkeypatch, only)

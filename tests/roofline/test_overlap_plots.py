@@ -15,19 +15,12 @@ from made_up_gathers import (
     gathering,
     gpu_lines,
     prefetch,
-    timeline_line,
 )
 from made_up_run import HEAD, LINES
 
-from roofline.report import arms, figures, overlap_plots, timeline
+from roofline.report import arms, figures, overlap_plots
 from roofline.report.records import derive_all
 from roofline.report.write import write
-
-
-@pytest.fixture
-def draw(tmp_path, monkeypatch):
-    """`draw(lines, name...)`: the figures of those names, or all."""
-    return lambda lines, *only: Drawn(tmp_path / "run", lines, monkeypatch, only)
 
 
 @pytest.fixture(scope="module")
@@ -185,25 +178,6 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
     assert {str(chunk) for chunk in range(8)} <= {*texts}
 
 
-def test_blocks_of_a_timeline():
-    case = gather_matmul(ranks=4)
-    line = timeline_line(case, "chunk_launches", 4.0, 6.0, 0)
-    assert [block[:3] for block in timeline.link_blocks(line)] == [(0, 2, 1), (2, 4, 2), (4, 6, 3)]
-    home = timeline.HOME_UNIT
-    chip = [block[:3] for block in timeline.chip_blocks("chunk_launches", line) if block.end_s > block.start_s]
-    assert chip == [(0, 1, home), (2, 3, 1), (4, 5, 2), (6, 7, 3)]
-    on_gpu = line | {"waits": [[2, 1.0, 4.0], [3, 5.0, 6.0]]}  # no wait for what is at home; 1 and 2 together
-    chip = [block[:3] for block in timeline.chip_blocks("chunk_launches", on_gpu)]
-    assert chip == [(0, 1, home), (4, 5, 2), (6, 7, 3)]
-    rows = timeline_line(case, "row_block", 4.0, 6.0, 0)
-    assert [block.unit for block in timeline.link_blocks(rows)] == [0, 1, 2, 3]
-    assert [block[:3] for block in timeline.chip_blocks("row_block", rows)] == [
-        (1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)
-    ]  # fmt: skip
-    serial = timeline.chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0))
-    assert [block[:3] for block in serial if block.end_s > block.start_s] == [(6, 10, None)]
-
-
 def test_void_case_is_left_out_of_the_roofline_and_said_to_be(draw):
     drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), pace=0.8)], *NAMES[:2])
     assert "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)" in drawn.texts["network_roofline"]
@@ -232,19 +206,6 @@ def test_without_any_link_time_only_the_timeline_is_left(draw):
     assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["timeline"]
     assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
     assert not any("T_comm" in text for text in drawn.texts["timeline"])
-
-
-def test_without_timelines_the_other_two_are_left(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
-    assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
-
-
-def test_arm_without_a_timeline_is_named(draw):
-    lines = gathering(gather_matmul())
-    kept = [line for line in lines if (line["kind"], line.get("contender")) != ("timeline", "row_block")]
-    texts = draw([HERE, *kept], "timeline").texts["timeline"]
-    assert "no timeline of row_block" in texts
-    assert "row_block" not in texts
 
 
 def test_arm_that_failed_is_not_there(draw):
@@ -295,12 +256,6 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
     width, height = figure.get_size_inches() * figure.dpi
     cut = [word for word, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
     assert not cut
-
-
-def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
-    nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
-    drawn = draw([HERE, *gathering(nearer, comm_s=GEMM_S), *gathering(ridge, comm_s=GEMM_S / 1.1)], "timeline")
-    assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):
