@@ -91,7 +91,8 @@ class Matmul:
 class Gathering(Matmul):
     """A matmul one of whose operands is gathered from `ranks` ranks over the wire `wire` (a token of `theory.wires`).
 
-    The rank's own share of it is at home: `wire_bytes` is what it receives.
+    The rank's own share of it is at home: `wire_bytes` is what it receives. A subclass says which two sizes the operand
+    has, `gathered`, and which of them is `sharded`.
     """
 
     ranks: int = 8
@@ -104,18 +105,13 @@ class Gathering(Matmul):
             raise ValueError(f"layer {self.layer!r}: {self.op} gathers for the layer up")
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
-        if self.sharded % self.ranks:
-            raise ValueError(f"ranks={self.ranks} does not divide the {self.sharded} that {self.op} shards over them")
-
-    @property
-    def sharded(self) -> int:
-        """Size of the dimension that is sharded."""
-        raise NotImplementedError
+        if (size := getattr(self, self.sharded)) % self.ranks:
+            raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
 
     @property
     def gathered_bytes(self) -> int:
         """Bytes of the gathered operand, the own share too."""
-        raise NotImplementedError
+        return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
 
     @property
     def work(self) -> Work:
@@ -138,15 +134,7 @@ class AllGatherMatmul(Gathering):
     True
     """
 
-    op = "all_gather_matmul"
-
-    @property
-    def sharded(self) -> int:
-        return self.k
-
-    @property
-    def gathered_bytes(self) -> int:
-        return self.m * self.k * ITEMSIZE[self.dtype]
+    op, gathered, sharded = "all_gather_matmul", ("m", "k"), "k"
 
 
 @dataclass(frozen=True)
@@ -158,12 +146,4 @@ class WeightPrefetch(Gathering):
     True
     """
 
-    op = "weight_prefetch"
-
-    @property
-    def sharded(self) -> int:
-        return self.n
-
-    @property
-    def gathered_bytes(self) -> int:
-        return self.n * self.k * ITEMSIZE[self.dtype]
+    op, gathered, sharded = "weight_prefetch", ("n", "k"), "n"
