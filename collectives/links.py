@@ -104,7 +104,7 @@ class Preset:
     `fill(transfers)` brings the data, once, before anything is timed.
     """
 
-    kind, bytes_per_s, device = "preset", None, "any"
+    kind, bytes_per_s = "preset", None
 
     @staticmethod
     def fill(transfers: Sequence[Transfer]) -> None:

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
-
-from collectives import device_links  # noqa: E402
-from collectives.all_gather_matmul import ARMS  # noqa: E402
-from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch  # noqa: E402
-from collectives.links import LinkError, Transfer  # noqa: E402
+from collectives import device_links
+from collectives.all_gather_matmul import ARMS
+from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
+from collectives.links import LinkError, Transfer
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from collectives import links
+from collectives import device_links, links
 from collectives.links import LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
@@ -126,12 +126,7 @@ def test_nothing_is_written_once_the_consumer_has_given_up(troubled_link, transf
 
 def patience_of(monkeypatch, seconds):
     monkeypatch.setattr(links, "PATIENCE_S", seconds)
-    try:
-        from collectives import device_links
-
-        monkeypatch.setattr(device_links, "PATIENCE_S", seconds)
-    except ImportError:  # without Triton
-        pass
+    monkeypatch.setattr(device_links, "PATIENCE_S", seconds)
 
 
 @pytest.mark.parametrize(
