@@ -78,7 +78,7 @@ def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told
 def test_wait_sees_a_flag_that_a_thread_raises_late(device):
     if device == "cuda":
         pytest.skip("a host thread cannot write device memory while a kernel spins; the links' tests have late flags")
-    waiting = Waiting(device)
+    waiting = Waiting(device, value=2)  # as the run before has left it
     thread = threading.Thread(target=lambda: (time.sleep(0.05), waiting.flag.fill_(3)))
     thread.start()
     assert waiting.run() == 0
