@@ -59,6 +59,20 @@ class Launch:
             self.kernel[self.grid](**self.args)
 
 
+@dataclass(frozen=True)
+class Signals:
+    """How a link tells a kernel that waits itself what is here: a flag for each transfer, in their order."""
+
+    flags: Tensor
+    """int32, on the device."""
+    wanted: int
+    """A flag that has grown to this is up: the transfer's data may be read. Flags are never reset."""
+    lost: Tensor
+    """int32 [1]: the kernel leaves 1 + the number of the first flag that it gave up here, after `patience`."""
+    patience: int
+    """Microseconds that a wait may take; in the interpreter, looks at the flag."""
+
+
 CONTENDERS: dict[str, Contender] = {}
 
 

@@ -57,6 +57,20 @@ def tile_corner(
 
 
 @triton.jit
+def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILE: tl.constexpr):
+    """Round a tile's sums to the output's dtype and store them, in SUBTILE parts."""
+    if SUBTILE == 1:
+        out_desc.store([m0, n0], acc.to(out_desc.dtype))
+    else:
+        # Columns to the front, cut in two. A half is rounded and staged in shared memory while the other stays in
+        # registers.
+        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        out_desc.store([m0, n0], left.to(out_desc.dtype))
+        out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
+
+
+@triton.jit
 def persistent_kernel(
     x_desc,
     w_desc,
@@ -83,15 +97,7 @@ def persistent_kernel(
             x = x_desc.load([m0, k0])
             w = w_desc.load([n0, k0])
             acc = tl.dot(x, w.T, acc, input_precision="ieee")
-        if SUBTILE == 1:
-            out_desc.store([m0, n0], acc.to(out_desc.dtype))
-        else:
-            # Columns to the front, cut in two. A half is rounded and staged in shared memory while the other stays in
-            # registers.
-            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
-            out_desc.store([m0, n0], left.to(out_desc.dtype))
-            out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
+        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
@@ -103,8 +109,8 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
     return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("persistent", x, w)))
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.tiled.require` refuses, and what TMA cannot address.
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, name: str = "persistent") -> None:
+    """What `kernels.tiled.require` refuses, and what TMA cannot address, in the words of the kernel `name`.
 
     TypeError: fp32 outside the interpreter. ValueError: a GPU that is no Hopper, rows that are no multiple of 16 bytes
     or overlap, a base address that is no multiple of 16.
@@ -114,13 +120,10 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     if not interpreted(persistent_kernel):
         if (found := capability(x.device))[0] != 9:
             raise ValueError(
-                f"{x.device} has compute capability {found[0]}.{found[1]}, "
-                "persistent needs 9.x (Hopper); use kernels.tiled"
+                f"{x.device} has compute capability {found[0]}.{found[1]}, {name} needs 9.x (Hopper); use kernels.tiled"
             )
         if x.dtype == torch.float32:
-            raise TypeError(
-                "x is float32, persistent takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled"
-            )
+            raise TypeError(f"x is float32, {name} takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled")
     (m, k), n = x.shape, w.shape[0]
     if m and n and k:  # else nothing is launched
         require_tma("x", "K", m, k, x.stride(0), x)

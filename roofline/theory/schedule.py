@@ -37,18 +37,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class Grid:
-    """The output in tiles. Raises ValueError for a grid without tiles."""
+    """The output in tiles, visited `group` rows at a time and column after column within them: tiles that are computed
+    at the same time then share rows and columns, which caches like. Raises ValueError for a grid without tiles."""
 
     row_tiles: int
     column_tiles: int
+    group: int = 1
 
     def __post_init__(self):
-        at_least_one(row_tiles=self.row_tiles, column_tiles=self.column_tiles)
+        at_least_one(row_tiles=self.row_tiles, column_tiles=self.column_tiles, group=self.group)
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """All (m, n), row after row."""
-        return tuple((m, n) for m in range(self.row_tiles) for n in range(self.column_tiles))
+        """All (m, n), in the order of visits.
+
+        >>> Grid(3, 2, group=2).tiles
+        ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1))
+        """
+        groups = (range(m, min(m + self.group, self.row_tiles)) for m in range(0, self.row_tiles, self.group))
+        return tuple((m, n) for rows in groups for n in range(self.column_tiles) for m in rows)
 
     def waves(self, programs: int) -> int:
         """Rounds that `programs` programs need, one tile each a round."""
@@ -72,6 +79,27 @@ class Visit(NamedTuple):
 
 Table = tuple[tuple[Visit, ...], ...]
 """The visits of each program, in order. A tile belongs to one program, so that no state crosses programs."""
+
+
+def spills(table: Table) -> int:
+    """How many times an accumulator is written by the visits of `table`, to be read back once each."""
+    return sum(visit.spill for visits in table for visit in visits)
+
+
+def check(table: Table, grid: Grid, chunks: int) -> None:
+    """Raises ValueError unless `table` multiplies each tile of `grid` with each of `chunks` chunks, once and in order,
+    in one program, and spills what is resumed later and nothing else."""
+    done: dict[tuple[int, int], tuple[int, int]] = {}  # tile -> (program, chunks done)
+    for program, visits in enumerate(table):
+        for visit in visits:
+            tile = visit[:2]
+            owner, chunk = done.get(tile, (program, 0))
+            fits = (owner, visit.chunk_from) == (program, chunk) and chunk < visit.chunk_to <= chunks
+            if not fits or (visit.resume, visit.spill) != (chunk > 0, visit.chunk_to < chunks):
+                raise ValueError(f"program {program}: {visit} does not follow chunk {chunk} of {chunks} of its tile")
+            done[tile] = program, visit.chunk_to
+    if left := set(grid.tiles) ^ {tile for tile, (_, chunk) in done.items() if chunk == chunks}:
+        raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
 
 
 class InnerLoop(NamedTuple):
@@ -205,7 +233,7 @@ def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
 def row_block(
     grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, wait_s: float = 0.0
 ) -> Table:
-    """Tiles row after row, each visited once with all chunks; the next tile goes to the program that is free first.
+    """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk. `wait_s`: the time that a wait loses. Raises ValueError where `arrival_s` has not one row a row tile.

@@ -1,0 +1,264 @@
+"""The matmul that starts before its input has arrived: it waits on the device, chunk by chunk, for arrival flags.
+
+out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ranks while this kernel runs. One launch of
+as many programs as there are SMs; each walks its visits (`roofline.theory.schedule`): a tile of `out` times a run of
+chunks, in the order of their arrival. Within a visit a look at the flags says how many chunks are here, and one
+pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
+so it is spilled to memory in fp32, exactly, so that the program can go on with another tile.
+
+    schedule.tile_outer   no spill; every tile waits for its last chunk. Good for up to two waves of tiles
+    schedule.spill_once   chunk by chunk over all tiles; hides all but the last chunk, pays with spills
+    schedule.row_block    no spill; rows come block by block, with a flag for each (row block, source): hides most
+
+Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
+little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
+
+A chunk must not be loaded ahead of its flag. The loop over looks and the loop over K are nested on purpose: in a flat
+one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.load_order` tells). What one
+thread decides, all must: flags are read by scalar or tensor atomics, whose results Triton hands to all threads of a
+program; a plain load or a timer may differ between warps, which then part ways before a barrier and hang. Flags are
+sequence numbers that only grow, so nothing is reset between launches. A wait is bounded: the flag that did not come is
+told in `Signals.lost`, all other waits are given up, and the result is none.
+
+Sources: waits as acquire loads at system scope are those of Kraken and Triton-distributed; a flag for each part of a
+K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer. Triton turns an atomic add of a scalar 0
+into a load. The writer's stores and our TMA loads go through different proxies, hence the fence.
+"""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import globaltimer
+
+from kernels import persistent
+from kernels.configs import Config
+from kernels.contract import Launch, Signals, interpreted
+from kernels.persistent import describe, store_tile
+from roofline.theory import schedule
+from roofline.theory.schedule import Grid, Table
+
+MOST_RANKS = 16  # the order of arrival is packed in 64 bits
+LOOKS = tl.constexpr(64)
+"""A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table of visits on the device. Made by `plan`, for one shape, order of arrival and height of row blocks."""
+
+    table: Table
+    grid: Grid
+    order: tuple[int, ...]
+    block_rows: int
+    config: Config
+    visits: Tensor
+    """int32 [visits, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks is resumed, and one
+    that lacks some in the end is spilled."""
+    first: Tensor
+    """int32 [programs + 1]: where in `visits` those of each program begin."""
+    spilled: Tensor
+    """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of accumulators written and read back in one launch."""
+        return 2 * schedule.spills(self.table) * self.config.block_m * self.config.block_n * 4
+
+
+@triton.jit
+def arrived(flags, chunk, wanted, RANKS: tl.constexpr, SLOTS: tl.constexpr):
+    """How many chunks are here without a gap, given that those before position `chunk` are."""
+    position = tl.arange(0, SLOTS)
+    asked = (position >= chunk) & (position > 0) & (position < RANKS)
+    nothing = tl.zeros((SLOTS,), dtype=tl.int32)
+    flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
+    return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
+
+
+@triton.jit
+def wait(
+    flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, SLOTS: tl.constexpr, TIMED: tl.constexpr
+):
+    """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
+    here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+    lost = tl.zeros((), dtype=tl.int32)
+    looks = tl.zeros((), dtype=tl.int32)
+    if TIMED:
+        began = globaltimer()
+    while (here == chunk) & (lost == 0):
+        flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
+        looks += 1
+        if flag >= wanted:
+            here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+        elif looks % LOOKS == 0:
+            late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
+            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="gpu")
+    if lost != 0:
+        here = tl.full((), RANKS, dtype=tl.int32)
+    if TIMED:  # compiled: what others have stored is read by TMA
+        tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+    return here
+
+
+@triton.jit(do_not_specialize=["wanted", "order", "patience", "row_tiles"])  # they change from launch to launch
+def flagged_kernel(
+    x_desc,
+    w_desc,
+    out_desc,
+    visits_ptr,
+    first_ptr,
+    spilled_ptr,
+    flags_ptr,
+    wanted,
+    lost_ptr,
+    patience,
+    stamps_ptr,  # [visits, RANKS + 1, 2] int64: at each look its time and that of its success; last, the visit's end
+    order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
+    row_tiles,  # of a row block
+    column_tiles,
+    CHUNK: tl.constexpr,
+    RANKS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SUBTILE: tl.constexpr,
+    SPILLS: tl.constexpr,
+    STAMPED: tl.constexpr,
+    TIMED: tl.constexpr,
+):
+    steps: tl.constexpr = CHUNK // BLOCK_K
+    program = tl.program_id(0)
+    known, known_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
+    for visit in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
+        about = visits_ptr + visit * 4
+        m, n = tl.load(about), tl.load(about + 1)
+        chunk, chunk_to = tl.load(about + 2), tl.load(about + 3)
+        first_flag = m // row_tiles * (RANKS - 1)
+        if first_flag != known_flag:
+            known = tl.zeros((), dtype=tl.int32)
+            known_flag = first_flag
+        m0, n0 = m * BLOCK_M, n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        if SPILLS:
+            place = (m * column_tiles + n).to(tl.int64) * (BLOCK_M * BLOCK_N)
+            inside = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+            held = spilled_ptr + place + inside
+            if chunk > 0:
+                acc = tl.load(held)
+        while chunk < chunk_to:
+            if STAMPED:
+                stamp = stamps_ptr + (visit * (RANKS + 1) + chunk) * 2
+                tl.store(stamp, globaltimer())
+            if known < chunk_to:  # else there is nothing to look for
+                flags = flags_ptr + first_flag - 1
+                known = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, SLOTS, TIMED)
+            if STAMPED:
+                tl.store(stamp + 1, globaltimer())
+            here = tl.minimum(known, chunk_to)
+            for step in range(chunk * steps, here * steps):
+                owner = (order >> (step // steps * 4)) & 15
+                k0 = owner.to(tl.int32) * CHUNK + step % steps * BLOCK_K
+                x = x_desc.load([m0, k0])
+                w = w_desc.load([n0, k0])
+                acc = tl.dot(x, w.T, acc, input_precision="ieee")
+            chunk = here
+        if STAMPED:
+            tl.store(stamps_ptr + (visit * (RANKS + 1) + RANKS) * 2, globaltimer())
+        if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
+            if chunk_to < RANKS:
+                tl.store(held, acc)
+        if chunk_to == RANKS:
+            store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
+
+
+def plan(
+    table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
+) -> Plan:
+    """Put `table`, which visits all of `grid` with all chunks, on `device`.
+
+    `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, the height of
+    the pieces that flags are of; M where the rows are not cut. Raises ValueError for a table that does not fit the grid
+    and the order, more than MOST_RANKS ranks, and tiles that lie across row blocks.
+    """
+    schedule.check(table, grid, len(order))
+    if len(order) > MOST_RANKS:
+        raise ValueError(f"{len(order)} ranks: flagged packs their order in 64 bits, so that {MOST_RANKS} is the limit")
+    if block_rows % config.block_m and triton.cdiv(block_rows, config.block_m) < grid.row_tiles:
+        raise ValueError(
+            f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
+        )
+    ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    visits = torch.tensor([visit[:4] for visits in table for visit in visits], dtype=torch.int32)
+    tiles = len(grid.tiles) if schedule.spills(table) else 0
+    spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
+    return Plan(table, grid, tuple(order), block_rows, config, visits.to(device), ends.to(device), spilled)
+
+
+def stamps_for(plan: Plan) -> Tensor:
+    """Where a launch leaves its time stamps: int64 nanoseconds, as `runs` reads them."""
+    return torch.zeros((len(plan.visits), len(plan.order) + 1, 2), dtype=torch.int64, device=plan.visits.device)
+
+
+def runs(plan: Plan, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Of each unbroken run of the inner loop, (program, m, n, chunk_from, chunk_to) and (look, start, end) in ns."""
+    found = []
+    visits = [(program, visit) for program, own in enumerate(plan.table) for visit in own]
+    for (program, visit), times in zip(visits, stamps.tolist(), strict=True):
+        begun = [chunk for chunk in range(visit.chunk_from, visit.chunk_to) if times[chunk][0]]
+        ends = [(chunk, times[chunk][0]) for chunk in begun[1:]] + [(visit.chunk_to, times[-1][0])]
+        for chunk, (chunk_to, end_ns) in zip(begun, ends, strict=True):
+            found.append(((program, visit.m, visit.n, chunk, chunk_to), (*times[chunk], end_ns)))
+    return found
+
+
+def matmul(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None) -> Tensor:
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter), each chunk of x's columns once its
+    flag is up; returns `out`. With `stamps` (of `stamps_for`) each visit leaves the times of its looks there.
+
+    It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
+    raises.
+    """
+    require(x, w, out, plan)
+    prepare(x, w, out, plan, signals, stamps).run(x.device)
+    return out
+
+
+def require(x: Tensor, w: Tensor, out: Tensor, plan: Plan) -> None:
+    """What `kernels.persistent.require` refuses; ValueError for sizes that `plan` was not made for."""
+    persistent.require(x, w, out, name="flagged")
+    (m, k), n, ranks, config = x.shape, w.shape[0], len(plan.order), plan.config
+    if k % ranks or k // ranks % config.block_k:
+        raise ValueError(
+            f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
+        )
+    tiles = triton.cdiv(m, config.block_m), triton.cdiv(n, config.block_n)
+    if tiles != (plan.grid.row_tiles, plan.grid.column_tiles):
+        raise ValueError(f"out is {tiles[0]} x {tiles[1]} tiles, the plan is for {plan.grid}; make one for this shape")
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None) -> Launch:
+    """The launch for checked tensors."""
+    config, ranks = plan.config, len(plan.order)
+    order = sum(chunk << (4 * position) for position, chunk in enumerate(plan.order))
+    args = dict(
+        x_desc=describe(x, (config.block_m, config.block_k)),
+        w_desc=describe(w, (config.block_n, config.block_k)),
+        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
+        visits_ptr=plan.visits, first_ptr=plan.first, spilled_ptr=plan.spilled,
+        flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
+        stamps_ptr=plan.visits if stamps is None else stamps,
+        order=order - (order >> 63 << 64), row_tiles=triton.cdiv(plan.block_rows, config.block_m),
+        column_tiles=plan.grid.column_tiles,
+        CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
+        SPILLS=bool(len(plan.spilled)), STAMPED=stamps is not None, TIMED=not interpreted(flagged_kernel),
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return Launch(flagged_kernel, (len(plan.table),), args)
