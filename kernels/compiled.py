@@ -3,8 +3,9 @@
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
 instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit, or
 compiles to other tensor core instructions than it was chosen for is wrong however it measures, and the command exits
-with 1. `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`;
-tables in `kernels.configs`.
+with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no room for the copier it waits for.
+`--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`, the order of
+loads in `kernels.load_order`; tables in `kernels.configs`.
 
 A later kernel joins with one line in `EXAMPLES` and its entries in a table.
 """
@@ -22,15 +23,23 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels import persistent, tiled
+from kernels import flagged, persistent, tiled
 from kernels.configs import DTYPE_NAMES, Config, Table, architectures, read, table
-from kernels.contract import Launch
-from kernels.cubin import Cubin, compile_launch
+from kernels.contract import Launch, Signals
+from kernels.cubin import WARP_SIZE, Cubin, compile_launch
+from kernels.load_order import early_loads
 from roofline.arguments import Parser
+from roofline.theory.schedule import Grid, chunk_outer, tile_outer
 
 SCHEMA = "kernels.compiled/1"
 # M, N and K of the example: multiples of 16, as at the launches that count, so that Triton specialises alike.
 SIZE = 4096
+# Kernels that wait on the device for a link. Its copier must fit beside them on an SM (limits of Hopper: CUDA C++
+# programming guide, technical specifications). The shared memory of an SM is 233,472 bytes, of which each CTA takes
+# 1,024 beyond its own; the copier is given 8,192 of the 65,536 registers, which warps take by 8 for each thread.
+WAITS = {"flagged", "flagged_spills"}
+SHARED_BESIDE_COPIER_BYTES = 230_400
+REGISTERS_BESIDE_COPIER = 65_536 - 8_192
 
 
 @dataclass(frozen=True)
@@ -58,20 +67,34 @@ class Finding:
     def mma(self) -> str:
         return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
+    @property
+    def early_loads(self) -> list[str] | None:
+        """What `kernels.load_order` says; None of a kernel that waits for no flag."""
+        return early_loads(self.cubin.ttgir) if self.cubin and self.job.kernel in WAITS else None
+
     def problems(self) -> list[str]:
         """Each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
-        job, cubin, found = self.job, self.cubin, []
+        job, cubin, found = self.job, self.cubin, self.early_loads or []
         if cubin.spills:
             found.append(
                 f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
                 "take more warps or a smaller tile"
             )
-        if cubin.shared_bytes > job.shared_limit_bytes:
+        limit, who = job.shared_limit_bytes, ""
+        if job.kernel in WAITS and limit > SHARED_BESIDE_COPIER_BYTES:
+            limit, who = SHARED_BESIDE_COPIER_BYTES, " beside the copier"
+        if cubin.shared_bytes > limit:
             found.append(
-                f"needs {cubin.shared_bytes} bytes of shared memory, limit {job.shared_limit_bytes}; "
+                f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
                 "take fewer stages or subtile the epilogue"
+            )
+        registers = 8 * -(-cubin.registers // 8) * WARP_SIZE * job.config.num_warps
+        if job.kernel in WAITS and registers > REGISTERS_BESIDE_COPIER:
+            found.append(
+                f"holds {registers} registers, {cubin.registers} a thread, limit {REGISTERS_BESIDE_COPIER} beside the "
+                "copier; take a smaller tile"
             )
         if self.mma != job.mma:
             found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
@@ -84,8 +107,10 @@ class Finding:
 
     def as_row(self) -> dict:
         cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
+        cubin.pop("ttgir", None)  # for reading here, not for a row
         named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
-        said = {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
+        said = {"triton": triton.__version__, "error": self.error}
+        said |= {"early_loads": self.early_loads, "problems": self.problems()}
         return asdict(self.job) | cubin | named | said
 
 
@@ -95,11 +120,23 @@ def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.
     return prepare(x, w, out, config)
 
 
+def flagged_example(visits: Callable, config: Config, dtype: torch.dtype) -> Launch:
+    """The launch over 8 ranks by the table that `visits` makes, which spills or does not."""
+    ranks = 8
+    grid = Grid(SIZE // config.block_m, SIZE // config.block_n)
+    plan = flagged.plan(visits(grid, 2, ranks), grid, range(ranks), SIZE, config, "cpu")
+    flags = torch.empty(ranks - 1, dtype=torch.int32)
+    signals = Signals(flags, 1, flags[:1], 1)
+    return matmul_example(lambda *operands: flagged.prepare(*operands[:3], plan, signals), config, dtype)
+
+
 EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
     "tiled": partial(matmul_example, tiled.prepare),
     "persistent": partial(matmul_example, persistent.prepare),
+    "flagged": partial(flagged_example, tile_outer),
+    "flagged_spills": partial(flagged_example, chunk_outer),
 }
-NEEDS_TMA = {"persistent"}
+NEEDS_TMA = {"persistent", "flagged", "flagged_spills"}
 
 
 def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:

@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import triton
@@ -36,6 +36,7 @@ class Cubin:
     mma: dict[str, int]
     tma_loads: int
     tma_stores: int
+    ttgir: str = field(default="", repr=False)  # the last IR in which loops and loads can be told
 
     @property
     def spills(self) -> bool:
@@ -83,7 +84,7 @@ def compile_launch(launch: Launch, target: int) -> Cubin:
         path.write_bytes(kernel.asm["cubin"])
         usage = _tool("cuobjdump", "-res-usage", str(path))
         sass = _tool("nvdisasm", "-c", str(path))
-    return read(usage, sass, kernel.metadata.shared)
+    return replace(read(usage, sass, kernel.metadata.shared), ttgir=kernel.asm["ttgir"])
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:

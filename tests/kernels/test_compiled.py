@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import triton
 
 from kernels import cubin
+from kernels.compiled import EXAMPLES
 from kernels.configs import architectures, table
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +48,7 @@ def test_the_whole_table_is_compiled(report):
     code, findings = report
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     if ONE_PER_KERNEL:
-        assert sorted(f["kernel"] for f in findings) == ["persistent", "tiled"]
+        assert sorted(f["kernel"] for f in findings) == sorted(EXAMPLES)
     else:
         tables = [table(arch) for arch in architectures() if table(arch).target]
         declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
@@ -73,9 +75,9 @@ def test_tensor_cores_are_used_as_declared(report):
     assert all(f["mma"].startswith("wgmma.m64n") for f in hopper)
 
 
-def test_tma_is_used_by_persistent_alone(report):
+def test_tma_is_used_by_hoppers_kernels_alone(report):
     for finding in report[1]:
-        expected = finding["kernel"] == "persistent"
+        expected = finding["kernel"] != "tiled"
         assert bool(finding["tma_loads"]) == bool(finding["tma_stores"]) == expected
 
 
@@ -102,6 +104,24 @@ def test_planted_mistakes_are_caught(tmp_path):
     assert code == 1
     for word, finding in zip(PLANTED, findings, strict=True):
         assert [word in problem for problem in finding["problems"]] == [True], finding
+
+
+def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copier():
+    from kernels.compiled import Finding, Job
+
+    config = replace(table("sm90").entries[-1].config, num_warps=8)
+    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, ttgir="tt.load %p : tensor<8x8x!tt.ptr<f16>>")
+    waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
+    row = Finding(waits, cubin_at_limits).as_row()
+    assert [problem.split()[:3] for problem in row["problems"]] == [["reads", "no", "flag"]]
+    assert row["early_loads"] == row["problems"]
+    assert "ttgir" not in row
+    beyond = replace(cubin_at_limits, registers=225, shared_bytes=230_401)
+    _, shared, registers = Finding(waits, beyond).problems()
+    assert "230401 bytes of shared memory, limit 230400 beside the copier" in shared
+    assert "59392 registers, 225 a thread, limit 57344 beside the copier" in registers
+    assert Finding(other, beyond).problems() == []
+    assert Finding(other, beyond).as_row()["early_loads"] is None
 
 
 def test_the_table_is_for_reading():
