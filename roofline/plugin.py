@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from roofline import interruption
+from roofline import head, interruption
 from roofline import options as ffn_options
+from roofline.measure import clocks, telemetry
 from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
@@ -103,9 +104,7 @@ def _state(config, timed: bool) -> State:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     folder = None
     if timed and not config.option.collectonly:
-        from roofline.head import folder_name
-
-        folder = Path(resume) if resume else options.results / folder_name(options.device)
+        folder = Path(resume) if resume else options.results / head.folder_name(options.device)
     return State(options, folder, run)
 
 
@@ -160,21 +159,23 @@ def pytest_collection_finish(session):
 @pytest.fixture(scope="session")
 def ffn_clock(request):
     """The clock that times the contenders. Tests of the harness put a fake one in its place."""
-    from roofline.measure import clocks
-
     return clocks.for_device(request.config.stash[STATE].options.device)
 
 
 @pytest.fixture(scope="session")
-def ffn_session(request, ffn_clock):
+def ffn_instruments():
+    """None, or what a `CudaClock` measures with on the device: kernels, which those who have some put in its place."""
+
+
+@pytest.fixture(scope="session")
+def ffn_session(request, ffn_clock, ffn_instruments):
     """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
-    from roofline import head
-    from roofline.measure import telemetry
     from roofline.session import Session
 
     state = request.config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
+    ffn_clock.instruments = ffn_instruments
     now = head.make(options, ffn_clock, request.config.rootpath, cases)
     if run and (changed := conditions.differences(run.head, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())

@@ -3,7 +3,10 @@
 A clock has `timer` (the name saved with every record), `visits` (how many times a run should come back to a shape),
 `now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
 or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
-without a pause.
+without a pause. It may have `said`: a dict for each call of the last turn, of what else it read beside the time.
+
+A call with an attribute `seconds` times itself, what runs in other processes for one: once all before it is done, the
+sample is what `call.seconds()` returns.
 """
 
 import gc
@@ -46,6 +49,9 @@ class CpuClock:
         with _no_collection(), _pinned() as pin:
             for call in calls:
                 self._settle()
+                if hasattr(call, "seconds"):
+                    times.append(call.seconds())
+                    continue
                 if not getattr(call, "long", False):
                     self._wake(call, pin)
                 start = time.perf_counter()
@@ -133,10 +139,15 @@ def _pinned():
 class CudaClock:
     """Device events around each call on the current stream, with no host synchronisation inside a turn.
 
-    A spinning kernel (the pre-roll) goes before every start event, so that the launches of the work hide behind it.
-    Whether they did is checked: once the stop event is enqueued, the start event must not have happened yet.
-    If it has, the sample holds host time: it is dropped (None) and the pre-roll doubles from the next turn on. It
-    shrinks again, slowly: one hiccup of the host must not leave the chip idling before every sample to come.
+    The stream is held before every start event, so that the launches of the work are hidden. With `instruments` a gate
+    holds it, which the host opens once the stop event is enqueued: it fits calls of one launch and of thirty alike, and
+    the same idle gap is before both. The clock of an SM is read behind the stop event, outside the timed interval, and
+    `said` as `sm_clock_hz`. Without `instruments`, a kernel spins for a time set beforehand, the pre-roll.
+
+    Whether it held is checked: once the stop event is enqueued, the start event must not have happened yet. If it has,
+    the sample holds host time and is dropped (None). A gate that ran out of patience has the same the next time; the
+    pre-roll doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip
+    idling before every sample to come.
     """
 
     timer = "cuda_event_replay"
@@ -152,48 +163,69 @@ class CudaClock:
         # The spin counts SM cycles. Slower clocks than this one only make the pre-roll longer.
         self._cycles_per_s = 1.98e9
         self.while_busy: Callable[[], None] | None = None  # called once a turn, before the host waits
+        self.instruments = None  # a `kernels.instruments.Instruments`, from whoever knows kernels
+        self.said: list[dict] = []
 
     @staticmethod
     def now() -> float:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        pairs = []
+        times, events = {}, {}
         with _no_collection():
-            for call in calls:
-                start = self._cuda.Event(enable_timing=True)
-                stop = self._cuda.Event(enable_timing=True)
-                self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
-                start.record()
-                call()
-                stop.record()
-                pairs.append((start, stop, start.query()))
+            for slot, call in enumerate(calls):
+                if hasattr(call, "seconds"):
+                    self._cuda.synchronize()
+                    times[slot] = call.seconds()
+                else:
+                    events[slot] = self._enqueue(call, slot=slot)
         if self.while_busy:
             self.while_busy()
         self._cuda.synchronize()
-        if any(late for _, _, late in pairs):
-            self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
-        else:
-            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
-        return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in pairs]
+        if not self.instruments:
+            self._fit_preroll(any(late for _, _, late in events.values()))
+        clocks_hz = self.instruments.sm_clocks_hz(len(calls)) if self.instruments else []
+        self.said = [{"sm_clock_hz": hz} if slot in events else {} for slot, hz in enumerate(clocks_hz)]
+        for slot, (start, stop, late) in events.items():
+            times[slot] = None if late else start.elapsed_time(stop) * 1e-3
+        return [times[slot] for slot in range(len(calls))]
 
     def burst(self, call: Call, calls: int) -> float:
         """Seconds that the device took for `calls` calls enqueued one straight after another.
 
         For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for.
         """
-        start = self._cuda.Event(enable_timing=True)
-        stop = self._cuda.Event(enable_timing=True)
         with _no_collection():
-            self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
-            start.record()
-            for _ in range(calls):
-                call()
-            stop.record()
+            start, stop, _ = self._enqueue(call, calls)
         if self.while_busy:
             self.while_busy()
         self._cuda.synchronize()
         return start.elapsed_time(stop) * 1e-3
+
+    def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
+        """Events before and after the calls, and whether the first had happened when the last was enqueued. The SM
+        clock after them goes to `slot`."""
+        start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        if self.instruments:
+            self.instruments.close()
+        else:
+            self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
+        start.record()
+        for _ in range(calls):
+            call()
+        stop.record()
+        late = start.query()
+        if self.instruments:
+            if slot is not None:
+                self.instruments.read_clock(slot)  # before the gate opens, so that it follows the call at once
+            self.instruments.open()
+        return start, stop, late
+
+    def _fit_preroll(self, late: bool) -> None:
+        if late:
+            self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
+        else:
+            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
 
 
 def empty_call_s(clock) -> float | None:

@@ -39,7 +39,7 @@ class Turns:
     late: dict[str, int] = field(default_factory=dict)
     """Samples dropped because the host was late, per contender."""
     notes: dict[str, dict[int, dict]] = field(default_factory=dict)
-    """What entrants that have `notes` said of their samples, which see `Rounds`."""
+    """What entrants that have `notes`, which see `Rounds`, and the clock said of their samples."""
     stopped_by: str = ""
     """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
 
@@ -110,15 +110,16 @@ class Rounds:
         order = [names[i] for i in self._rng.permutation(len(names))]
         times = self._clock.turn([self._entrants[name] for name in order])
         notes = {name: said() for name, said in self._notes.items()}
+        read = getattr(self._clock, "said", None) or [{}] * len(order)
         index = len(self.turns.order)
         self.turns.order.append(order)
-        for name, time_s in zip(order, times, strict=True):
+        for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
                 self.turns.late[name] += 1
             else:
                 self.turns.times_s[name][index] = time_s
-                if name in notes:
-                    self.turns.notes.setdefault(name, {})[index] = notes[name]
+                if note := notes.get(name, {}) | of_clock:
+                    self.turns.notes.setdefault(name, {})[index] = note
 
 
 def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Turns:
@@ -129,7 +130,8 @@ def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Tu
 
 
 def named(name: str, call: Callable) -> Callable:
-    """`call`, whose exceptions become `CallError`s that name it; with its attribute `long`, which clocks look at."""
+    """`call`, whose exceptions become `CallError`s that name it; with its attributes `long` and `seconds`, which clocks
+    look at."""
 
     def run():
         try:
@@ -138,6 +140,8 @@ def named(name: str, call: Callable) -> Callable:
             raise CallError(name) from error
 
     run.long = getattr(call, "long", False)
+    if hasattr(call, "seconds"):
+        run.seconds = named(name, call.seconds)
     return run
 
 

@@ -1,12 +1,14 @@
 """The clocks: what is timed is the call, threads are awake and kept apart, and a late host is seen."""
 
 import os
+import sys
 import threading
+import types
 
 import pytest
 
 from roofline.measure import clocks
-from roofline.measure.rounds import Plan, Rounds
+from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
 
 
 def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
@@ -34,6 +36,89 @@ def test_cuda_clock_forgets_a_hiccup(fake_cuda):
     for _ in range(30):
         assert clock.turn([kernel]) == pytest.approx([50e-6])
     assert clock.preroll_s == 100e-6
+
+
+class Gated:
+    """Instruments and torch.cuda in one, which keep the order of what they are told. It has no pre-roll to offer. With
+    `expired`, gates do not wait for the host."""
+
+    def __init__(self, expired=False):
+        self.told, self.expired = [], expired
+        for word in ("close", "open", "synchronize"):
+            setattr(self, word, lambda word=word: self.told.append(word))
+
+    def Event(self, enable_timing):  # noqa: N802
+        return types.SimpleNamespace(
+            record=lambda: self.told.append("event"),
+            query=lambda: self.told.append("query") or self.expired,
+            elapsed_time=lambda stop: 0.05,
+        )
+
+    def read_clock(self, slot):
+        self.told.append(f"clock {slot}")
+
+    def sm_clocks_hz(self, count):
+        assert self.told[-1] == "synchronize"
+        return [1.7e9 + slot for slot in range(count)]
+
+
+@pytest.fixture
+def gated(monkeypatch):
+    def install(**how):
+        device = Gated(**how)
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=device))
+        clock = clocks.CudaClock()
+        clock.instruments = device
+        return clock, device.told
+
+    return install
+
+
+SAMPLE = ["close", "event", "call", "event", "query", "clock 0", "open"]
+
+
+def test_cuda_clock_closes_its_gate_before_a_sample_and_opens_it_behind(gated):
+    clock, told = gated()
+    assert clock.turn([lambda: told.append("call")] * 2) == pytest.approx([50e-6] * 2)
+    assert told == [*SAMPLE, *SAMPLE[:5], "clock 1", "open", "synchronize"]
+    assert clock.said == [{"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.7e9 + 1}]
+    told.clear()
+    assert clock.burst(lambda: told.append("call"), 3) == pytest.approx(50e-6)
+    assert told == ["close", "event", "call", "call", "call", "event", "query", "open", "synchronize"]
+
+
+def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
+    clock, _ = gated(expired=True)
+    turns = take_turns({"a": lambda: None}, clock, Plan(max_seconds=0, warmup_s=0), seed=0)
+    assert (turns.late, turns.times_s, turns.notes) == ({"a": 1}, {"a": {}}, {})
+
+
+class SelfTimed:
+    long = True
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __call__(self):
+        raise AssertionError("it times itself")
+
+
+def test_call_that_times_itself_is_taken_at_its_word_when_all_before_is_done(gated):
+    clock, told = gated()
+    entrants = {"a": lambda: told.append("call"), "peer": SelfTimed(lambda: told.append("peer") or 0.25)}
+    turns = take_turns(entrants, clock, Plan(max_seconds=0, warmup_s=0), seed=0)
+    assert turns.times_s["peer"] == {0: 0.25}
+    assert all(told[i - 1] == "synchronize" for i, word in enumerate(told) if word == "peer")
+    assert list(turns.notes) == ["a"]  # whose clock was read
+    assert clocks.CpuClock().turn([entrants["peer"]]) == [0.25]
+
+
+def test_call_that_times_itself_and_fails_is_named():
+    def seconds():
+        raise RuntimeError("rank 1 is gone")
+
+    with pytest.raises(CallError, match="peer"):
+        take_turns({"peer": SelfTimed(seconds)}, clocks.CpuClock(), Plan(max_seconds=0, warmup_s=0), seed=0)
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage():

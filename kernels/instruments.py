@@ -1,0 +1,125 @@
+"""Instruments of a clock, as kernels: a gate that holds a stream until the host opens it, and the SM clock.
+
+The gate lets the host enqueue all of a sample before any of it begins, however long that takes, and gives every sample
+the same idle gap before it. It polls a word of pinned host memory, which the host writes past all streams; by volatile
+loads, since an atomic there is none to the host (CUDA's guide), and could write the old word back over its store. The
+clock is cycles over nanoseconds of one warp: arms that wait run cooler and clock higher, which NVML's figure, an
+average over many samples, cannot tell apart.
+
+Triton's interpreter has neither timer: with TIMED=False the gate's times are tries, and the clock cannot be read.
+"""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import globaltimer
+
+from kernels.contract import Launch
+
+GAP_US = 100
+"""The idle gap before a sample, which the host enqueues while the one before runs; longer where that one is short."""
+
+PATIENCE_US = 20_000
+"""A gate ends after this, open or not: a call that itself waits for the device would hang behind it."""
+
+SPAN_NS = 40_000
+"""Of a reading of the SM clock: the timer's tick is a microsecond at most, and both ends are told to a poll of it."""
+
+SLOTS = 256
+"""Readings of the SM clock that can be kept: calls in one turn."""
+
+
+# A new variant may not be loaded while a gate is closed: it could wait for that.
+@triton.jit(do_not_specialize=["wanted", "gap", "patience"])
+def gate_kernel(
+    flag_ptr,  # int32, in host memory
+    wanted,
+    gap,  # microseconds, or tries where not TIMED
+    patience,  # likewise
+    TIMED: tl.constexpr,
+):
+    """Return when the flag has reached `wanted`, or patience ends; not before the gap has."""
+    spent = tl.zeros((), dtype=tl.int64)
+    if TIMED:
+        began = globaltimer()
+    here = tl.load(flag_ptr, volatile=True)
+    while (spent < gap) | ((here < wanted) & (spent < patience)):
+        here = tl.load(flag_ptr, volatile=True)
+        if TIMED:
+            spent = (globaltimer() - began) // 1000
+        else:
+            spent += 1
+
+
+@triton.jit
+def _cycles():
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit(do_not_specialize=["slot"])
+def clock_kernel(
+    readings_ptr,  # [slots, 2] int64: cycles of the SM, and nanoseconds
+    slot,
+    span_ns,
+):
+    """Count the cycles between two ticks of the timer, `span_ns` apart or little more."""
+    before = globaltimer()
+    began = before
+    while began == before:
+        began = globaltimer()
+    cycles = _cycles()
+    ended = began
+    while ended - began < span_ns:  # left at a tick, too
+        ended = globaltimer()
+    tl.store(readings_ptr + 2 * slot, _cycles() - cycles)
+    tl.store(readings_ptr + 2 * slot + 1, ended - began)
+
+
+def gate_launch(flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US, *, timed=True) -> Launch:
+    """The gate that waits for `flag` (int32 [1]) to reach `wanted`."""
+    args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, TIMED=timed, num_warps=1)
+    return Launch(gate_kernel, (1,), args)
+
+
+def clock_launch(readings: Tensor, slot: int) -> Launch:
+    """The reading of the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
+    return Launch(clock_kernel, (1,), dict(readings_ptr=readings, slot=slot, span_ns=SPAN_NS, num_warps=1))
+
+
+class Instruments:
+    """What `roofline.measure.clocks.CudaClock` measures with on a GPU. One for each device, on its current stream."""
+
+    def __init__(self, device: str = "cuda"):
+        """Loads both kernels, with the gate open: a module that is loaded behind a closed one may wait for it."""
+        self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self._host = self._flag.numpy()  # a store costs less than through torch
+        self._readings = torch.zeros((SLOTS, 2), dtype=torch.int64, device=device)
+        self._closed = 0
+        self._gate(0)
+        self.read_clock(0)
+        torch.cuda.synchronize(self._readings.device)
+
+    def close(self) -> None:
+        """Have the current stream wait until `open`, `GAP_US` at least and `PATIENCE_US` at most."""
+        self._closed += 1
+        self._gate(self._closed)
+
+    def open(self) -> None:
+        """Let the stream go on past every gate so far: the flag only grows."""
+        self._host[0] = self._closed
+
+    def read_clock(self, slot: int) -> None:
+        """Enqueue a reading of the SM clock. Raises IndexError for a slot that is not below `SLOTS`."""
+        if not 0 <= slot < SLOTS:
+            raise IndexError(f"slot {slot}: {SLOTS} readings are kept; time fewer calls in a turn")
+        clock_launch(self._readings, slot).run(self._readings.device)
+
+    def sm_clocks_hz(self, count: int) -> list[float]:
+        """Of the readings in the first `count` slots. Waits for the device."""
+        return [1e9 * cycles / ns if ns else 0.0 for cycles, ns in self._readings[:count].tolist()]
+
+    def _gate(self, wanted: int) -> None:
+        gate_launch(self._flag, wanted).run(self._readings.device)

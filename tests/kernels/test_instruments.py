@@ -1,0 +1,115 @@
+"""The clock's instruments: the gate in the interpreter, both compiled for Hopper wherever they are, and a GPU's own."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import instruments
+from kernels.instruments import gate_launch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def interpreted(device, monkeypatch):
+    """Instruments of the CPU whose gates have no timer, and whose clock is not read."""
+    if device == "cuda":
+        pytest.skip("a GPU has real ones")
+    untimed = functools.partial(gate_launch, gap=0, patience=5000, timed=False)
+    for where, name, stand_in in (
+        (instruments, "gate_launch", untimed),
+        (instruments.Instruments, "read_clock", lambda self, slot: None),
+        (torch.Tensor, "pin_memory", lambda self: self),
+        (torch.cuda, "synchronize", lambda device: None),
+    ):
+        monkeypatch.setattr(where, name, stand_in)
+    return instruments.Instruments("cpu")
+
+
+def seconds_of(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def test_gate_holds_until_a_thread_opens_it_and_opening_lets_earlier_ones_go(interpreted):
+    interpreted._closed = 4  # gates that are closed, one behind the other
+    thread = threading.Thread(target=lambda: (time.sleep(0.05), interpreted.open()))
+    thread.start()
+    held_s = seconds_of(lambda: interpreted._gate(4))
+    thread.join()
+    open_s = max(seconds_of(lambda number=number: interpreted._gate(number)) for number in (1, 2, 3, 4))
+    closed_s = seconds_of(interpreted.close)  # the next one is closed again, but not for ever
+    assert 0.03 < held_s < closed_s
+    assert open_s < closed_s / 5
+
+
+def test_gate_that_is_open_already_keeps_the_gap(device):
+    if device == "cuda":
+        pytest.skip("a GPU has a timer")
+    flag = torch.ones(1, dtype=torch.int32)
+    brief, long = (
+        seconds_of(lambda gap=gap: gate_launch(flag, 1, gap, 0, timed=False).run(flag.device)) for gap in (0, 5000)
+    )
+    assert long > 10 * brief
+
+
+def test_clock_is_cycles_over_time(interpreted):
+    interpreted._readings[:2] = torch.tensor([[70_400, 40_000], [66_000, 44_000]])
+    assert interpreted.sm_clocks_hz(2) == pytest.approx([1.76e9, 1.5e9])
+
+
+def test_more_calls_in_a_turn_than_readings_are_kept_is_told():
+    with pytest.raises(IndexError, match="slot 256: 256 readings"):
+        instruments.Instruments.read_clock(None, 256)
+
+
+COMPILE = """
+import json
+import torch
+from kernels import instruments
+from kernels.cubin import compile_launch
+
+flag, readings = torch.zeros(1, dtype=torch.int32), torch.zeros((256, 2), dtype=torch.int64)
+found = {}
+for launch in (instruments.gate_launch(flag, 1), instruments.clock_launch(readings, 0)):
+    cubin = compile_launch(launch, 90)
+    found[launch.kernel.__name__] = [cubin.registers, cubin.spills, cubin.shared_bytes]
+print(json.dumps(found))
+"""
+
+
+def test_instruments_are_tiny():
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300
+    )
+    assert not done.returncode, done.stderr
+    for registers, spills, shared_bytes in json.loads(done.stdout).values():
+        assert registers <= 32
+        assert not spills
+        assert shared_bytes <= 1024
+
+
+def test_on_a_gpu_gates_hold_what_comes_after_and_the_clock_is_plausible(device):
+    if device == "cpu":
+        pytest.skip("needs a GPU")
+    found = instruments.Instruments()
+    found.close()
+    behind = torch.cuda.Event()
+    behind.record()
+    found.read_clock(1)
+    time.sleep(2e-3)
+    held = not behind.query()
+    found.open()
+    torch.cuda.synchronize()
+    assert held
+    assert 0.2e9 < found.sm_clocks_hz(2)[1] < 4e9
