@@ -1,6 +1,6 @@
 """A shape that is being measured, and the lines of the journal that come of it."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from roofline.measure import telemetry
 from roofline.measure.lineup import Lineup
@@ -60,7 +60,7 @@ class Entered:
             "model": case.model,
             "layer": case.layer,
             **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
-            **asdict(case.work),
+            **{key: getattr(case.work, key) for key in ("flop", "device_bytes", "wire_bytes")},
             **found.about,
             "vendor": found.vendor,
             "seed": self.seed,
@@ -68,16 +68,20 @@ class Entered:
             "contenders": {
                 name: {"config": found.config[name], "relative_error": found.relative_error.get(name)}
                 | ({"role": found.role[name]} if name in found.role else {})
+                | found.details.get(name, {})
                 for name in self.rounds.turns.times_s
             },
         }
 
     def _timelines(self) -> list[dict]:
-        """Of each entrant that noted one, that of the sample nearest to its median."""
+        """Of each entrant that was traced or noted one: the trace, or that of the sample nearest to its median."""
         lines = []
         for name, times in self.rounds.turns.times_s.items():
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
-            if timeline := middle is not None and self._note(name, middle).get("timeline"):
-                lines.append({"kind": "timeline", "shape": self.shape, "contender": name, "round": middle} | timeline)
+            noted = middle is not None and self._note(name, middle).get("timeline")
+            traced = self.found.traced.get(name)
+            if timeline := noted and (traced or noted):
+                about = {"kind": "timeline", "shape": self.shape, "contender": name}
+                lines.append(about | {"round": None if traced else middle} | timeline)
         return lines

@@ -20,6 +20,10 @@ class Lineup:
     """Name of the yardstick. It is measured beside every selection."""
     ready: dict[str, Call] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
+    details: dict[str, dict] = field(default_factory=dict)
+    """Further fields of a contender's entry in the journal: plain values."""
+    traced: dict[str, dict] = field(default_factory=dict)
+    """Timelines of calls that were made for them, and are no samples."""
     relative_error: dict[str, float] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)
     """Contenders that cannot run this case here: skipped."""
@@ -28,7 +32,7 @@ class Lineup:
     beside: dict[str, Call] = field(default_factory=dict)
     """Calls that are no contenders, but take turns with them: what the contenders are to be compared with."""
     role: dict[str, str] = field(default_factory=dict)
-    """What each of `beside` is, for the report: `gemm`, `link` or `contended`."""
+    """What each of `beside` is, for the report: `gemm`, `link`, `preset` or `contended`."""
     about: dict[str, object] = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
     cache: str = ""
@@ -47,10 +51,12 @@ class Lineup:
 Prepare = Callable[[str, list[str]], Lineup]
 
 
-def verdict(name: str, error: float, dtype: str) -> str | None:
-    """Why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is."""
-    if error <= TOLERANCE[dtype]:
+def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> str | None:
+    """Why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is. `limit`
+    is that of the dtype, but for one that promises less."""
+    limit = limit or TOLERANCE[dtype]
+    if error <= limit:
         return None
     if error != error:
         return f"{name}: the output holds NaN: an element was left unwritten, or an input was read out of bounds"
-    return f"{name}: relative error {error:.2e} is above {TOLERANCE[dtype]:.0e}, the limit for {dtype}"
+    return f"{name}: relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"

@@ -1,13 +1,25 @@
 """What the figures of gathering operations share: shapes and their arms, the colours of these, words for a link."""
 
+from itertools import cycle
+
 from roofline.report import figures
 from roofline.report.figures import DARK, GREY, MARKERS
 from roofline.report.journal import Run
 from roofline.report.overlap import is_gathered
 
 SERIAL = "serial"
-ARMS = ("chunk_launches", "row_block", "overlapped")
-"""Have the same colour and marker in every run; others get the next ones."""
+LOOKS = {
+    SERIAL: {"color": "#666666", "marker": "o"},
+    "chunk_launches": {"color": "#0173b2", "marker": "s"},
+    "row_block_launches": {"color": "#882255", "marker": "P"},
+    "chunk_outer": {"color": "#d55e00", "marker": "X"},
+    "tile_outer": {"color": "#56b4e9", "marker": "v"},
+    "row_block": {"color": "#de8f05", "marker": "^"},
+    "overlapped": {"color": "#029e73", "marker": "D"},
+    "symm_mem": {"color": "#ece133", "marker": "p"},
+}
+"""Of each arm in every run, in the order in which they stand; the colour-blind can tell them apart. Others come after
+them. Serial is grey: it is what the others are measured against. Journals of schema 3 call the launches `row_block`."""
 
 MARKERSIZE = 6.5
 MOST_NAMED = 3
@@ -17,11 +29,17 @@ LINKS = {"paced": "paced (emulated)", "preset": "preset (all is here before the 
 
 
 def by_shape(records: list[dict]) -> dict[str, list[dict]]:
-    """{shape id: the records of its arms}, of what gathers over a wire."""
+    """{shape id: the records of its arms}, of what gathers over a wire. What has a fabric of its own comes last, so
+    that the first tells of the shape's link."""
     found: dict[str, list[dict]] = {}
     for record in filter(is_gathered, records):
         found.setdefault(record["case"].removesuffix("-" + record["contender"]), []).append(record)
-    return found
+    return {shape: sorted(own, key=lambda record: record["own_fabric"]) for shape, own in found.items()}
+
+
+def over_the_link(records: list[dict]) -> list[dict]:
+    """Those of arms that use the shape's link, and no fabric of their own."""
+    return [record for record in records if not record["own_fabric"]]
 
 
 def is_timed(record: dict) -> bool:
@@ -38,7 +56,7 @@ def over_ideal(record: dict, suffix: str = "") -> float:
     """An arm's time over the longer of T_gemm and T_comm; with `_low` and `_high` the ends of its interval.
 
     By the hidden fraction, which is formed within each round, so that what all met alike cancels. A case that is void
-    has none: its time stands over the medians.
+    has none, nor has an arm over a fabric of its own: its time stands over the medians.
     """
     ideal_s, shorter_s = (pick(record["t_gemm_s"], record["t_comm_s"]) for pick in (max, min))
     hidden = record[{"": "hidden_fraction", "_low": "hidden_high", "_high": "hidden_low"}[suffix]]
@@ -48,15 +66,11 @@ def over_ideal(record: dict, suffix: str = "") -> float:
 
 
 def styles(records: list[dict]) -> dict[str, dict]:
-    """{arm: how its points are drawn}, serial first and grey: it is what the others are measured against."""
+    """{arm: how its points are drawn}, of those that `records` have."""
     found = dict.fromkeys(record["arm"] for record in filter(is_gathered, records))
-    others = [*ARMS, *(arm for arm in found if arm not in (SERIAL, *ARMS))]
-    colours = {SERIAL: "#666666"} | figures.colours(others)
-    looks = {
-        arm: {"color": colour, "marker": MARKERS[index % len(MARKERS)]}
-        for index, (arm, colour) in enumerate(colours.items())
-    }
-    return {arm: look for arm, look in looks.items() if arm in found}
+    others = figures.colours([arm for arm in found if arm not in LOOKS])
+    looks = {arm: {"color": colour, "marker": mark} for (arm, colour), mark in zip(others.items(), cycle(MARKERS))}
+    return {arm: look for arm, look in (LOOKS | looks).items() if arm in found}
 
 
 def draw_points(axes, xs, ys, style: dict, *, label: str, **errors) -> None:
@@ -64,6 +78,17 @@ def draw_points(axes, xs, ys, style: dict, *, label: str, **errors) -> None:
     axes.errorbar(
         xs, ys, **errors, linestyle="none", markersize=MARKERSIZE, markeredgecolor=DARK, markeredgewidth=0.6,
         ecolor=DARK, elinewidth=0.9, capsize=2, label=label, zorder=4, **style,
+    )  # fmt: skip
+
+
+def legend(axes, handles: list, names: list[str], columns: int, **words) -> None:
+    """A legend under the axes and their label, in at most so many columns."""
+    from matplotlib.transforms import ScaledTranslation
+
+    under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
+    axes.legend(
+        handles, names, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=under, fontsize=9, frameon=False,
+        ncols=columns if len(names) > 4 else len(names), **words,
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 3
-READABLE = (1, 2, 3)
+SCHEMA = 4
+READABLE = (1, 2, 3, 4)
 """Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
-no `timeline`, and no contenders with a `role`."""
+no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -153,6 +153,8 @@ class Run:
             self.ceilings.append(line)
         elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
             line.setdefault("late", {name: own.get("late", 0) for name, own in line["contenders"].items()})  # schema 1
+            if self.head["schema"] < 4 and "row_block" in line["contenders"]:
+                line["contenders"]["row_block"]["simulated_as"] = "row_block_launches"
             self.shapes[line["shape"]] = line | {"times_s": {}, "notes": {}, "timelines": {}}
             self.steady = [block for block in self.steady if block["shape"] != line["shape"]]
         elif kind == "visit":

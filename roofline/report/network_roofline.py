@@ -31,11 +31,11 @@ CURVE = 200
 def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     """Write network_roofline.svg and .png."""
     shapes = {name: own for name, own in arms.by_shape(records).items() if arms.is_timed(own[0])}
-    drawn = [record for own in shapes.values() for record in own]
+    drawn = [record for own in shapes.values() for record in arms.over_the_link(own)]
     valid = [record for record in drawn if record["link_off_pace"] is None]
     styles, sweeps = arms.styles(drawn), _sweeps(valid)
     rows = [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
-    figure = figures.new(11, 5.2 * (len(rows) + 1))
+    figure = figures.new(11, 5.2 * (len(rows) + 1) + 1.1)
     figure.suptitle(run.head["title"], x=0.01, ha="left", fontsize=14)
     grid = figure.add_gridspec(len(rows) + 1, 2)
     figure.get_layout_engine().set(h_pad=0.1)
@@ -87,12 +87,13 @@ def _sweep_panel(axes, run: Run, records: list[dict], styles: dict) -> list:
     _roof(axes, flops, bytes_per_s)
     _asked(axes, shapes[0])
     axes.plot(xs, [r["flop"] / r["t_gemm_s"] / 1e12 for r in shapes], **ALONE)
-    for index, (arm, style) in enumerate(styles.items()):
+    present = [arm for arm in styles if arm in {record["arm"] for record in records}]
+    for index, arm in enumerate(present):
         own = [record for record in records if record["arm"] == arm]
-        aside = 1.03 ** (index - (len(styles) - 1) / 2)
+        aside = 1.03 ** (index - (len(present) - 1) / 2)
         errors = arms.interval(own, lambda record, suffix: record[f"tflops{suffix}"])
         at = ([r["wire_intensity"] * aside for r in own], [r["tflops"] for r in own])
-        arms.draw_points(axes, *at, style, label=arm, yerr=errors)
+        arms.draw_points(axes, *at, styles[arm], label=arm, yerr=errors)
     arms.title(axes, shapes[0]["op"], f"{arms.source_text(run)}, wire {shapes[0]['wire']}:", arms.link_text(shapes))
     axes.set_xlabel("FLOP per byte received over the wire")
     axes.set_ylabel("TFLOP/s")
@@ -189,11 +190,13 @@ def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: 
         at = ([arms.balance_of(r) * aside for r in own], [share(r, "") for r in own])
         arms.draw_points(axes, *at, style, label=arm, yerr=arms.interval(own, share))
     below = [f"{arms.source_text(run)}, {arms.link_text(valid)}"] if valid else []
+    if others := {f"{r['arm']}, over {r['link']}": None for r in records if r.get("own_fabric")}:
+        below.append(f"left out, these wires do not count for it: {'; '.join(others)}")
     arms.title(axes, "every shape on every wire, against its own matmul", *below, *arms.left_out(records, void=True))
     axes.set_xlabel("T_gemm / T_comm (1 is the ridge)")
     axes.set_ylabel("share of the lone matmul's speed")
     axes.plot([], [], **ALONE)
-    axes.legend(loc="lower right", fontsize=9, title="95 % intervals", title_fontsize=8.5)
+    arms.legend(axes, *axes.get_legend_handles_labels(), columns=4, title="95 % intervals", title_fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     shared = [record for sweep in _sweeps(valid) for record in sweep]
     usual = {(record["op"], record["ranks"]) for record in shared}

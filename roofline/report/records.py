@@ -7,6 +7,7 @@ from roofline.report import overlap
 from roofline.report.journal import Run
 from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
 from roofline.theory.bounds import attainable_flops, bound
+from roofline.theory.work import Work
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,12 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
     visits = shape.get("visit", 1)
     time = median_interval(samples, visits=visits)
     roof = roof_of(run.ceilings, shape["dtype"])
-    intensity = shape["flop"] / shape["device_bytes"]
+    own = shape["contenders"][contender]
+    work = Work(shape["flop"], shape["device_bytes"], spilled_bytes=own.get("spilled_bytes", 0))
+    intensity = work.device_intensity
     vendor_times = shape["times_s"].get(shape["vendor"], {})
     ratio = paired_ratio(vendor_times, times, visits=visits) or Interval(*[None] * 3)
     flops = {key: shape["flop"] / getattr(time, key) for key in ("median", "low", "high")}
-    own = shape["contenders"][contender]
     return {
         "op": shape["op"],
         "contender": contender,

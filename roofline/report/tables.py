@@ -59,11 +59,16 @@ def notes_text(record: dict) -> str:
     return "; ".join(notes)
 
 
-def hidden_text(record: dict) -> str:
-    """The hidden fraction with its interval."""
-    if record["hidden_fraction"] is None:
+def hidden_text(record: dict, field: str = "hidden_fraction", ends: str = "hidden") -> str:
+    """The hidden fraction with its interval, whose fields begin with `ends`."""
+    if record[field] is None:
         return "-"
-    return f"{record['hidden_fraction']:.2f} [{record['hidden_low']:.2f}, {record['hidden_high']:.2f}]"
+    return f"{record[field]:.2f} [{record[f'{ends}_low']:.2f}, {record[f'{ends}_high']:.2f}]"
+
+
+def bytes_text(count: int) -> str:
+    """`count` bytes in MB or GB, to three digits."""
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 COLUMNS = (
@@ -82,10 +87,13 @@ GATHER_COLUMNS = (
     ("T_gemm", lambda r: time_text(r["t_gemm_s"]) if r["t_gemm_s"] else "-"),
     ("T_comm", lambda r: time_text(r["t_comm_s"]) if r["t_comm_s"] else "-"),
     ("hidden [95 %]", hidden_text),
+    ("hidden at equal clock", lambda r: hidden_text(r, *["hidden_clock_normalised"] * 2)),
     ("of ideal", lambda r: percent_text(r["of_ideal"])),
     ("of own ideal", lambda r: percent_text(r["of_own_ideal"])),
     ("TFLOP/s", lambda r: rate_text(r["tflops"])),
     ("FLOP/wire byte", lambda r: f"{r['wire_intensity']:.4g}"),
+    ("spilled", lambda r: bytes_text(r["spilled_bytes"]) if r["spilled_bytes"] else "-"),
+    ("error", lambda r: number_text(r["relative_error"], 2)),
     ("link", lambda r: r["link"] + (f" {r['link_bytes_per_s'] / 1e9:.3g} GB/s" if r["link_bytes_per_s"] else "")),
     ("bound", lambda r: r["bound"] or "-"),
     ("notes", notes_text),
@@ -101,14 +109,21 @@ STEADY_COLUMNS = (
     ("GFLOP/J", lambda r: number_text(r["steady_flop_per_joule"] and r["steady_flop_per_joule"] / 1e9)),
     ("notes", lambda r: r["steady_throttled"]),
 )
+OPTIONAL = {
+    "hidden at equal clock": lambda r: r["hidden_clock_normalised"] is not None,
+    "spilled": lambda r: r["spilled_bytes"],
+    "error": lambda r: r["own_fabric"],  # ours all sum in fp32 and round once, so that theirs says nothing by itself
+}
+"""Columns that are left out unless this holds of a record."""
 LEFT = {"shape", "contender", "case", "bound", "notes", "verdict"} | {"run", "chip", "model", "torch, triton", "commit"}
 
 Columns = tuple  # of (header, text of a record)
 
 
 def rows(records: list, columns: Columns = COLUMNS) -> tuple[list[str], list[list[str]]]:
-    """(headers, cells), all text; a column of notes that nobody filled is left out."""
-    columns = [(name, text) for name, text in columns if name != "notes" or any(map(text, records))]
+    """(headers, cells), all text; a column of notes that nobody filled is left out, and those of `OPTIONAL`."""
+    needed = {"notes": dict(columns).get("notes")} | OPTIONAL
+    columns = [(name, text) for name, text in columns if name not in needed or any(map(needed[name], records))]
     return [name for name, _ in columns], [[text(record) for _, text in columns] for record in records]
 
 

@@ -1,14 +1,16 @@
 """The figure timeline: what link and chip did in one run of each arm, on the shape nearest to the ridge.
 
 What the chip waits for has one colour on both lanes: a chunk, or all pieces of a row block. Each arm is shown by the
-sample of median time, so that the figure tells how an arm behaves, not how fast it is.
+sample of median time, so that the figure tells how an arm behaves, not how fast it is. One whose kernel waits on the
+chip is shown by a traced call: its chip is an image with a row for each program.
 """
 
 import math
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from roofline.report import arms, figures
+from roofline.report import arms, figures, timeline_raster
 from roofline.report.figures import BEHIND_TEXT, DARK
 from roofline.report.journal import Run
 
@@ -18,19 +20,18 @@ LANE_IN, AROUND_IN = 0.3, 1.9
 HEIGHT = 0.8
 """Of a block, in lanes."""
 
-HOME_UNIT = -1
+RASTER, BINS = 3.0, 1200
+"""Height of an image of all programs, in lanes, and how many columns it has: about one for each dot of the figure."""
+
+HOME_UNIT, WAITS = -1, -2
 HOME, MATMUL, IDLE = "#cccccc", "#999999", "#f2f2f2"
-UNITS = {
-    "all_gather_matmul": "numbers: chunks of x, in row_block its row blocks; on the chip, the one it waited for",
-    "weight_prefetch": "numbers: shares of the next layer's weights, gathered while this layer multiplies",
-}
 SHORTEST = 2e-3
 """Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
 
 
 class Block(NamedTuple):
     """What a lane did for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no transfer,
-    None for the whole matmul."""
+    None for the whole matmul, `WAITS` for a wait."""
 
     start_s: float
     end_s: float
@@ -47,12 +48,14 @@ def arms_of(run: Run, shape_id: str) -> list[str]:
 def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     """Write timeline.svg and .png."""
     chosen = _nearest_to_the_ridge(run, records)
-    counts = [len(arms_of(run, shape_id)) for shape_id in chosen]
-    heights = [2.5 * LANE_IN * count + AROUND_IN for count in counts]
-    figure = figures.new(11, sum(heights) + 0.6)
-    figure.suptitle(f"{run.head['title']}: one run of each arm, of median time", x=0.01, ha="left", fontsize=13)
+    shown = {name: arms_of(run, name) for name in chosen}
+    lanes = [_tops(run.shapes[name]["timelines"], own)[-1] for name, own in shown.items()]
+    figure = figures.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
+    traced = any(run.shapes[name]["timelines"][arm].get("runs") for name, own in shown.items() for arm in own)
+    median = "" if traced else ", of median time"
+    figure.suptitle(f"{run.head['title']}: one run of each arm{median}", x=0.01, ha="left", fontsize=13)
     figure.get_layout_engine().set(h_pad=0.1)
-    panels = figure.subplots(len(chosen), squeeze=False, height_ratios=heights)[:, 0]
+    panels = figure.subplots(len(chosen), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
     for axes, shape_id in zip(panels, chosen, strict=True):
         texts += _panel(axes, run, shape_id, chosen[shape_id], arms.styles(records), records)
@@ -112,34 +115,40 @@ def _is_by_block(timeline: dict) -> bool:
     return any(block for _, block in timeline["transfers"])
 
 
+def _tops(timelines: dict, shown: list[str]) -> list[float]:
+    """Where the lanes of each arm begin, counted in lanes from the top, and where the last ones end."""
+    sizes = [1.7 + (RASTER if timelines[arm].get("runs") else HEIGHT) for arm in shown]
+    return [0.0, *accumulate(sizes)]
+
+
 def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: list[dict]) -> list:
-    """The lanes of every arm on one shape; returns (text, from, to) of what must fit into its block."""
-    timelines = run.shapes[shape_id]["timelines"]
+    """The lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
+    shape, timelines = run.shapes[shape_id], run.shapes[shape_id]["timelines"]
     shown = [arm for arm in styles if arm in arms_of(run, shape_id)]
     marks_s = _marks(record) if arms.is_timed(record) else {}
     last_s = max([timelines[arm]["end_s"] for arm in shown] + list(marks_s.values()))
-    shortest_s, texts = SHORTEST * last_s, []
+    shortest_s, tops, texts, ticks = SHORTEST * last_s, _tops(timelines, shown), [], {}
     axes.set_xlim(0, 1e3 * last_s * 1.1)
-    axes.set_ylim(2.5 * len(shown), -0.4)
-    ticks = {}
-    for index, arm in enumerate(shown):
-        timeline, top = timelines[arm], 2.5 * index
-        lanes = {"link": link_blocks(timeline), "chip": chip_blocks(arm, timeline)}
+    axes.set_ylim(tops[-1], -0.4)
+    traced = any(timelines[arm].get("runs") for arm in shown)
+    for arm, top, below in zip(shown, tops, tops[1:], strict=False):
+        timeline, link_y, chip_y = timelines[arm], top + 0.5, (top + below + 0.4) / 2
+        ticks |= {link_y: "link", chip_y: "chip"}
         colours = _colours(timeline)
-        for lane, (name, blocks) in enumerate(lanes.items()):
-            y = top + 0.5 + lane * 0.95
-            ticks[y] = name
-            blocks = [block for block in blocks if block.end_s - block.start_s > shortest_s]
-            if lane:
-                gaps = [gap for gap in _gaps(blocks, timeline["end_s"]) if gap.end_s - gap.start_s > shortest_s]
-                texts += _bars(axes, y, gaps, lambda unit: IDLE)
-            texts += _bars(axes, y, blocks, colours.get)
+        texts += _bars(axes, link_y, _longer(link_blocks(timeline), shortest_s), colours)
+        if timeline.get("runs"):
+            ticks[chip_y] = f"chip,\n{_image(axes, chip_y, timeline, shape['row_tiles'])}\nprograms"
+        else:
+            blocks = _longer(chip_blocks(arm, timeline), shortest_s)
+            gaps = _longer(_gaps(blocks, timeline["end_s"]), shortest_s)
+            texts += _bars(axes, chip_y, blocks + gaps, colours)
         end_ms = 1e3 * timeline["end_s"]
         words = {"va": "center", "weight": "bold"}
-        axes.text(end_ms, top + 1.45, f" {_digits(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
+        axes.text(end_ms, chip_y, f" {_digits(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
         axes.annotate(
-            arm, (0, top + 0.98), (-40, 0), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
-            fontsize=10, color=styles[arm]["color"], annotation_clip=False, **words,
+            arm, (0, (top + below - 0.54) / 2), (-60 if traced else -40, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", fontsize=10, color=styles[arm]["color"], annotation_clip=False,
+            **words,
         )  # fmt: skip
     for index, (text, at_s) in enumerate(marks_s.items()):
         axes.axvline(1e3 * at_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
@@ -153,6 +162,31 @@ def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: l
     axes.set_xlabel("ms from the start", fontsize=10)
     _titles(axes, run, shape_id, record, shown, records)
     return texts
+
+
+def _image(axes, y: float, timeline: dict, row_tiles: int) -> int:
+    """Draw what each program did, around `y`, and beside it how much they waited; returns how many there are."""
+    from matplotlib.colors import to_rgb
+
+    runs = timeline["runs"]
+    colours = {unit: to_rgb(colour) for unit, colour in _colours(timeline).items()}
+    pixels = timeline_raster.image(runs, _unit_of(timeline, row_tiles), colours, colours[WAITS], BINS)
+    end_ms = 1e-6 * timeline_raster.end_ns(runs)
+    extent = (0, end_ms, y + RASTER / 2, y - RASTER / 2)
+    axes.imshow(pixels, aspect="auto", interpolation="none", extent=extent, zorder=3)
+    axes.annotate(
+        f"programs wait\n{100 * timeline_raster.waited_share(runs):.0f} % of the time", (1, y), (4, 0), fontsize=9,
+        va="center", xycoords=("axes fraction", "data"), textcoords="offset points", annotation_clip=False,
+    )  # fmt: skip
+    return len(pixels)
+
+
+def _unit_of(timeline: dict, row_tiles: int):
+    """unit(m, position): what a product of row tile m with the chunk at `position` of the arrival order needs."""
+    transfers = timeline["transfers"]
+    blocks = 1 + max(block for _, block in transfers)
+    order = [HOME_UNIT, *(chunk for chunk, _ in transfers)]
+    return lambda m, position: m * blocks // row_tiles if blocks > 1 else order[position]
 
 
 def _digits(value: float) -> str:
@@ -173,24 +207,28 @@ def _colours(timeline: dict) -> dict:
 
     units = list(dict.fromkeys(transfer[_is_by_block(timeline)] for transfer in timeline["transfers"]))
     shades = dict(zip(units, seaborn.color_palette("viridis", len(units)), strict=True))
-    return {None: MATMUL, HOME_UNIT: HOME} | shades
+    return {None: MATMUL, HOME_UNIT: HOME, WAITS: IDLE} | shades
 
 
 def _gaps(blocks: list[Block], end_s: float) -> list[Block]:
     """When the chip waited."""
     starts = [0.0, *(block.end_s for block in blocks)]
     ends = [*(block.start_s for block in blocks), end_s]
-    return [Block(start, end, None, "waits") for start, end in zip(starts, ends, strict=True)]
+    return [Block(start, end, WAITS, "waits") for start, end in zip(starts, ends, strict=True)]
 
 
-def _bars(axes, y: float, blocks: list[Block], colour) -> list:
+def _longer(blocks: list[Block], shortest_s: float) -> list[Block]:
+    return [block for block in blocks if block.end_s - block.start_s > shortest_s]
+
+
+def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list:
     """Draw `blocks` on the lane at `y`; returns their texts with where each has to fit."""
     texts = []
     for block in blocks:
-        fill = colour(block.unit)
         width_ms = 1e3 * (block.end_s - block.start_s)
         (bar,) = axes.barh(
-            y, width_ms, left=1e3 * block.start_s, height=HEIGHT, color=fill, edgecolor="white", linewidth=0.6, zorder=3
+            y, width_ms, left=1e3 * block.start_s, height=HEIGHT, color=colours[block.unit], edgecolor="white",
+            linewidth=0.6, zorder=3,
         )  # fmt: skip
         dark = sum(share * part for share, part in zip((0.3, 0.59, 0.11), bar.get_facecolor(), strict=False)) < 0.55
         text = axes.text(
@@ -205,7 +243,17 @@ def _titles(axes, run: Run, shape_id: str, record: dict, shown: list[str], recor
     balance = f", T_gemm / T_comm = {arms.balance_of(record):.2f}" if arms.is_timed(record) else ""
     void = "" if record["link_off_pace"] is None else f"; void: {arms.void_text(record)}"
     lost = [arm for arm in run.measured(shape_id) if arm not in shown]
-    below = [f"{arms.source_text(run)}, {arms.link_text([record])}{void}", UNITS.get(record["op"], "numbers: chunks")]
+    timelines = run.shapes[shape_id]["timelines"]
+    below = [f"{arms.source_text(run)}, {arms.link_text([record])}{void}"]
+    if record["op"] == "weight_prefetch":
+        below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
+    else:
+        by_block = " and ".join(arm for arm in shown if _is_by_block(timelines[arm]))
+        of_blocks = f", in {by_block} its row blocks" if by_block else ""
+        below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
+    if traced := [arm for arm in shown if timelines[arm].get("runs")]:
+        others = "; others: run of median time" if len(shown) > len(traced) else ""
+        below.append(f"{', '.join(traced)}: traced call, a row for each program (grey: own chunk, pale: waits){others}")
     if lost:
         below.append(f"no timeline of {', '.join(lost)}")
     text = f"{record['op']}, {arms.label(record, records)}, wire {record['wire']}{balance}"

@@ -24,11 +24,14 @@ class Work:
     flop: int
     device_bytes: int
     wire_bytes: int = 0
+    spilled_bytes: int = 0
+    """Of accumulators that are written to device memory and read back: a schedule's, beyond what the case must move."""
 
     @property
     def device_intensity(self) -> float:
-        """FLOP per byte of device memory; infinite where no byte moves."""
-        return self.flop / self.device_bytes if self.device_bytes else math.inf
+        """FLOP per byte of device memory, with what is spilled; infinite where no byte moves."""
+        moved = self.device_bytes + self.spilled_bytes
+        return self.flop / moved if moved else math.inf
 
     @property
     def wire_intensity(self) -> float:

@@ -5,8 +5,10 @@ import re
 from made_up_run import HEAD, save
 
 from roofline.report import figures, overlap_plots
-from roofline.report.journal import load
+from roofline.report.journal import SCHEMA, load
 from roofline.report.records import derive_all
+from roofline.theory.overlap import own_ideal
+from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
@@ -14,14 +16,38 @@ GEMM_S, COMM_S = 20e-3, 16e-3
 OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block": 0.2, "overlapped": 0.05}
 """The share of the shorter one that an arm does not hide."""
 
+ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4, "tile_outer": 0.9}
+ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
+FLAGGED = ("chunk_outer", "tile_outer", "row_block")
+"""Schedules of one kernel on a GPU, whose programs wait for flags."""
 
-def arms_of(case):
-    return ("serial", "overlapped") if case.op == "weight_prefetch" else ("serial", "chunk_launches", "row_block")
+PROGRAMS, GRID, BLOCKS = 132, Grid(64, 13), 8
+"""Of that kernel: of xxl on 16 chips with 8192 rows, in tiles of 128 x 256, on an H100."""
 
 
-def timeline_line(case, arm, gemm_s, comm_s, end_s):
+def arms_of(case, lost):
+    return [arm for arm in lost if arm == "serial" or (arm == "overlapped") == (case.op == "weight_prefetch")]
+
+
+def runs_of(arm, ranks, gemm_s, comm_s):
+    """As the flagged kernel would trace them if it did as the simulator says: [program, m, n, chunks, times in ns]."""
+    simulated = own_ideal(arm, GRID, PROGRAMS, ranks, BLOCKS, gemm_s, comm_s)
+    looks = {(wait.program, wait.m, wait.n, wait.chunk): wait.start_s for wait in simulated.waits}
+    times = [(looks.get(span[:4], span.start_s), span.start_s, span.end_s) for span in simulated.spans]
+    return [[*span[:5], *(round(1e9 * at) for at in of)] for span, of in zip(simulated.spans, times, strict=True)]
+
+
+def traced_line(case, arm, gemm_s, comm_s):
+    """The timeline of a flagged kernel: a call of its own."""
+    blocks = BLOCKS if arm == "row_block" else 1
+    line = timeline_line(case, "serial", gemm_s, comm_s, 0, blocks)
+    runs = runs_of(arm, case.ranks, gemm_s, comm_s)
+    return line | {"contender": arm, "round": None, "waits": [], "runs": runs, "end_s": 1e-9 * max(r[-1] for r in runs)}
+
+
+def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
     """As an arm would leave it that waits for every transfer in turn."""
-    blocks = 4 if arm == "row_block" else 1
+    blocks = blocks or (4 if arm.startswith("row_block") else 1)
     transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
     arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
     waits = {
@@ -42,10 +68,12 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s):
 
 
 def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, timelines=True, lost=OURS
-):
-    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples."""
-    work, arms = case.work, arms_of(case)
+    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, timelines=True, lost=OURS,
+    traced=False,
+):  # fmt: skip
+    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `traced`: there is a
+    flagged kernel, and its runs."""
+    work, arms = case.work, arms_of(case, lost)
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
     roles = {"gemm torch": "gemm", "link": "link"}
     entrants = times | {"gemm torch": gemm_s, "link": comm_s}
@@ -54,11 +82,15 @@ def gathering(
         "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
         "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "ranks": case.ranks, "wire": case.wire,
         "link": link, "link_bytes_per_s_requested": work.wire_bytes / comm_s / pace if link == "paced" else None,
-        "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1, "vendor": "serial", "seed": 0,
+        "row_blocks": BLOCKS if traced else 4, "workers": PROGRAMS if traced else 1,
+        "row_tiles": GRID.row_tiles if traced else 4, "column_tiles": GRID.column_tiles if traced else 1,
+        "vendor": "serial", "seed": 0,
         "rounds": rounds, "stopped_by": "width", "cache": "cold", "visit": 1, "late": dict.fromkeys(entrants, 0),
         "telemetry": {"throttled": None, "throttle_reasons": ""},
         "contenders": {
-            name: {"config": "known", "relative_error": 0.0} | ({"role": roles[name]} if name in roles else {})
+            name: {"config": "known", "relative_error": 0.0}
+            | ({"role": roles[name]} if name in roles else {})
+            | ({"link": "NVLink"} if name == "symm_mem" else {})
             for name in entrants
         },
     }  # fmt: skip
@@ -70,8 +102,14 @@ def gathering(
         if name not in without
         for index in range(rounds)
     ]
-    shown = [arm for arm in arms if timelines and arm not in without]
-    return [line, *samples, *(timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown)]
+    shown = [arm for arm in arms if timelines and arm not in without and arm != "symm_mem"]
+    by_runs = FLAGGED if traced else ()
+    return [
+        line,
+        *samples,
+        *(timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown if arm not in by_runs),
+        *(traced_line(case, arm, gemm_s, comm_s) for arm in shown if arm in by_runs),
+    ]
 
 
 def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
@@ -103,12 +141,14 @@ def gpu_cases():
 
 
 def gpu_lines():
-    lines = [HEAD | {"schema": 3}]
+    """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
+    lines = [HEAD | {"schema": SCHEMA}]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)
         bytes_per_s = wire.bytes_per_s(chip_flops=700e12, t_gemm_s=gemm_s, wire_bytes=case.work.wire_bytes)
-        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s)
+        traced = case.wire == "ridge"
+        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s, lost=ON_GPU, traced=traced)
     return lines
 
 
@@ -128,7 +168,8 @@ class Drawn:
         monkeypatch.setattr(figures, "ENDINGS", endings)
         monkeypatch.setattr(overlap_plots, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
         self.run = load(save(folder, lines))
-        self.paths = overlap_plots.draw(self.run, derive_all(self.run), folder)
+        self.records = derive_all(self.run)
+        self.paths = overlap_plots.draw(self.run, self.records, folder)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}
         self.texts = {

@@ -1,7 +1,7 @@
 """The figures of runs that gather over a wire, drawn from a made-up journal."""
 
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from made_up_gathers import (
@@ -19,7 +19,6 @@ from made_up_gathers import (
 from made_up_run import HEAD, LINES
 
 from roofline.report import arms, figures, overlap_plots
-from roofline.report.records import derive_all
 from roofline.report.write import write
 
 
@@ -102,7 +101,7 @@ def test_roof_is_the_best_matmul_and_the_link_of_the_shapes_that_share_a_wire(sw
 
 
 def test_points_are_the_arms_flops(sweep):
-    records = {r["case"]: r for r in derive_all(sweep.run)}
+    records = {r["case"]: r for r in sweep.records}
     axes = sweep.axes("network_roofline", "weight_prefetch")
     expected = [records[f"{prefetch(m).id}-overlapped"]["tflops"] for m in (64, 172)]
     assert [y for _, y in points_of(axes, "overlapped")] == pytest.approx(expected)
@@ -158,11 +157,11 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
 
 def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
     (axes,) = sweep.figures["overlap"].axes
-    colour = arms.styles(derive_all(sweep.run))["row_block"]["color"]
+    colour = arms.styles(sweep.records)["row_block"]["color"]
     ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
     expected = {
         record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"])
-        for record in derive_all(sweep.run)
+        for record in sweep.records
         if record["arm"] == "row_block"
     }
     assert sorted(ticks.get_xdata()) == pytest.approx(sorted(expected))
@@ -244,11 +243,42 @@ def test_gpu_run_says_so_and_names_what_differs(gpu):
     assert {"tp=16, P=4", "tp=16, P=8", "M=2750"} <= {*gpu.texts["overlap"]}
 
 
+def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(gpu):
+    (axes,) = gpu.figures["overlap"].axes
+    records = [record for record in gpu.records if record["arm"] == "symm_mem"]
+    times = sorted(record["time_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in records)
+    assert sorted(x for x, _ in points_of(axes, "symm_mem, over NVLink")) == pytest.approx(times)
+    assert "symm_mem" not in gpu.texts["overlap"]  # it is never the best
+    assert not any("NVLink link" in text for name in NAMES for text in gpu.texts[name])
+    assert "left out, these wires do not count for it: symm_mem, over NVLink" in gpu.texts["network_roofline"]
+    panels = gpu.figures["network_roofline"].axes
+    assert not any(c.get_label().startswith("symm_mem") for axes in panels for c in axes.containers)
+
+
+def test_every_arm_has_a_look_of_its_own(gpu):
+    for key in ("color", "marker"):
+        assert len({look[key] for look in arms.LOOKS.values()}) == len(arms.LOOKS)
+    assert [*arms.styles(gpu.records)] == [*arms.LOOKS]
+    assert [*arms.styles([gpu.records[0] | {"arm": "new"}])] == ["new"]
+
+
+def test_seven_arms_stay_in_the_row_of_their_shape(gpu):
+    (axes,) = gpu.figures["overlap"].axes
+    bands = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
+    assert all(end < start for (_, end), (start, _) in pairwise(bands))
+    ys = [y for arm in axes.containers if hasattr(arm, "has_xerr") for y in arm.lines[0].get_ydata()]
+    counts = [sum(start < y < end for y in ys) for start, end in bands]
+    assert counts == [7] * 11 + [2] * 5
+    assert sum(counts) == len(ys)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
     figure = gpu.figures[name]
     renderer = figure.canvas.get_renderer()
     texts = [text for axes in figure.axes for text in axes.texts if not text.get_rotation()]
+    if name == "timeline":
+        texts += [label for axes in figure.axes for label in axes.get_yticklabels()]
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
     assert len(boxes) > 20
     touching = [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
@@ -256,6 +286,11 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
     width, height = figure.get_size_inches() * figure.dpi
     cut = [word for word, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
     assert not cut
+    for axes in figure.axes:
+        if legend := axes.get_legend():
+            box = legend.get_window_extent(renderer)
+            assert box.y0 > 0
+            assert not box.overlaps(axes.get_window_extent(renderer))
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):

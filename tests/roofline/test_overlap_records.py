@@ -3,7 +3,7 @@
 import pytest
 from made_up_run import HEAD, LINES, save
 
-from roofline.report import arms, tables
+from roofline.report import arms, overlap, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 from roofline.report.write import write
@@ -12,15 +12,25 @@ from roofline.terminal import live_line
 SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
 FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
 T_GEMM, T_COMM = 4e-3, 3e-3
-TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block": 4.5e-3}
+TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
-ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended"}
+ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended", "preset": "preset"}
 ROUNDS = 31
 
 
-def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, op="all_gather_matmul", **more):
-    """A shape in whose rounds all drift by as much; only what is compared within a round stays the same."""
-    entrants = times | beside
+def lines(
+    times=TIMES,
+    beside=BESIDE,
+    requested=WIRE_BYTES / T_COMM,
+    drift=0.02,
+    op="all_gather_matmul",
+    about=None,
+    clocks=None,
+    **more,
+):
+    """A shape in whose rounds all drift by as much; only what is compared within a round stays the same. `about` are
+    further fields of contenders, `clocks` their SM clocks in Hz."""
+    entrants, about, clocks = times | beside, about or {}, clocks or {}
     shape = {
         "kind": "shape", "shape": SHAPE, "op": op, "model": "64x256", "layer": "up", "tp": 1, "m": 512, "n": 256,
         "k": 64, "dtype": "fp32", "flop": FLOP, "device_bytes": 10**6, "wire_bytes": WIRE_BYTES, "vendor": "serial",
@@ -29,6 +39,7 @@ def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02,
         "link_bytes_per_s_requested": requested, "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
         "contenders": {
             name: {"config": "known", "relative_error": 0.0} | ({"role": ROLES[name]} if name in beside else {})
+            | about.get(name, {})
             for name in entrants
         },
     } | more  # fmt: skip
@@ -36,6 +47,7 @@ def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02,
         {"kind": "sample", "shape": SHAPE, "contender": name, "round": index, "position": 0, "time_s": time * slower}
         | ({"last_arrival_s": (T_COMM if name == "link" else 3.3e-3) * slower} if name in [*times, "link"] else {})
         | ({"first_wait_s": 4.4e-3 * slower} if name in ("gemm beside link", "overlapped") else {})
+        | ({"sm_clock_hz": clocks[name] * slower} if name in clocks else {})
         for index in range(ROUNDS)
         for slower in [1 + drift * index / ROUNDS]
         for name, time in entrants.items()
@@ -46,7 +58,7 @@ def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02,
 @pytest.fixture
 def records(tmp_path):
     def make(*args, **more):
-        run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(*args, **more)]))
+        run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(*args, **more)]))
         return {record["contender"]: record for record in derive_all(run)}
 
     return make
@@ -58,7 +70,7 @@ def test_only_arms_have_records(records):
 
 def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(records):
     found = records()
-    expected = {"serial": 0.0, "chunk_launches": 2 / 3, "row_block": 2.5 / 3}
+    expected = {"serial": 0.0, "chunk_launches": 2 / 3, "row_block_launches": 2.5 / 3}
     for arm, hidden in expected.items():
         record = found[arm]
         assert record["hidden_fraction"] == pytest.approx(hidden, abs=1e-9)
@@ -69,10 +81,10 @@ def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(rec
         assert not record["above_roof"]
     # Chunks of 1 ms come every millisecond, and blocks of 1 ms every 0.75 ms: the first waits for its last piece.
     assert found["chunk_launches"]["of_own_ideal"] == pytest.approx(4e-3 / 5e-3)
-    assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
+    assert found["row_block_launches"]["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
     assert found["serial"]["of_own_ideal"] == pytest.approx(1)
     assert found["serial"]["t_own_ideal_s"] == pytest.approx(7e-3, rel=0.02)
-    assert found["row_block"]["row_blocks"] == 4
+    assert found["row_block_launches"]["row_blocks"] == 4
     assert found["chunk_launches"]["ratio_to_vendor"] == pytest.approx(1.4)
 
 
@@ -99,6 +111,74 @@ def test_weight_prefetch_has_its_slowdown_from_its_own_arm(records):
     assert found["overlapped"]["of_own_ideal"] == pytest.approx(4 / 4.2)
 
 
+def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
+    clocks = {"gemm slow": 1.5e9, "gemm fast": 1.6e9, "chunk_launches": 1.68e9, "serial": 1.6e9}
+    found = records(drift=0.1, clocks=clocks)
+    record = found["chunk_launches"]  # its 5 ms would be 5.25 at the 5 % lower clock
+    assert record["hidden_fraction"] == pytest.approx(2 / 3)
+    assert record["hidden_clock_normalised"] == pytest.approx((T_GEMM + T_COMM - 5.25e-3) / T_COMM)
+    assert record["hidden_clock_normalised_low"] == pytest.approx(record["hidden_clock_normalised_high"])
+    assert record["sm_clock_hz"] / record["gemm_sm_clock_hz"] == pytest.approx(1.05)
+    assert found["serial"]["hidden_clock_normalised"] == pytest.approx(found["serial"]["hidden_fraction"], abs=1e-9)
+    assert found["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
+    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    assert [row[header.index("hidden at equal clock")] for row in cells][1:] == ["0.58 [0.58, 0.58]", "-"]
+
+
+def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
+    found = records(beside=BESIDE | {"preset": 4.2e-3})
+    record = found["chunk_launches"]
+    assert record["t_preset_s"] == pytest.approx(4.2e-3, rel=0.02)
+    assert record["preset_slowdown"] == pytest.approx(1.05)
+    assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
+    (line,) = [line for line in tables.summary(list(found.values())) if "all flags up" in line]
+    assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
+    assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches) of its time alone" in line
+
+
+def test_arms_may_differ_in_row_blocks_and_spill(records):
+    times = {"serial": 7e-3, "row_block_launches": 5e-3, "row_block": 5e-3, "chunk_outer": 5e-3}
+    about = {"row_block": {"row_blocks": 2}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
+    found = records(times, about=about)
+    assert [record["row_blocks"] for record in found.values()] == [None, 4, 2, None]
+    # A piece of two blocks comes every half millisecond and is multiplied in a quarter: three waits before the rest.
+    assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
+    assert found["chunk_outer"]["spilled_bytes"] == 3 * 10**6
+    assert found["chunk_outer"]["device_intensity"] == pytest.approx(found["serial"]["device_intensity"] / 4)
+    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    assert [row[header.index("spilled")] for row in cells] == ["-", "-", "-", "3 MB"]
+
+
+def test_journal_of_schema_3_has_its_launches_by_row_block_simulated_as_such(records, tmp_path):
+    old = [HEAD | {"schema": 3}, *lines({"serial": 7e-3, "row_block": 4.5e-3})]
+    _, record = derive_all(load(save(tmp_path / "old", old)))
+    assert record["arm"] == "row_block"
+    assert record["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
+    assert records({"serial": 7e-3, "row_block": 4.5e-3})["row_block"]["of_own_ideal"] == pytest.approx(
+        4 / 4.5, rel=1e-3
+    )
+
+
+def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
+    about = {"symm_mem": {"link": "NVLink", "relative_error": 2.5e-3}}
+    found = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about=about)
+    peer = found["symm_mem"]
+    assert peer["link"] == "NVLink"
+    names = ("hidden_fraction", "of_ideal", "of_own_ideal", "t_own_ideal_s", "of_roof", "roof_tflops", "bound")
+    names += ("link_bytes_per_s", "link_bytes_per_s_requested", "gemm_slowdown", "link_slowdown", "preset_slowdown")
+    assert [name for name in names if peer[name] is not None] == []
+    assert not peer["above_roof"]
+    assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
+    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    assert [row[header.index("error")] for row in cells] == ["0", "0", "0", "0.0025"]
+    assert cells[-1][header.index("link")] == "NVLink"
+
+
+def test_columns_that_nobody_fills_are_left_out(records):
+    header, _ = tables.rows(list(records().values()), tables.GATHER_COLUMNS)
+    assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
+
+
 def test_arm_that_is_faster_than_the_ideal_is_marked(records):
     record = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
     assert record["above_roof"]
@@ -116,7 +196,7 @@ def test_link_off_its_pace_voids_the_case(records):
 @pytest.mark.parametrize("lost", ["link", "gemm fast"])
 def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
-    record = records(TIMES, beside)["row_block"]
+    record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
     assert tables.hidden_text(record) == "-"
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
@@ -124,9 +204,9 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
 
 def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
     found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
-    found = [line for line in found if line.get("contender") != "row_block" or line["round"] >= 5]
-    run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *found]))
-    record = next(record for record in derive_all(run) if record["arm"] == "row_block")
+    found = [line for line in found if line.get("contender") != "row_block_launches" or line["round"] >= 5]
+    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *found]))
+    record = next(record for record in derive_all(run) if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] is None
     assert not record["above_roof"]
 
@@ -152,11 +232,11 @@ def test_timelines_are_read_back(tmp_path):
         "kind": "timeline", "shape": SHAPE, "contender": "serial", "round": 3, "transfers": [[1, 0]],
         "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
     }  # fmt: skip
-    run = load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(), timeline]))
+    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
     assert run.shapes[SHAPE]["timelines"]["serial"]["waits"] == [[1, 0.0, 3e-3]]
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
-        load(save(tmp_path / "run", [HEAD | {"schema": 3}, *lines(), timeline]))
+        load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
@@ -165,3 +245,11 @@ def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
     assert arms.over_ideal(found["serial"], "_high") == pytest.approx(7 / 4)
     void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert arms.over_ideal(void) == pytest.approx(void["time_s"] / void["t_gemm_s"])
+
+
+@pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])
+@pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
+def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
+    shape = {"contenders": {arm: {"row_blocks": 4}}, "row_tiles": 16, "column_tiles": 5, "workers": 12, "ranks": 4}
+    exact = overlap.simulate(shape, arm, 0.1, t_comm_s).end_s
+    assert overlap.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

@@ -1,8 +1,11 @@
 """The figure timeline: which shape it shows, and what it makes of arrivals and waits."""
 
-from made_up_gathers import GEMM_S, HERE, gather_matmul, gathering, timeline_line
+import pytest
+from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gather_matmul, gathering, timeline_line
+from made_up_run import HEAD
 
 from roofline.report import overlap_plots, timeline
+from roofline.report.journal import SCHEMA
 
 
 def test_blocks_of_a_timeline():
@@ -41,3 +44,87 @@ def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
     nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
     drawn = draw([HERE, *gathering(nearer, comm_s=GEMM_S), *gathering(ridge, comm_s=GEMM_S / 1.1)], "timeline")
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
+
+
+def traced(gemm_s=1.5e-3, without=()):
+    """A GPU's ridge, where a flagged kernel was traced."""
+    case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
+    lines = gathering(case, gemm_s, gemm_s, rounds=3, lost=ON_GPU, traced=True)
+    gone = [("timeline", name) for name in without]
+    return [HEAD | {"schema": SCHEMA}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
+
+
+@pytest.fixture(scope="module")
+def drawn_once(tmp_path_factory):
+    from made_up_gathers import Drawn
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return Drawn(tmp_path_factory.mktemp("traced") / "run", traced(), monkeypatch, ["timeline"])
+
+
+def texts_and_axes(drawn):
+    (axes,) = drawn.figures["timeline"].axes
+    return [text.get_text() for text in axes.texts], axes
+
+
+def test_kernel_that_waits_on_the_chip_has_an_image_with_a_row_for_each_program(drawn_once):
+    texts, axes = texts_and_axes(drawn_once)
+    images = axes.get_images()
+    ends_ms = [1.5 * (1 + 1 / 8), 1.5 * (1 + 7 / 8), None]  # after the last chunk: its own part, or nearly all tiles
+    assert len(images) == len(FLAGGED)
+    for image, end_ms in zip(images, ends_ms, strict=True):
+        left, right, bottom, top = image.get_extent()
+        assert image.get_array().shape[0] == PROGRAMS
+        assert (left, bottom - top) == (0, pytest.approx(3))
+        assert end_ms is None or right == pytest.approx(end_ms)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["link", "chip"] * 3 + ["link", f"chip,\n{PROGRAMS}\nprograms"] * 3
+    assert texts.index("row_block_launches") < texts.index("chunk_outer") < texts.index("row_block")
+
+
+def test_share_of_time_that_programs_waited(drawn_once):
+    # Of 832 tiles 40 programs have 7 and 92 have 6. They end 1/8, or 6/7 of that, after the last chunk is here.
+    few, most = 1 + 1 / 8 - 1, 1 + 6 / 7 / 8 - 6 / 7
+    share = (40 * few + 92 * most) / (PROGRAMS * (1 + 1 / 8))
+    texts, _ = texts_and_axes(drawn_once)
+    waits = [text for text in texts if text.startswith("programs wait")]
+    assert len(waits) == 3
+    assert waits[0] == f"programs wait\n{100 * share:.0f} % of the time"
+
+
+def test_image_has_the_colours_of_the_link(drawn_once):
+    _, axes = texts_and_axes(drawn_once)
+    chunks, _, blocks = (image.get_array() for image in axes.get_images())
+    tops = [image.get_extent()[3] for image in axes.get_images()]
+
+    def link(top):
+        """Colours of the lane above an image, by time."""
+        bars = [bar for bar in axes.patches if top - 1 < bar.get_y() < top]
+        return [bar.get_facecolor()[:3] for bar in sorted(bars, key=lambda bar: bar.get_x())]
+
+    assert (len(link(tops[0])), len(link(tops[2]))) == (7, BLOCKS)
+    first_s, end_s = 1 / 7, 1 + 1 / 8  # of T_comm
+    for chunk, colour in enumerate(link(tops[0]), 1):
+        began = round((chunk * first_s + 0.01) / end_s * timeline.BINS)
+        assert tuple(chunks[0, began]) == pytest.approx(colour)
+    assert tuple(blocks[0, 1]) == pytest.approx(link(tops[2])[0])
+    assert tuple(blocks[blocks[:, -1].sum(axis=1).argmin(), -1]) == pytest.approx(link(tops[2])[-1])
+
+
+def test_figure_tells_a_traced_call_from_a_run_of_median_time(drawn_once, draw):
+    texts, _ = texts_and_axes(drawn_once)
+    (said,) = [text for text in texts if "traced call" in text]
+    assert said.startswith("chunk_outer, tile_outer, row_block: traced call")
+    assert said.endswith("others: run of median time")
+    assert "numbers: chunks of x, in row_block_launches and row_block its row blocks; on the chip" in "|".join(texts)
+    assert drawn_once.figures["timeline"].get_suptitle().endswith("one run of each arm")
+    before = draw([HERE, *gathering(gather_matmul())], "timeline")
+    assert before.figures["timeline"].get_suptitle().endswith("one run of each arm, of median time")
+    assert "traced" not in "|".join(before.texts["timeline"])
+
+
+def test_arm_without_a_trace_is_not_drawn(draw):
+    texts, axes = texts_and_axes(draw(traced(without=("tile_outer", "row_block")), "timeline"))
+    assert "no timeline of tile_outer, row_block, symm_mem" in texts
+    assert len(axes.get_images()) == 1
+    assert not {"tile_outer", "row_block", "symm_mem"} & {*texts}
