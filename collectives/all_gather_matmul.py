@@ -8,10 +8,12 @@ straight into place, into the columns of one buffer [B, D], where the own chunk 
     chunk_launches  the exercise: a matmul for each chunk as it comes, summed in fp32; chunks that are here together are
                     taken together. Best where the link is slow and B x F_loc small: the sums pass through memory for
                     each chunk, and the last chunk's matmul cannot hide
-    row_block       the rows come block by block, all chunks of a block after one another; a matmul for each block that
-                    is complete, those that are here together taken together. No sums in memory, and only the last block
-                    cannot hide; loses where a block is too small to fill the chip, and on a ring, whose order of
+    row_block_launches  the rows come block by block, all chunks of a block after one another; a matmul for each block
+                    that is complete, those that are here together taken together. No sums in memory, and only the last
+                    block cannot hide; loses where a block is too small to fill the chip, and on a ring, whose order of
                     arrival is not ours to choose
+
+These are ordinary launches, on any device. `collectives.flagged_arms` has those that are one launch, on a GPU.
 
 Shape suffixes: B rows, D the summed dimension, P ranks, F_loc columns of `out`. The idea of chunk_launches is Wang et
 al., "Overlap Communication with Dependent Computation via Decomposition" (ASPLOS 2023); row blocks that are gathered
@@ -37,7 +39,7 @@ class Operands:
     """What one rank multiplies, and what the others send it.
 
     `shards[c]` is x's columns c * D/P and on, [B, D/P], rows contiguous; `gathered` is [B, D], and this rank's own
-    chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for the arm row_block.
+    chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for row_block_launches;
     `chunk_plan` and `block_plan` are how many chunks, or row blocks, are done after each launch, by the arrivals that
     are expected; without them each launch takes one more, and what is known to be here beyond.
 
@@ -54,6 +56,8 @@ class Operands:
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    prepared: dict[str, object] = field(default_factory=dict)
+    """What `collectives.flagged_arms` has prepared, by arm."""
 
     def __post_init__(self):
         (rows, depth), ranks = self.gathered.shape, len(self.shards)
@@ -81,29 +85,25 @@ class Operands:
 
     def rows(self, block: int, of: Tensor, count: int = 1) -> Tensor:
         """The rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or none."""
-        height = -(-len(of) // self.blocks)
-        return of[block * height : (block + count) * height]
+        return _rows(of, block, self.blocks, count)
 
-    def transfers(self, major: str, into: Tensor | None = None) -> list[Transfer]:
-        """What the link shall move to `into` (default: `gathered`): whole chunks where `major` is `chunk`, and where
-        it is `block` the row blocks of all chunks, block by block."""
+    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> list[Transfer]:
+        """What the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks, block
+        by block."""
         target = self.gathered if into is None else into
-        pieces = schedule.pieces(self.order, self.blocks if major == "block" else 1, major)
-        if major == "chunk":
-            return [Transfer(p.chunk, 0, self.shards[p.chunk], self.columns(p.chunk, target)) for p in pieces]
         return [
-            Transfer(p.chunk, p.block, source, self.columns(p.chunk, self.rows(p.block, target)))
-            for p in pieces
-            if len(source := self.rows(p.block, self.shards[p.chunk]))
+            Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
+            for p in schedule.pieces(self.order, blocks, "block")
+            if len(source := _rows(self.shards[p.chunk], p.block, blocks))
         ]
 
     @cached_property
     def by_chunk(self) -> list[Transfer]:
-        return self.transfers("chunk")
+        return self.transfers()
 
     @cached_property
     def by_block(self) -> list[Transfer]:
-        return self.transfers("block")
+        return self.transfers(self.blocks)
 
     @cached_property
     def sums(self) -> Tensor:
@@ -114,6 +114,11 @@ class Operands:
     def product(self) -> Tensor:
         """Of one launch, where it cannot be added to `sums` at once."""
         return torch.empty_like(self.sums)
+
+
+def _rows(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
+    height = -(-len(of) // blocks)
+    return of[block * height : (block + count) * height]
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -184,7 +189,7 @@ def addmm_sums_in_fp32(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def row_block(operands: Operands, link) -> Tensor:
+def row_block_launches(operands: Operands, link) -> Tensor:
     """Multiply each row block when all of it is here."""
     link.start(operands.by_block)
     done, pieces = 0, len(operands.shards) - 1  # of a block; blocks that hold no rows have none
@@ -203,6 +208,6 @@ def row_block(operands: Operands, link) -> Tensor:
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {
     "serial": serial,
     "chunk_launches": chunk_launches,
-    "row_block": row_block,
+    "row_block_launches": row_block_launches,
 }
 """Name -> `arm(operands, link)`, which computes `operands.out`, each time from shards that it gathers anew."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.links import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
-from kernels.contract import Launch
+from collectives.links import LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from kernels.contract import Launch, Signals
 
 PROGRAMS, WARPS = 32, 4
 ROWS, WORDS = 4, 1024
@@ -80,7 +80,7 @@ def wait_launch(
 ) -> Launch:
     """The wait for `flag` to reach `wanted`, which is due in `due_s`. `number`, not 0, goes to `lost` if it does not,
     long after that; untimed, after 10,000 tries."""
-    patience = int((due_s + PATIENCE_S) * 1e6) if timed else 10_000
+    patience = int((due_s + PATIENCE_S) * 1e6) if timed else LOOKS
     return Launch(
         copier.wait_kernel,
         (1,),
@@ -128,12 +128,25 @@ class _DeviceLink:
         if count:
             self._waits.append(count)
             flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
-            wanted = self._route.runs * self.growth
-            nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
-            due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+            wanted, due_s = self._route.runs * self.growth, self._due_s(count)
             launch = wait_launch(flag, wanted, times, self._lost, count, due_s=due_s, timed=self.timed)
             launch.run(flag.device)
         return count
+
+    def signals(self) -> Signals:
+        """Of this run, for a kernel that looks at the flags itself."""
+        patience = int((self._due_s() + PATIENCE_S) * 1e6) if self.timed else LOOKS
+        return Signals(self._route.flags, self._route.runs * self.growth, self._lost, patience)
+
+    def _due_s(self, count: int | None = None) -> float:
+        """When the first `count` transfers, or all, should be here."""
+        nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
+        return nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+
+    @property
+    def started_ns(self) -> int:
+        """The globaltimer at the start of the last run, once the device is done."""
+        return int(self._times[0])
 
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""

@@ -7,7 +7,7 @@ that never comes is an error that names its chunk, within a bound.
 
     link.start(transfers)      # the producer begins
     here = link.wait(3)        # the consumer goes on once three have arrived; here >= 3 of them are
-    ...
+    ...                        # or it looks itself, at link.signals()
     link.finish()              # all have arrived
     link.timeline()            # when they did, and when the consumer waited
 
@@ -28,6 +28,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from kernels.contract import Signals
+
 KINDS = ("paced", "pcie", "preset")
 
 SLICE_BYTES = 2**20
@@ -35,6 +37,9 @@ SLICE_BYTES = 2**20
 
 PATIENCE_S = 2.0
 """A transfer that is this much later than it was due will not come."""
+
+LOOKS = 10_000
+"""The same for what counts its looks at a flag, in Triton's interpreter."""
 
 
 class LinkError(RuntimeError):
@@ -99,10 +104,8 @@ class Timeline:
 
 
 class Preset:
-    """Nothing moves and all flags are up: what waiting for chunks costs where none is ever late.
-
-    `fill(transfers)` brings the data, once, before anything is timed.
-    """
+    """Nothing moves and all flags are up: what waiting for chunks costs where none is ever late. `fill(transfers)`
+    brings the data, once, before anything is timed."""
 
     kind, bytes_per_s = "preset", None
 
@@ -113,6 +116,10 @@ class Preset:
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
+
+    def signals(self) -> Signals:
+        flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
+        return Signals(flags, 0, flags.new_zeros(1), 1)
 
     def wait(self, count: int) -> int:
         now = time.perf_counter() - self._t0
@@ -179,7 +186,8 @@ class PacedThread:
             raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
         self.bytes_per_s, self.rank = bytes_per_s, rank
         self._change = threading.Condition()
-        self._flags: list[int] = []
+        self._flags = numpy.zeros(0, numpy.int32)
+        self._lost = torch.zeros(1, dtype=torch.int32)
         self._sequence = 0
         self._job: _Job | None = None
         last_core()  # now: a clock will pin the thread that starts the link
@@ -199,7 +207,8 @@ class PacedThread:
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers`. A run that was left before its end, of this link or another, is given up."""
         self._sequence += 1
-        self._flags += [0] * (len(transfers) - len(self._flags))
+        if len(self._flags) < len(transfers):
+            self._flags = numpy.zeros(len(transfers), numpy.int32)
         self._waits: list[tuple[int, float, float]] = []
         self._job = _Job(self._run, self._sequence, transfers, time.perf_counter())
         self._give(self._job)
@@ -211,9 +220,16 @@ class PacedThread:
         self._waits.append((count, began, time.perf_counter() - self._job.t0))
         return here
 
+    def signals(self) -> Signals:
+        """Of this run, for a consumer that looks at the flags itself."""
+        return Signals(torch.from_numpy(self._flags), self._sequence, self._lost, LOOKS)
+
     def finish(self) -> None:
         """The consumer's end; waits for what nobody waited for."""
         self._await(len(self._job.transfers))
+        if lost := int(self._lost):
+            self._lost.zero_()
+            raise missing(self.kind, self._job.transfers[lost - 1], self.rank, "its flag was given up")
         self._end = time.perf_counter() - self._job.t0
 
     def timeline(self) -> Timeline:

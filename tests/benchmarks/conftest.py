@@ -1,9 +1,11 @@
 """Fixtures of the benchmarks: which cases there are, and which line-up prepares one."""
 
 import difflib
+from importlib.util import find_spec
 
 import matmul_lineup
 import overlap_lineup
+import peer_lineup
 import pytest
 
 from roofline.plugin import STATE, refuse
@@ -32,6 +34,7 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     known = [*matmul_lineup.known_contenders(), *(arm for op in OPS[1:] for arm in overlap_lineup.arms_of(op))]
+    known.append(peer_lineup.NAME)
     for name in config.stash[STATE].options.contenders or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -62,3 +65,13 @@ def ffn_prepare(ffn_options):
 @pytest.fixture(scope="session")
 def ffn_probes(ffn_options):
     return matmul_lineup.probes(ffn_options)
+
+
+@pytest.fixture(scope="session")
+def ffn_instruments(ffn_options):
+    """The gate and the SM clock, where a GPU is timed and Triton is there."""
+    if ffn_options.device != "cuda" or not ffn_options.timed or not find_spec("triton"):
+        return None
+    from kernels.instruments import Instruments
+
+    return Instruments()

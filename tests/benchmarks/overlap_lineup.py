@@ -8,9 +8,12 @@ On a CPU all of them compute on all cores but one, which is the link's.
 import functools
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from statistics import median
 
 import overlap_setting as settings
+import peer_lineup
+from all_gather_setting import AllGather
 from overlap_operands import CALIBRATIONS, computing
 
 from roofline.measure import faults
@@ -19,19 +22,26 @@ from roofline.report.overlap import OFF_PACE
 
 LONGEST_GATHER_S = 2.0
 
-SETTINGS = {"all_gather_matmul": settings.AllGather, "weight_prefetch": settings.Prefetch}
+SETTINGS = {"all_gather_matmul": AllGather, "weight_prefetch": settings.Prefetch}
 
 
-def arms_of(op: str) -> dict[str, Callable]:
-    """Name -> arm(operands, link) of `op`."""
+def arms_of(op: str, device: str = "cuda") -> dict[str, Callable]:
+    """Name -> arm(operands, link) of `op` on `device`. Those that wait on the device are compiled kernels."""
     from collectives import all_gather_matmul, weight_prefetch
 
-    return {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[op].ARMS
+    found = {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[op].ARMS
+    if op == "all_gather_matmul" and device == "cuda" and find_spec("triton"):
+        from collectives import flagged_arms
+
+        found = found | flagged_arms.ARMS
+    return found
 
 
 def names_of(options, op: str) -> list[str]:
     """The arms of `op`: those asked for, else all."""
-    return [name for name in arms_of(op) if name in (options.contenders or arms_of(op))]
+    known = arms_of(op, options.device)
+    found = [name for name in known if name in (options.contenders or known)]
+    return found + (peer_lineup.names(options) if op == "all_gather_matmul" else [])
 
 
 class Call:
@@ -76,7 +86,9 @@ def prepare(options, case, names: list[str]) -> Lineup:
         lineup.unable |= dict.fromkeys(names, reason)
         return lineup
     for name in names:
-        if not lineup.lost:
+        if name == peer_lineup.NAME:
+            peer_lineup.add(lineup, setting.seed)
+        elif not lineup.lost:
             _check(lineup, setting, name)
     if options.timed and not lineup.lost:
         _add_beside(lineup, setting)
@@ -116,10 +128,14 @@ def off_pace(setting) -> str | None:
 
 def _check(lineup: Lineup, setting, name: str) -> None:
     """Take the arm `name` in if its result is right, twice on each set of operands."""
+    if reason := setting.why_not(name):
+        lineup.unable[name] = f"{name}: {reason}"
+        return
     try:
         arm, link = arms_of(lineup.case.op)[name], setting.link()
         errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
         error = math.nan if any(map(math.isnan, errors)) else max(errors)
+        traced = setting.trace(name, link)
     except Exception as failure:  # whatever it dies of, the other arms still get their numbers
         lineup.refuse(name, failure)
         if faults.device_lost(setting.device):
@@ -130,6 +146,9 @@ def _check(lineup: Lineup, setting, name: str) -> None:
         lineup.wrong[name] = reason
         return
     lineup.relative_error[name], lineup.config[name] = error, setting.config(name)
+    lineup.details[name] = setting.details(name)
+    if traced:
+        lineup.traced[name] = traced
     lineup.ready[name] = _call([functools.partial(arm, operands, link) for operands in setting.sets], setting, link)
 
 

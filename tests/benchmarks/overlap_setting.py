@@ -12,18 +12,11 @@ import matmul_lineup
 import torch
 from overlap_operands import buffer, chip_flops, computing, normal, seconds, shards_of, unsplit
 
-from roofline.theory import overlap, wires
+from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
-from roofline.theory.schedule import Grid
 
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""
-
-TILE = (128, 256)
-"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
-
-BLOCKS = (16, 8, 4, 2, 1)
-"""Row blocks that the arm row_block may be cut in: of these, what the simulator finds best."""
 
 UNTIMED_BYTES_PER_S = 1e9
 """Of the link of a test that is not timed."""
@@ -97,6 +90,19 @@ class Setting:
             for transfer in self.all_transfers(operands):
                 transfer.target.copy_(transfer.source)
 
+    @staticmethod
+    def why_not(arm: str) -> str | None:
+        """Why `arm` cannot take this case; None if it can."""
+
+    @staticmethod
+    def trace(arm: str, link) -> dict | None:
+        """The timeline of a call of `arm` that is made for it; None if its samples have them."""
+
+    @staticmethod
+    def details(arm: str) -> dict:
+        """Further fields of `arm`'s entry in the journal."""
+        return {}
+
     @property
     def pinned(self) -> bool:
         return self.wire.kind == "pcie"
@@ -122,85 +128,6 @@ class Setting:
 
 def _same(transfer) -> bool:
     return torch.equal(transfer.target, transfer.source.to(transfer.target.device))
-
-
-class AllGather(Setting):
-    """x[m, k] is sharded by columns."""
-
-    def _operands(self) -> list:
-        from collectives.all_gather_matmul import Operands
-
-        case, found = self.case, []
-        w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
-        for number in range(SETS):
-            self.x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
-            shards = shards_of(self.x, case.ranks, 1, self.pinned)
-            gathered = buffer((case.m, case.k), case.dtype, self.device, number)
-            gathered.copy_(self.x)
-            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
-        return found
-
-    @staticmethod
-    def _gemm(operands) -> tuple:
-        return operands.gathered, operands.w, operands.out
-
-    gathered_copies = 2 * SETS
-    """Shards and a buffer for each set."""
-
-    @staticmethod
-    def transfers(operands) -> list:
-        return operands.by_chunk
-
-    all_transfers = transfers
-
-    def _factors(self, operands) -> tuple:
-        return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
-
-    def _grid_about(self) -> dict:
-        """Row blocks, SMs and tiles; sets the plan of the operands by them."""
-        case, t_comm_s = self.case, self.t_comm_s
-        gpu = self.device == "cuda"
-        sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
-        columns = -(-case.n // TILE[1]) if gpu else 1
-
-        def ideal(arm: str, blocks: int):
-            grid = Grid(max(blocks, -(-case.m // TILE[0])) if gpu else blocks, columns)
-            return overlap.own_ideal(arm, grid, sms, case.ranks, blocks, self.t_gemm_s, t_comm_s)
-
-        fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
-        blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
-        for operands in self.sets:
-            operands.blocks = blocks
-            if gpu:  # the host does not see what has arrived, so launches go by what should have
-                operands.chunk_plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans]
-                operands.block_plan = [launch.block_to for launch in ideal("row_block_launches", blocks).spans]
-        rows = -(-case.m // TILE[0]) if gpu else blocks
-        return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
-
-    def config(self, arm: str) -> str:
-        from collectives.all_gather_matmul import addmm_sums_in_fp32
-
-        operands = self.sets[0]
-        ours = self.best.config(*self._gemm(operands)[:2])
-        if arm == "chunk_launches":
-            x = operands.gathered
-            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
-            return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
-        return f"{operands.blocks} row blocks, {ours}" if arm == "row_block" else ours
-
-    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
-        """Name -> (role, a run for each set, link): what takes turns with the arms."""
-        found = {
-            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
-            for name, c in self.unsplit.items()
-        }
-        link = self.link()
-        found["link"] = ("link", [functools.partial(alone, link, o.by_chunk) for o in self.sets], link)
-        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, SETS)
-        unrelated, link = self.sets[0].transfers("chunk", into=spare), self.link()
-        runs = [functools.partial(contended, link, unrelated, self.best.run, self._gemm(o)) for o in self.sets]
-        found["gemm beside link"] = ("contended", runs, link)
-        return found
 
 
 class Prefetch(Setting):
@@ -266,9 +193,9 @@ def alone(link, transfers) -> None:
     link.finish()
 
 
-def contended(link, transfers, matmul, operands) -> None:
-    """The unsplit matmul while the link brings something else; its first wait begins when the matmul is done."""
+def contended(link, transfers, matmul) -> None:
+    """A matmul while the link brings something else; its first wait begins when the matmul is done."""
     link.start(transfers)
-    matmul(*operands)
+    matmul()
     link.wait(len(transfers))
     link.finish()

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import all_gather_setting
 import overlap_lineup
 import overlap_operands
 import overlap_setting
@@ -15,7 +16,7 @@ from roofline import sweeps
 from roofline.options import Options
 from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
-ARMS = ["serial", "chunk_launches", "row_block"]
+ARMS = ["serial", "chunk_launches", "row_block_launches"]
 
 
 def options_of(contenders=None):
@@ -50,27 +51,28 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options):
     assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
     for call in (lineup.ready | lineup.beside).values():
         call()
-    notes = lineup.ready["row_block"].notes()
+    notes = lineup.ready["row_block_launches"].notes()
     assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"]
     assert len(notes["timeline"]["transfers"]) == 3 * lineup.about["row_blocks"]
     assert lineup.beside["gemm beside link"].notes()["first_wait_s"] > 0
 
 
 def test_serial_is_measured_beside_any_choice(options):
-    assert list(overlap_lineup.prepare(options, all_gather(), ["row_block"]).ready) == ["serial", "row_block"]
-    assert overlap_lineup.names_of(options_of(("row_block", "numpy")), "all_gather_matmul") == ["row_block"]
+    one = ["row_block_launches"]
+    assert list(overlap_lineup.prepare(options, all_gather(), one).ready) == ["serial", *one]
+    assert overlap_lineup.names_of(options_of((*one, "numpy")), "all_gather_matmul") == one
 
 
 def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
-    setting = overlap_setting.AllGather(options, all_gather("ridge1.4"))
+    setting = all_gather_setting.AllGather(options, all_gather("ridge1.4"))
     assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
-    fixed = overlap_setting.AllGather(options, all_gather("0.25GBps"))
+    fixed = all_gather_setting.AllGather(options, all_gather("0.25GBps"))
     assert fixed.link().bytes_per_s == fixed.about["link_bytes_per_s_requested"] == 0.25e9
 
 
 def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
     monkeypatch.setattr(overlap_setting, "chip_flops", lambda *case: 86e9)
-    assert overlap_setting.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
+    assert all_gather_setting.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
 
 
 def test_weight_prefetch_is_ready(options):
@@ -116,7 +118,7 @@ def forgets_a_chunk(operands, link):
 def test_wrong_arm_is_not_ready_and_the_others_are(options, arm, run, said):
     arm("chunk_launches", run)
     lineup = overlap_lineup.prepare(options, all_gather("0.05GBps"), ARMS)
-    assert list(lineup.ready) == ["serial", "row_block"]
+    assert list(lineup.ready) == ["serial", "row_block_launches"]
     assert said in lineup.wrong["chunk_launches"]
 
 
@@ -129,9 +131,9 @@ def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
         calls.append(operands)
         return (serial if len(calls) == 1 else does_not_wait)(operands, link)
 
-    arm("row_block", waits_once)
+    arm("row_block_launches", waits_once)
     lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
-    assert "holds NaN" in lineup.wrong["row_block"]
+    assert "holds NaN" in lineup.wrong["row_block_launches"]
     assert list(lineup.ready) == ["serial", "chunk_launches"]
 
 
@@ -167,11 +169,11 @@ def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm, monke
         return all_gather_matmul.serial(operands, link)
 
     monkeypatch.setattr(links, "PATIENCE_S", 0.2)
-    arm("row_block", over_a_dead_link)
+    arm("row_block_launches", over_a_dead_link)
     began = time.perf_counter()
     lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
     assert list(lineup.ready) == ["serial", "chunk_launches"]
-    assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in lineup.wrong["row_block"]
+    assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in lineup.wrong["row_block_launches"]
     assert time.perf_counter() - began < 30
 
 
@@ -184,7 +186,7 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options):
 
 
 def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
-    assert "fp32, not bf16" in overlap_lineup.prepare(options, all_gather(dtype="bf16"), ARMS).unable["row_block"]
+    assert "fp32, not bf16" in overlap_lineup.prepare(options, all_gather(dtype="bf16"), ARMS).unable["serial"]
 
 
 def test_preset_link_has_no_time_of_its_own(options):
@@ -203,7 +205,7 @@ def test_one_core_is_left_to_the_link():
 
 
 @pytest.mark.parametrize(
-    ("contenders", "said"), [("tilde", "did you mean tiled?"), ("row_blocks", "did you mean row_block?")]
+    ("contenders", "said"), [("tilde", "did you mean tiled?"), ("row_block_launch", "did you mean row_block_launches?")]
 )
 def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said):
     done = subprocess.run(

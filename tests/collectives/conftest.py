@@ -5,8 +5,9 @@ import time
 import pytest
 import torch
 
-RANKS, ROWS, DEPTH, COLUMNS = 4, 96, 256, 48
-FAST = 200e6  # bytes/s: the gather of these sizes takes some 0.4 ms
+RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
+SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
+FAST = 200e6  # bytes/s: the gather of these sizes takes some 0.5 ms
 
 
 @pytest.fixture(scope="session")
@@ -29,17 +30,19 @@ def operands(device, dtype):
     every dtype can hold, so that the order of summation does not matter."""
     from collectives.all_gather_matmul import Operands
 
-    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, **more):
+    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, columns=COLUMNS, **more):
         generator = torch.Generator().manual_seed(seed)
+        scale = SCALE if device == "cuda" else 1
+        rows, depth = scale * rows, scale * DEPTH
 
         def values(*shape):
             if exact:
                 return torch.randint(-1, 2, shape, generator=generator).to(device, dtype)
             return torch.randn(shape, generator=generator).to(device, dtype)
 
-        shards = [values(rows, DEPTH // ranks) for _ in range(ranks)]
-        gathered = torch.full((rows, DEPTH), torch.nan, dtype=dtype, device=device)
-        w, out = values(COLUMNS, DEPTH), torch.full((rows, COLUMNS), torch.nan, dtype=dtype, device=device)
+        shards = [values(rows, depth // ranks) for _ in range(ranks)]
+        gathered = torch.full((rows, depth), torch.nan, dtype=dtype, device=device)
+        w, out = values(columns, depth), torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
         return Operands(shards, gathered, w, out, rank, blocks=more.pop("blocks", 4), **more)
 
     return make

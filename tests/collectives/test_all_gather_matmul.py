@@ -1,13 +1,15 @@
 """The arms: right for every rank, on data that is late, stale, poisoned, or comes in another order."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from collectives import all_gather_matmul
-from collectives.all_gather_matmul import ARMS
+from collectives import all_gather_matmul, flagged_arms, links
 from collectives.links import LinkError
 from roofline.theory.schedule import TOPOLOGIES
 
+ARMS = all_gather_matmul.ARMS | flagged_arms.ARMS
 every_arm = pytest.mark.parametrize("arm", ARMS)
 
 
@@ -22,7 +24,7 @@ def test_right_on_every_rank_in_every_order(arm, topology, rank, operands, link,
 
 
 @every_arm
-@pytest.mark.parametrize(("ranks", "rows", "blocks"), [(2, 96, 1), (8, 96, 96), (4, 100, 7), (4, 10, 8), (4, 1, 1)])
+@pytest.mark.parametrize(("ranks", "rows", "blocks"), [(2, 128, 1), (8, 96, 96), (4, 100, 7), (4, 10, 8), (4, 1, 1)])
 def test_right_on_odd_sizes(arm, ranks, rows, blocks, operands, link, poison, close):
     mine = operands(0, ranks, rows=rows, blocks=blocks)
     poison(mine)
@@ -34,7 +36,7 @@ def test_right_on_odd_sizes(arm, ranks, rows, blocks, operands, link, poison, cl
 @pytest.mark.parametrize("position", range(3))
 def test_right_with_a_delay_at_each_position_and_later_by_it(arm, position, operands, troubled_link, poison, close):
     mine = operands()
-    wire = troubled_link(position if arm != "row_block" else 4 * position, seconds=0.05)
+    wire = troubled_link(position if not arm.startswith("row_block") else 2 * position, seconds=0.05)
     ARMS[arm](mine, wire)  # warm
     wire.timeline()
     poison(mine)
@@ -72,15 +74,18 @@ def test_all_arms_agree_to_the_bit_on_whole_numbers(operands, link, poison):
 @every_arm
 def test_arm_that_does_not_wait_is_wrong(arm, operands, link, poison, device):
     """What the checks above are worth: without its waits an arm reads poison."""
-    mine, wire = operands(), link(bytes_per_s=5e6)
+    mine = operands()
+    wire = link(bytes_per_s=4 * sum(transfer.nbytes for transfer in mine.by_chunk))
     poison(mine)
-    wire.wait = lambda count: count
+    wire.wait, signals = lambda count: count, wire.signals
+    wire.signals = lambda: replace(signals(), wanted=0)
     ARMS[arm](mine, wire)
     assert mine.out.isnan().any()
 
 
 @every_arm
-def test_dead_link_ends_the_arm_with_an_error(arm, operands, troubled_link):
+def test_dead_link_ends_the_arm_with_an_error(arm, operands, troubled_link, monkeypatch):
+    monkeypatch.setattr(links, "LOOKS", 200)
     wire = troubled_link(1, seconds=0.0, dies=True, rank=0)
     with pytest.raises(LinkError, match=r"chunk \d .*to rank 0"):
         (ARMS[arm](operands(), wire), wire.timeline())  # on a GPU it is the timeline that tells
@@ -97,9 +102,9 @@ def test_chunks_that_are_here_are_taken_together(operands, link, monkeypatch, de
     rows = []
     multiply = mine.matmul
     mine.matmul = lambda x, w, out: rows.append(len(x)) or multiply(x, w, out)
-    ARMS["row_block"](mine, link(bytes_per_s=5e6, rank=2))
+    ARMS["row_block_launches"](mine, link(bytes_per_s=5e6, rank=2))
     close(mine)
-    assert rows == [24, 72]
+    assert rows == [len(mine.out) // 4, len(mine.out) * 3 // 4]
 
 
 def test_sums_are_fp32_whatever_the_result_is(operands):
@@ -109,10 +114,10 @@ def test_sums_are_fp32_whatever_the_result_is(operands):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(ranks=3), "3 ranks do not divide D=256"),
+        (dict(ranks=3), "3 ranks do not divide D="),
         (dict(rank=4), "rank 4 of 4"),
         (dict(blocks=0), "0 row blocks"),
-        (dict(blocks=97), "97 row blocks of B=96"),
+        (dict(rows=0), "4 row blocks of B=0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(change, said, operands):

@@ -124,7 +124,8 @@ def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poiso
         poison(mine)
         ARMS[arm](mine, link)
         close(mine)
-        assert len(link.timeline().transfers) == len(link.timeline().arrivals_s) == (12 if arm == "row_block" else 3)
+        transfers = 12 if arm == "row_block_launches" else 3
+        assert len(link.timeline().transfers) == len(link.timeline().arrivals_s) == transfers
 
 
 def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operands):

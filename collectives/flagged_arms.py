@@ -1,0 +1,117 @@
+"""The arms of the all-gather matmul that are one launch: the kernel starts at once, and waits on the device itself.
+
+out[B, F_loc] = x[B, D] @ w[F_loc, D].T, x gathered over its columns. All run `kernels.flagged`, each by its table:
+
+    tile_outer   every tile once, with all chunks as they come. Nothing is spilled; a program's first tile waits for the
+                 last chunk, so only what follows its first wave hides anything
+    chunk_outer  the exercise: all tiles with each chunk as it comes, with spills, but for those that the expected
+                 arrivals let it spare. Hides all but the last chunk, and pays for the spills
+    row_block    every tile once, rows come block by block: the first tiles have all their chunks after a fraction of
+                 the gather. Nothing is spilled. The best where the order of arrival is ours to choose
+
+Tables are made before the launch, from what matmul and gather are expected to take; a wrong guess costs time, never
+the result.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from collectives.all_gather_matmul import Operands
+from collectives.links import Transfer
+from kernels import flagged, persistent
+from kernels.configs import choose_for
+from kernels.contract import Signals
+from roofline.theory import overlap, schedule
+from roofline.theory.schedule import Grid
+
+BLOCKS = (16, 8, 4, 2, 1)
+"""Row blocks that `row_block` may be cut in."""
+
+WAIT_LOSS = 0.04
+"""Share of the time of a tile with one chunk that a wait is taken to lose, where row blocks are chosen: a drained
+pipeline and a look, some 0.7 of 19 us. Reckoned, not measured."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an arm needs on each call."""
+
+    plan: flagged.Plan
+    transfers: list[Transfer]
+    row_blocks: int
+    up: Signals
+    """Of a link on which all is here."""
+
+
+def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) -> Prepared:
+    """Make the table of `arm` for a matmul and a gather that take so long alone, and keep it in `operands.prepared`.
+
+    Raises what `kernels.flagged.plan` and `require` raise, and ValueError for an unknown arm.
+    """
+    schedule.known_name("arm", arm, ARMS)
+    x, w, out = operands.gathered, operands.w, operands.out
+    config = choose_for("flagged_spills" if arm == "chunk_outer" else "flagged", x, w)
+    rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
+    programs, chunks = persistent.programs(x.device), len(operands.shards)
+    grid = Grid(rows, columns, config.group_m)
+    chunk_s = overlap.product_s(grid, programs, chunks, t_gemm_s)
+
+    def by_block(blocks: int) -> tuple[Grid, tuple, schedule.Table]:
+        height = rows // blocks
+        grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if height % n == 0))
+        arrival_s = overlap.arrivals(chunks, t_comm_s, rows, blocks, "block")
+        return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s, WAIT_LOSS * chunk_s)
+
+    def end_s(blocks: int) -> float:
+        _, arrival_s, table = by_block(blocks)
+        return overlap.simulate(table, arrival_s, chunk_s, wait_s=WAIT_LOSS * chunk_s).end_s
+
+    blocks = 1
+    if arm == "row_block":
+        blocks = min((b for b in BLOCKS if len(x) % (b * config.block_m) == 0 or b == 1), key=end_s)
+        grid, _, table = by_block(blocks)
+    elif arm == "chunk_outer":
+        table = schedule.spill_once(grid, programs, overlap.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
+    else:
+        table = schedule.tile_outer(grid, programs, chunks)
+    plan = flagged.plan(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
+    flagged.require(x, w, out, plan)
+    transfers = operands.transfers(blocks)
+    flags = torch.zeros(len(transfers) + 1, dtype=torch.int32, device=x.device)
+    operands.prepared[arm] = Prepared(plan, transfers, blocks, Signals(flags, 0, flags[-1:], 1))
+    return operands.prepared[arm]
+
+
+def run(operands: Operands, link, arm: str, stamps: Tensor | None = None) -> Tensor:
+    """Gather and multiply by the table of `arm`, made for equal times where `prepare` has made none."""
+    ready = operands.prepared.get(arm) or prepare(operands, arm)
+    link.start(ready.transfers)
+    flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, link.signals(), stamps)
+    link.finish()
+    return operands.out
+
+
+def preset(operands: Operands, arm: str) -> Tensor:
+    """The matmul of `arm` with nothing to wait for, on what is in `operands.gathered`: what waiting code costs."""
+    ready = operands.prepared.get(arm) or prepare(operands, arm)
+    return flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, ready.up)
+
+
+def trace(operands: Operands, link, arm: str) -> dict:
+    """The timeline of one call, with `runs`: what `kernels.flagged.runs` tells, nanoseconds after the link's start.
+
+    A call of its own: time stamps cost a little. Only on a GPU, which has a clock that all its SMs share.
+    """
+    plan = (operands.prepared.get(arm) or prepare(operands, arm)).plan
+    stamps = flagged.stamps_for(plan)
+    run(operands, link, arm, stamps)
+    timeline, t0 = link.timeline().as_dict(), link.started_ns
+    runs = [(*about, *(ns - t0 for ns in times)) for about, times in flagged.runs(plan, stamps)]
+    return timeline | {"runs": runs}
+
+
+ARMS = {arm: partial(run, arm=arm) for arm in ("chunk_outer", "tile_outer", "row_block")}
+"""Name -> `arm(operands, link)`, as in `collectives.all_gather_matmul.ARMS`."""

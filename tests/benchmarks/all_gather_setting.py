@@ -1,0 +1,142 @@
+"""One case of the all-gather matmul: x[m, k] is sharded by columns; how its arms are cut, and what runs beside them."""
+
+import functools
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import overlap_setting as settings
+import torch
+from overlap_operands import buffer, normal, shards_of
+
+from roofline.theory import overlap
+from roofline.theory.schedule import Grid
+
+TILE = (128, 256)
+"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
+
+BLOCKS = (16, 8, 4, 2, 1)
+"""Row blocks that the arm row_block_launches may be cut in: of these, what the simulator finds best."""
+
+PRESET = "row_block"
+"""The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
+
+TRACES = 3
+"""Calls with time stamps of which the last is kept: by then the kernel with stamps is loaded and warm."""
+
+
+class AllGather(settings.Setting):
+    """x[m, k] is sharded by columns, and gathered while it is multiplied."""
+
+    def _operands(self) -> list:
+        from collectives.all_gather_matmul import Operands
+
+        case, found = self.case, []
+        w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
+        for number in range(settings.SETS):
+            self.x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
+            shards = shards_of(self.x, case.ranks, 1, self.pinned)
+            gathered = buffer((case.m, case.k), case.dtype, self.device, number)
+            gathered.copy_(self.x)
+            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
+        return found
+
+    @staticmethod
+    def _gemm(operands) -> tuple:
+        return operands.gathered, operands.w, operands.out
+
+    gathered_copies = 2 * settings.SETS
+    """Shards and a buffer for each set."""
+
+    @staticmethod
+    def transfers(operands) -> list:
+        return operands.by_chunk
+
+    all_transfers = transfers
+
+    def _factors(self, operands) -> tuple:
+        return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
+
+    def _grid_about(self) -> dict:
+        """Row blocks, SMs and tiles; sets the plan of the operands by them."""
+        case, t_comm_s = self.case, self.t_comm_s
+        gpu = self.device == "cuda"
+        sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
+        columns = -(-case.n // TILE[1]) if gpu else 1
+
+        def ideal(arm: str, blocks: int):
+            grid = Grid(max(blocks, -(-case.m // TILE[0])) if gpu else blocks, columns)
+            return overlap.own_ideal(arm, grid, sms, case.ranks, blocks, self.t_gemm_s, t_comm_s)
+
+        fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
+        blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
+        for operands in self.sets:
+            operands.blocks = blocks
+            if gpu:  # the host does not see what has arrived, so launches go by what should have
+                operands.chunk_plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans]
+                operands.block_plan = [launch.block_to for launch in ideal("row_block_launches", blocks).spans]
+        rows = -(-case.m // TILE[0]) if gpu else blocks
+        return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
+
+    def why_not(self, arm: str) -> str | None:
+        if arm not in _flagged_arms(self.device) or all(arm in operands.prepared for operands in self.sets):
+            return None
+        from collectives.flagged_arms import prepare
+        from kernels.contract import reason
+
+        times = self.t_gemm_s, self.t_comm_s
+        return reason(lambda: [prepare(operands, arm, *times) for operands in self.sets])
+
+    def trace(self, arm: str, link) -> dict | None:
+        if arm not in _flagged_arms(self.device) or not self.options.timed or link.kind == "preset":
+            return None
+        from collectives.flagged_arms import trace
+
+        return [trace(self.sets[0], link, arm) for _ in range(TRACES)][-1]
+
+    def details(self, arm: str) -> dict:
+        operands = self.sets[0]
+        if ready := operands.prepared.get(arm):
+            return {"row_blocks": ready.row_blocks, "spilled_bytes": ready.plan.spilled_bytes}
+        return {"row_blocks": operands.blocks} if arm == "row_block_launches" else {}
+
+    def config(self, arm: str) -> str:
+        from collectives.all_gather_matmul import addmm_sums_in_fp32
+
+        operands = self.sets[0]
+        if ready := operands.prepared.get(arm):
+            return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
+        ours = self.best.config(*self._gemm(operands)[:2])
+        if arm == "chunk_launches":
+            x = operands.gathered
+            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
+            return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+        return f"{operands.blocks} row blocks, {ours}" if arm == "row_block_launches" else ours
+
+    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
+        """Name -> (role, a run for each set, link): what takes turns with the arms."""
+        found = {
+            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
+            for name, c in self.unsplit.items()
+        }
+        matmul, runs = "gemm", [functools.partial(self.best.run, *self._gemm(o)) for o in self.sets]
+        if PRESET in _flagged_arms(self.device) and not self.why_not(PRESET):
+            from collectives.flagged_arms import preset
+
+            matmul, runs = "preset", [functools.partial(preset, operands, PRESET) for operands in self.sets]
+            found[matmul] = ("preset", runs, None)
+        link = self.link()
+        found["link"] = ("link", [functools.partial(settings.alone, link, o.by_chunk) for o in self.sets], link)
+        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, settings.SETS)
+        unrelated, link = self.sets[0].transfers(into=spare), self.link()
+        runs = [functools.partial(settings.contended, link, unrelated, run) for run in runs]
+        return found | {f"{matmul} beside link": ("contended", runs, link)}
+
+
+def _flagged_arms(device: str) -> dict[str, Callable]:
+    """The arms that wait on the device; none where kernels are not compiled."""
+    if device != "cuda" or not find_spec("triton"):
+        return {}
+    from collectives import flagged_arms
+
+    return flagged_arms.ARMS

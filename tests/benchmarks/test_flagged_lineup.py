@@ -1,0 +1,80 @@
+"""The line-up of the arms that wait on the device, with their kernel in Triton's interpreter."""
+
+from dataclasses import replace
+
+import all_gather_setting
+import overlap_lineup
+import pytest
+from test_overlap_lineup import options_of
+
+from collectives import all_gather_matmul, flagged_arms
+from kernels.contract import interpreted
+from roofline.theory.work import AllGatherMatmul
+
+FLAGGED = list(flagged_arms.ARMS)
+
+
+@pytest.fixture
+def options(monkeypatch):
+    """Of a run in which the interpreter stands in for a GPU."""
+    if not interpreted(flagged_arms.flagged.flagged_kernel):
+        pytest.skip("on a GPU the benchmarks themselves prepare these line-ups")
+    arms = all_gather_matmul.ARMS | flagged_arms.ARMS
+    monkeypatch.setattr(overlap_lineup, "arms_of", lambda op, device="cuda": arms)
+    monkeypatch.setattr(all_gather_setting, "_flagged_arms", lambda device: flagged_arms.ARMS)
+    traces = []
+    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: traces.append(arm) or {"runs": [arm]})
+    return options_of()
+
+
+def small(**more):
+    return AllGatherMatmul(
+        **dict(model="128x128", layer="up", tp=1, m=64, dtype="fp32", ranks=4, wire="0.002GBps") | more
+    )
+
+
+def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
+    assert overlap_lineup.names_of(options_of(), "all_gather_matmul") == list(all_gather_matmul.ARMS)
+    on_gpu = replace(options_of(), device="cuda")
+    assert overlap_lineup.names_of(on_gpu, "all_gather_matmul") == [*all_gather_matmul.ARMS, *FLAGGED]
+    assert not set(FLAGGED) & set(overlap_lineup.names_of(on_gpu, "weight_prefetch"))
+
+
+def test_arms_are_ready_beside_the_preset_kernel(options):
+    lineup = overlap_lineup.prepare(options, small(), FLAGGED)
+    assert list(lineup.ready) == ["serial", *FLAGGED]
+    assert lineup.role["preset"] == "preset"
+    assert lineup.role["preset beside link"] == "contended"
+    assert "gemm beside link" not in lineup.role
+    for call in (lineup.ready | lineup.beside).values():
+        call()
+    assert lineup.beside["preset beside link"].notes()["first_wait_s"] > 0
+    assert lineup.ready["row_block"].notes()["last_arrival_s"] > 0
+
+
+def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):
+    lineup = overlap_lineup.prepare(options, small(), FLAGGED)
+    assert lineup.details["row_block"] == {"row_blocks": 2, "spilled_bytes": 0}
+    assert lineup.details["chunk_outer"]["spilled_bytes"] > 0
+    assert lineup.details["tile_outer"] == {"row_blocks": 1, "spilled_bytes": 0}
+    assert lineup.config["row_block"].startswith("2 row blocks, flagged 32x32x32")
+
+
+def test_each_is_traced_once_for_the_timeline(options):
+    lineup = overlap_lineup.prepare(options, small(), ["row_block"])
+    assert lineup.traced == {"row_block": {"runs": ["row_block"]}}
+    assert not overlap_lineup.prepare(replace(options, timed=False), small(), ["row_block"]).traced
+
+
+def test_sizes_that_the_kernel_cannot_take_leave_the_other_arms(options):
+    lineup = overlap_lineup.prepare(options, small(model="96x128", ranks=2), ["row_block", "row_block_launches"])
+    assert "flagged needs chunks of a multiple of 32" in lineup.unable["row_block"]
+    assert list(lineup.ready) == ["serial", "row_block_launches"]
+    assert "preset" not in lineup.beside
+
+
+def test_preset_link_leaves_nothing_to_trace(options):
+    lineup = overlap_lineup.prepare(options, small(wire="preset"), ["row_block"])
+    assert list(lineup.ready) == ["serial", "row_block"]
+    assert not lineup.traced
+    assert list(lineup.beside) == ["gemm torch", "preset"]

@@ -1,0 +1,127 @@
+"""The arms that are one launch: their tables, their agreement, and on a GPU room for the copier and the trace."""
+
+import time
+
+import pytest
+import torch
+
+from collectives import flagged_arms, links
+from collectives.flagged_arms import ARMS, prepare
+from collectives.links import LinkError
+from roofline.theory import schedule
+
+every_arm = pytest.mark.parametrize("arm", ARMS)
+
+
+@pytest.fixture
+def gpu_only(device):
+    if device != "cuda":
+        pytest.skip("needs a GPU: there is no clock and no stream in the interpreter")
+
+
+def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
+    """They add the same chunks in the same order, and a spill in fp32 is exact."""
+    results = {}
+    for arm in ARMS:
+        mine = operands(1)
+        poison(mine)
+        results[arm] = ARMS[arm](mine, link(rank=1))
+    assert mine.out.isfinite().all()
+    assert all(torch.equal(result, mine.out) for result in results.values())
+
+
+def test_tables_are_those_of_the_arms(operands):
+    mine = operands()
+    plans = {arm: prepare(mine, arm).plan for arm in ARMS}
+    assert {arm: plan.spilled_bytes > 0 for arm, plan in plans.items()} == dict.fromkeys(ARMS, False) | {
+        "chunk_outer": True
+    }
+    assert plans["tile_outer"].table == schedule.tile_outer(plans["tile_outer"].grid, len(plans["tile_outer"].table), 4)
+    assert all(visit.chunk_to == 4 for visits in plans["row_block"].table for visit in visits)
+
+
+def test_chunk_outer_spills_less_where_the_link_is_fast(operands):
+    spilled = [prepare(operands(), "chunk_outer", 1.0, t_comm_s).plan.spilled_bytes for t_comm_s in (1.0, 0.3, 0.0)]
+    assert spilled[0] > spilled[1] > spilled[2] == 0
+
+
+def test_row_blocks_are_those_that_the_simulator_finds_best(operands, monkeypatch):
+    """Blocks let the first tiles begin before the whole gather is done; one block is what `tile_outer` has."""
+    ready = prepare(operands(), "row_block")
+    assert ready.row_blocks > 1
+    assert len(ready.transfers) == 3 * ready.row_blocks
+    monkeypatch.setattr(flagged_arms, "BLOCKS", (1,))
+    whole = prepare(operands(), "row_block")
+    assert (whole.row_blocks, len(whole.transfers)) == (1, 3)
+
+
+@every_arm
+def test_preset_link_has_all_flags_up(arm, operands, link, close):
+    mine, wire = operands(), link("preset")
+    wire.fill(mine.by_chunk)
+    ARMS[arm](mine, wire)
+    close(mine)
+
+
+def test_flag_that_is_given_up_is_an_error_though_its_chunk_comes_after_all(operands, link, monkeypatch, device):
+    if device == "cuda":
+        pytest.skip("a GPU's patience is in seconds: the dead link's test has it")
+    monkeypatch.setattr(links, "LOOKS", 1)
+    mine = operands()
+    wire = link(bytes_per_s=sum(transfer.nbytes for transfer in mine.by_chunk))
+    with pytest.raises(LinkError, match=r"chunk \d .*to rank 0, .* its flag was given up"):
+        ARMS["row_block"](mine, wire)
+    monkeypatch.setattr(links, "LOOKS", 10_000)
+    ARMS["row_block"](mine, wire)  # and the link is as good as new
+
+
+def test_sizes_that_the_kernel_cannot_take_are_refused(operands):
+    with pytest.raises(ValueError, match="flagged needs chunks of a multiple of"):
+        prepare(operands(ranks=16), "row_block")
+    with pytest.raises(ValueError, match="unknown arm 'row'"):
+        prepare(operands(), "row")
+
+
+def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
+    """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
+    from collectives import device_links
+    from kernels import persistent
+
+    mine = operands(rows=4096, columns=2048)
+    link = device_links.PacedCopier(100e9)
+    programs = persistent.programs(mine.out.device)
+    assert len(prepare(mine, "row_block").plan.grid.tiles) >= programs
+    ARMS["row_block"](mine, link)  # loads the kernels
+    link.timeline()
+    ready, move = mine.prepared["row_block"], link._move
+    link._move = lambda route: None
+    device_links._DeviceLink.start(link, ready.transfers)
+    mine.out.fill_(torch.nan)
+    flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
+    time.sleep(0.2)
+    assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
+    with torch.cuda.stream(link._stream):
+        move(link._route)
+    link.finish()
+    link.timeline()  # raises where a flag was given up
+    assert mine.out.isfinite().all()
+
+
+@every_arm
+def test_trace_shows_no_product_ahead_of_its_chunk(gpu_only, arm, operands, link):
+    mine = operands(rows=1024, columns=1024)
+    wire = link(bytes_per_s=1e9)
+    ARMS[arm](mine, wire)
+    wire.timeline()
+    traced = flagged_arms.trace(mine, wire, arm)
+    ready = mine.prepared[arm]
+    done = {}
+    for _program, m, n, chunk_from, chunk_to, look_ns, start_ns, end_ns in traced["runs"]:
+        assert chunk_from == done.get((m, n), 0)
+        done[m, n] = chunk_to
+        assert 0 < look_ns <= start_ns < end_ns <= traced["end_s"] * 1e9 + 5_000
+        block = m * ready.row_blocks // ready.plan.grid.row_tiles
+        if chunk_to > 1:
+            arrival_s = traced["arrivals_s"][block * (len(mine.shards) - 1) + chunk_to - 2]
+            assert start_ns >= arrival_s * 1e9 - 20_000  # the copier stamps after it has raised the flag
+    assert done == dict.fromkeys(ready.plan.grid.tiles, len(mine.shards))
