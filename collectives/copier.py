@@ -18,12 +18,18 @@ from triton.language.extra.cuda import globaltimer
 
 
 @triton.jit
+def _nap():
+    """Give issue slots to whatever computes on the same SM."""
+    tl.inline_asm_elementwise("nanosleep.u32 100; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
 def stamp_kernel(time_ptr):
     """Write the time."""
     tl.store(time_ptr, globaltimer())
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["transfers", "slice_rows"])  # one transfer as a constant would take more registers
 def copy_kernel(
     transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
     #                 from one row to the next in source and in target
@@ -70,14 +76,15 @@ def copy_kernel(
             if TIMED:
                 due = t0 + (moved.to(tl.float32) * ns_per_word).to(tl.int64)
                 while globaltimer() < due:
-                    pass
+                    _nap()
         tl.debug_barrier()  # all threads of the program have stored before one of them raises the flag
         tl.atomic_add(flags_ptr + index, 1, sem="release", scope="sys")
         if TIMED:
             tl.store(arrivals_ptr + index * programs + program, globaltimer())
 
 
-@triton.jit(do_not_specialize=["wanted", "number"])  # they change, and a new variant may not be loaded while one spins
+# They change, and a new variant may not be loaded while one spins.
+@triton.jit(do_not_specialize=["wanted", "number", "patience"], do_not_specialize_on_alignment=["flag_ptr"])
 def wait_kernel(
     flag_ptr,
     wanted,

@@ -80,8 +80,8 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
     plan = flagged.plan(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)
-    flags = torch.zeros(len(transfers) + 1, dtype=torch.int32, device=x.device)
-    operands.prepared[arm] = Prepared(plan, transfers, blocks, Signals(flags, 0, flags[-1:], 1))
+    flags = torch.zeros(len(transfers), dtype=torch.int32, device=x.device)
+    operands.prepared[arm] = Prepared(plan, transfers, blocks, Signals(flags, 0, flags.new_zeros(1), 1))
     return operands.prepared[arm]
 
 

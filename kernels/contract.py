@@ -52,11 +52,12 @@ class Launch:
     grid: tuple[int, ...]
     args: dict[str, Any] = field(repr=False)  # kernel arguments, constexprs, num_warps and num_stages
 
-    def run(self, device: torch.device) -> None:
+    def run(self, device: torch.device) -> Any:
+        """Returns the compiled kernel; None from the interpreter."""
         # Triton launches on the current device, which need not be the one the tensors are on. A no-op for the CPU
         # (interpreter).
         with torch.cuda.device(device if device.type == "cuda" else -1):
-            self.kernel[self.grid](**self.args)
+            return self.kernel[self.grid](**self.args)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,11 @@ def wait(
     return here
 
 
-@triton.jit(do_not_specialize=["wanted", "order", "patience", "row_tiles"])  # they change from launch to launch
+# They change from launch to launch, and a new variant may not be loaded while one spins.
+@triton.jit(
+    do_not_specialize=["wanted", "order", "patience", "row_tiles"],
+    do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
+)
 def flagged_kernel(
     x_desc,
     w_desc,
@@ -135,6 +139,7 @@ def flagged_kernel(
 ):
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
+    order = order.to(tl.int64)  # a short one comes as 32 bits
     known, known_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
     for visit in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
         about = visits_ptr + visit * 4

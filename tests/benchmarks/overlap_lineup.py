@@ -128,10 +128,10 @@ def off_pace(setting) -> str | None:
 
 def _check(lineup: Lineup, setting, name: str) -> None:
     """Take the arm `name` in if its result is right, twice on each set of operands."""
-    if reason := setting.why_not(name):
-        lineup.unable[name] = f"{name}: {reason}"
-        return
     try:
+        if reason := setting.why_not(name):
+            lineup.unable[name] = f"{name}: {reason}"
+            return
         arm, link = arms_of(lineup.case.op)[name], setting.link()
         errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
         error = math.nan if any(map(math.isnan, errors)) else max(errors)

