@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.links import LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import Launch, Signals
 
 PROGRAMS, WARPS = 32, 4
@@ -80,7 +80,7 @@ def wait_launch(
 ) -> Launch:
     """The wait for `flag` to reach `wanted`, which is due in `due_s`. `number`, not 0, goes to `lost` if it does not,
     long after that; untimed, after 10,000 tries."""
-    patience = int((due_s + PATIENCE_S) * 1e6) if timed else LOOKS
+    patience = int((due_s + PATIENCE_S) * 1e6) if timed else PATIENCE_LOOKS
     return Launch(
         copier.wait_kernel,
         (1,),
@@ -135,7 +135,7 @@ class _DeviceLink:
 
     def signals(self) -> Signals:
         """Of this run, for a kernel that looks at the flags itself."""
-        patience = int((self._due_s() + PATIENCE_S) * 1e6) if self.timed else LOOKS
+        patience = int((self._due_s() + PATIENCE_S) * 1e6) if self.timed else PATIENCE_LOOKS
         return Signals(self._route.flags, self._route.runs * self.growth, self._lost, patience)
 
     def _due_s(self, count: int | None = None) -> float:

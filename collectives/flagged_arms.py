@@ -19,20 +19,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import Operands
+from collectives.all_gather_matmul import BLOCKS, Operands
 from collectives.links import Transfer
 from kernels import flagged, persistent
 from kernels.configs import choose_for
 from kernels.contract import Signals
 from roofline.theory import overlap, schedule
 from roofline.theory.schedule import Grid
-
-BLOCKS = (16, 8, 4, 2, 1)
-"""Row blocks that `row_block` may be cut in."""
-
-WAIT_LOSS = 0.04
-"""Share of the time of a tile with one chunk that a wait is taken to lose, where row blocks are chosen: a drained
-pipeline and a look, some 0.7 of 19 us. Reckoned, not measured."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +56,11 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
         height = rows // blocks
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if height % n == 0))
         arrival_s = overlap.arrivals(chunks, t_comm_s, rows, blocks, "block")
-        return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s, WAIT_LOSS * chunk_s)
+        return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s)
 
     def end_s(blocks: int) -> float:
         _, arrival_s, table = by_block(blocks)
-        return overlap.simulate(table, arrival_s, chunk_s, wait_s=WAIT_LOSS * chunk_s).end_s
+        return overlap.simulate(table, arrival_s, chunk_s).end_s
 
     blocks = 1
     if arm == "row_block":

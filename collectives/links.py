@@ -38,7 +38,7 @@ SLICE_BYTES = 2**20
 PATIENCE_S = 2.0
 """A transfer that is this much later than it was due will not come."""
 
-LOOKS = 10_000
+PATIENCE_LOOKS = 10_000
 """The same for what counts its looks at a flag, in Triton's interpreter."""
 
 
@@ -207,6 +207,7 @@ class PacedThread:
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers`. A run that was left before its end, of this link or another, is given up."""
         self._sequence += 1
+        self._lost.zero_()
         if len(self._flags) < len(transfers):
             self._flags = numpy.zeros(len(transfers), numpy.int32)
         self._waits: list[tuple[int, float, float]] = []
@@ -222,13 +223,12 @@ class PacedThread:
 
     def signals(self) -> Signals:
         """Of this run, for a consumer that looks at the flags itself."""
-        return Signals(torch.from_numpy(self._flags), self._sequence, self._lost, LOOKS)
+        return Signals(torch.from_numpy(self._flags), self._sequence, self._lost, PATIENCE_LOOKS)
 
     def finish(self) -> None:
         """The consumer's end; waits for what nobody waited for."""
         self._await(len(self._job.transfers))
         if lost := int(self._lost):
-            self._lost.zero_()
             raise missing(self.kind, self._job.transfers[lost - 1], self.rank, "its flag was given up")
         self._end = time.perf_counter() - self._job.t0
 

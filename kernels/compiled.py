@@ -77,6 +77,8 @@ class Finding:
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
         job, cubin, found = self.job, self.cubin, self.early_loads or []
+        if job.kernel in WAITS and "fence.proxy.async.global" not in cubin.ttgir:
+            found.append("has no fence.proxy.async.global between a flag and the TMA loads behind it; add it")
         if cubin.spills:
             found.append(
                 f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
@@ -120,14 +122,15 @@ def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.
     return prepare(x, w, out, config)
 
 
-def flagged_example(visits: Callable, config: Config, dtype: torch.dtype) -> Launch:
-    """The launch over 8 ranks by the table that `visits` makes, which spills or does not."""
+def flagged_example(visits: Callable, config: Config, dtype: torch.dtype, *, stamped: bool = False) -> Launch:
+    """The launch over 8 ranks by the table that `visits` makes, which spills or does not; `stamped` as for a trace."""
     ranks = 8
     grid = Grid(SIZE // config.block_m, SIZE // config.block_n)
     plan = flagged.plan(visits(grid, 2, ranks), grid, range(ranks), SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
     signals = Signals(flags, 1, flags[:1], 1)
-    return matmul_example(lambda *operands: flagged.prepare(*operands[:3], plan, signals), config, dtype)
+    stamps = flagged.stamps_for(plan) if stamped else None
+    return matmul_example(lambda *operands: flagged.prepare(*operands[:3], plan, signals, stamps), config, dtype)
 
 
 EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {

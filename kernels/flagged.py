@@ -194,7 +194,9 @@ def plan(
     """
     schedule.check(table, grid, len(order))
     if len(order) > MOST_RANKS:
-        raise ValueError(f"{len(order)} ranks: flagged packs their order in 64 bits, so that {MOST_RANKS} is the limit")
+        raise ValueError(
+            f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"
+        )
     if block_rows % config.block_m and triton.cdiv(block_rows, config.block_m) < grid.row_tiles:
         raise ValueError(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"

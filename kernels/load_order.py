@@ -22,7 +22,7 @@ from dataclasses import dataclass
 READ = re.compile(r"\btt\.atomic_(?:rmw|cas)\b.*\b(?:acquire|acq_rel), sys\b")  # a writer elsewhere: system scope
 DOT = re.compile(r"\b(?:tt\.dot|ttng\.warp_group_dot)\s")
 LOOP = re.compile(r"\bscf\.(?:for|while)\b")
-FROM_DESCRIPTOR = re.compile(r"\b(?:ttng\.async_tma_(?:copy_global_to_local|gather)|tt\.descriptor_\w+) (%\w+)\[")
+FROM_DESCRIPTOR = re.compile(r"\bttng\.async_tma_copy_global_to_local (%\w+)\[")
 # A tensor of two dimensions and more: one that can be multiplied.
 FROM_POINTERS = re.compile(r"\bttg\.async_copy_global_to_local\b|\btt\.load\b.* tensor<\d+x\d+x.*!tt\.ptr")
 

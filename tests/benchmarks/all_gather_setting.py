@@ -15,9 +15,6 @@ from roofline.theory.schedule import Grid
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
 
-BLOCKS = (16, 8, 4, 2, 1)
-"""Row blocks that the arm row_block_launches may be cut in: of these, what the simulator finds best."""
-
 PRESET = "row_block"
 """The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
 
@@ -59,6 +56,8 @@ class AllGather(settings.Setting):
 
     def _grid_about(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""
+        from collectives.all_gather_matmul import BLOCKS
+
         case, t_comm_s = self.case, self.t_comm_s
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
@@ -79,7 +78,7 @@ class AllGather(settings.Setting):
         return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
 
     def why_not(self, arm: str) -> str | None:
-        if arm not in _flagged_arms(self.device) or all(arm in operands.prepared for operands in self.sets):
+        if arm not in flagged_arms(self.device) or all(arm in operands.prepared for operands in self.sets):
             return None
         from collectives.flagged_arms import prepare
         from kernels.contract import reason
@@ -88,7 +87,7 @@ class AllGather(settings.Setting):
         return reason(lambda: [prepare(operands, arm, *times) for operands in self.sets])
 
     def trace(self, arm: str, link) -> dict | None:
-        if arm not in _flagged_arms(self.device) or not self.options.timed or link.kind == "preset":
+        if arm not in flagged_arms(self.device) or not self.options.timed or link.kind == "preset":
             return None
         from collectives.flagged_arms import trace
 
@@ -120,7 +119,7 @@ class AllGather(settings.Setting):
             for name, c in self.unsplit.items()
         }
         matmul, runs = "gemm", [functools.partial(self.best.run, *self._gemm(o)) for o in self.sets]
-        if PRESET in _flagged_arms(self.device) and not self.why_not(PRESET):
+        if PRESET in flagged_arms(self.device) and not self.why_not(PRESET):
             from collectives.flagged_arms import preset
 
             matmul, runs = "preset", [functools.partial(preset, operands, PRESET) for operands in self.sets]
@@ -133,10 +132,10 @@ class AllGather(settings.Setting):
         return found | {f"{matmul} beside link": ("contended", runs, link)}
 
 
-def _flagged_arms(device: str) -> dict[str, Callable]:
+def flagged_arms(device: str) -> dict[str, Callable]:
     """The arms that wait on the device; none where kernels are not compiled."""
     if device != "cuda" or not find_spec("triton"):
         return {}
-    from collectives import flagged_arms
+    from collectives.flagged_arms import ARMS
 
-    return flagged_arms.ARMS
+    return ARMS

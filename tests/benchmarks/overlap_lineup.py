@@ -8,12 +8,11 @@ On a CPU all of them compute on all cores but one, which is the link's.
 import functools
 import math
 from collections.abc import Callable
-from importlib.util import find_spec
 from statistics import median
 
+import all_gather_setting
 import overlap_setting as settings
 import peer_lineup
-from all_gather_setting import AllGather
 from overlap_operands import CALIBRATIONS, computing
 
 from roofline.measure import faults
@@ -22,7 +21,7 @@ from roofline.report.overlap import OFF_PACE
 
 LONGEST_GATHER_S = 2.0
 
-SETTINGS = {"all_gather_matmul": AllGather, "weight_prefetch": settings.Prefetch}
+SETTINGS = {"all_gather_matmul": all_gather_setting.AllGather, "weight_prefetch": settings.Prefetch}
 
 
 def arms_of(op: str, device: str = "cuda") -> dict[str, Callable]:
@@ -30,11 +29,7 @@ def arms_of(op: str, device: str = "cuda") -> dict[str, Callable]:
     from collectives import all_gather_matmul, weight_prefetch
 
     found = {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[op].ARMS
-    if op == "all_gather_matmul" and device == "cuda" and find_spec("triton"):
-        from collectives import flagged_arms
-
-        found = found | flagged_arms.ARMS
-    return found
+    return found | all_gather_setting.flagged_arms(device) if op == "all_gather_matmul" else found
 
 
 def names_of(options, op: str) -> list[str]:
@@ -135,7 +130,6 @@ def _check(lineup: Lineup, setting, name: str) -> None:
         arm, link = arms_of(lineup.case.op)[name], setting.link()
         errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
         error = math.nan if any(map(math.isnan, errors)) else max(errors)
-        traced = setting.trace(name, link)
     except Exception as failure:  # whatever it dies of, the other arms still get their numbers
         lineup.refuse(name, failure)
         if faults.device_lost(setting.device):
@@ -147,9 +141,17 @@ def _check(lineup: Lineup, setting, name: str) -> None:
         return
     lineup.relative_error[name], lineup.config[name] = error, setting.config(name)
     lineup.details[name] = setting.details(name)
-    if traced:
-        lineup.traced[name] = traced
+    _trace(lineup, setting, name, link)
     lineup.ready[name] = _call([functools.partial(arm, operands, link) for operands in setting.sets], setting, link)
+
+
+def _trace(lineup: Lineup, setting, name: str, link) -> None:
+    """The timeline of an arm whose samples have none. That it failed is told, and the arm keeps its numbers."""
+    try:
+        if traced := setting.trace(name, link):
+            lineup.traced[name] = traced
+    except Exception as failure:
+        lineup.unable[f"{name}-timeline"] = f"{name}: {faults.reason(failure)}"
 
 
 def _call(runs: list[Callable], setting, link) -> Call:

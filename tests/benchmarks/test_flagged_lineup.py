@@ -5,9 +5,11 @@ from dataclasses import replace
 import all_gather_setting
 import overlap_lineup
 import pytest
+import torch
 from test_overlap_lineup import options_of
 
 from collectives import all_gather_matmul, flagged_arms
+from kernels.configs import choose
 from kernels.contract import interpreted
 from roofline.theory.work import AllGatherMatmul
 
@@ -19,11 +21,9 @@ def options(monkeypatch):
     """Of a run in which the interpreter stands in for a GPU."""
     if not interpreted(flagged_arms.flagged.flagged_kernel):
         pytest.skip("on a GPU the benchmarks themselves prepare these line-ups")
-    arms = all_gather_matmul.ARMS | flagged_arms.ARMS
-    monkeypatch.setattr(overlap_lineup, "arms_of", lambda op, device="cuda": arms)
-    monkeypatch.setattr(all_gather_setting, "_flagged_arms", lambda device: flagged_arms.ARMS)
+    monkeypatch.setattr(all_gather_setting, "flagged_arms", lambda device: flagged_arms.ARMS)
     traces = []
-    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: traces.append(arm) or {"runs": [arm]})
+    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: traces.append(arm) or {"runs": len(traces)})
     return options_of()
 
 
@@ -48,6 +48,7 @@ def test_arms_are_ready_beside_the_preset_kernel(options):
     assert "gemm beside link" not in lineup.role
     for call in (lineup.ready | lineup.beside).values():
         call()
+    assert {run.func for run in lineup.beside["preset"]._runs} == {flagged_arms.preset}
     assert lineup.beside["preset beside link"].notes()["first_wait_s"] > 0
     assert lineup.ready["row_block"].notes()["last_arrival_s"] > 0
 
@@ -62,8 +63,28 @@ def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):
 
 def test_each_is_traced_once_for_the_timeline(options):
     lineup = overlap_lineup.prepare(options, small(), ["row_block"])
-    assert lineup.traced == {"row_block": {"runs": ["row_block"]}}
+    assert lineup.traced == {"row_block": {"runs": all_gather_setting.TRACES}}
     assert not overlap_lineup.prepare(replace(options, timed=False), small(), ["row_block"]).traced
+
+
+def test_trace_that_fails_is_told_and_the_arm_keeps_its_numbers(options, monkeypatch):
+    monkeypatch.setattr(flagged_arms, "trace", lambda *arguments: 1 / 0)
+    lineup = overlap_lineup.prepare(options, small(), ["row_block"])
+    assert list(lineup.ready) == ["serial", "row_block"]
+    assert "ZeroDivisionError" in lineup.unable["row_block-timeline"]
+
+
+def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
+    asked, prepare = [], flagged_arms.prepare
+    monkeypatch.setattr(flagged_arms, "prepare", lambda *arguments: asked.append(arguments) or prepare(*arguments))
+    setting = all_gather_setting.AllGather(options, small())
+    assert setting.why_not("row_block") is None
+    assert [times for _, _, *times in asked] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]
+
+
+def test_own_ideals_are_of_the_kernels_tile():
+    tile = choose("flagged", "sm90", 8192, 3328, 16384, torch.bfloat16)
+    assert (tile.block_m, tile.block_n) == all_gather_setting.TILE
 
 
 def test_sizes_that_the_kernel_cannot_take_leave_the_other_arms(options):

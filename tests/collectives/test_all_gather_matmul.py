@@ -85,7 +85,7 @@ def test_arm_that_does_not_wait_is_wrong(arm, operands, link, poison, device):
 
 @every_arm
 def test_dead_link_ends_the_arm_with_an_error(arm, operands, troubled_link, monkeypatch):
-    monkeypatch.setattr(links, "LOOKS", 200)
+    monkeypatch.setattr(links, "PATIENCE_LOOKS", 200)
     wire = troubled_link(1, seconds=0.0, dies=True, rank=0)
     with pytest.raises(LinkError, match=r"chunk \d .*to rank 0"):
         (ARMS[arm](operands(), wire), wire.timeline())  # on a GPU it is the timeline that tells

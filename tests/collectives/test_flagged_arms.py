@@ -63,18 +63,53 @@ def test_preset_link_has_all_flags_up(arm, operands, link, close):
     wire.fill(mine.by_chunk)
     ARMS[arm](mine, wire)
     close(mine)
+    signals = wire.signals()
+    assert (signals.flags >= signals.wanted).all()
+
+
+@every_arm
+def test_preset_kernel_waits_for_nothing(arm, operands, link, close):
+    mine = operands()
+    link("preset").fill(mine.by_chunk)
+    flagged_arms.preset(mine, arm)
+    close(mine)
+    assert int(mine.prepared[arm].up.lost) == 0
 
 
 def test_flag_that_is_given_up_is_an_error_though_its_chunk_comes_after_all(operands, link, monkeypatch, device):
     if device == "cuda":
         pytest.skip("a GPU's patience is in seconds: the dead link's test has it")
-    monkeypatch.setattr(links, "LOOKS", 1)
+    monkeypatch.setattr(links, "PATIENCE_LOOKS", 1)
     mine = operands()
     wire = link(bytes_per_s=sum(transfer.nbytes for transfer in mine.by_chunk))
     with pytest.raises(LinkError, match=r"chunk \d .*to rank 0, .* its flag was given up"):
         ARMS["row_block"](mine, wire)
-    monkeypatch.setattr(links, "LOOKS", 10_000)
+    monkeypatch.setattr(links, "PATIENCE_LOOKS", 10_000)
     ARMS["row_block"](mine, wire)  # and the link is as good as new
+
+
+def test_chunk_that_is_given_up_is_named(operands, link):
+    mine, wire = operands(), link()
+    wire.start(mine.by_chunk)
+    wire.wait(3)
+    wire.signals().lost.fill_(2)
+    with pytest.raises(LinkError, match="chunk 2 "):
+        (wire.finish(), wire.timeline())
+
+
+@every_arm
+def test_run_after_one_on_a_dead_link_is_right(arm, operands, troubled_link, poison, close, monkeypatch, device):
+    if device == "cuda":
+        pytest.skip("a GPU's flags only grow: one run's are lacking for good")
+    monkeypatch.setattr(links, "PATIENCE_LOOKS", 200)
+    mine, wire = operands(), troubled_link(1, seconds=0.0, dies=True)
+    with pytest.raises(LinkError):
+        ARMS[arm](mine, wire)
+    monkeypatch.undo()
+    wire._move = links.PacedThread._move
+    poison(mine)
+    ARMS[arm](mine, wire)
+    close(mine)
 
 
 def test_sizes_that_the_kernel_cannot_take_are_refused(operands):

@@ -90,6 +90,28 @@ PLANTED = {
 }
 
 
+STAMPED = """
+import json, torch
+from kernels.compiled import Finding, Job, flagged_example
+from kernels.configs import table
+from kernels.cubin import compile_launch
+from roofline.theory.schedule import chunk_outer, tile_outer
+
+found = []
+for entry in (entry for entry in table("sm90").entries if entry.kernel.startswith("flagged")):
+    visits = chunk_outer if entry.kernel == "flagged_spills" else tile_outer
+    job = Job(entry.kernel, "sm90", entry.config, "bf16", 90, 232448, entry.mma)
+    launch = flagged_example(visits, entry.config, torch.bfloat16, stamped=True)
+    found.append(Finding(job, compile_launch(launch, 90)).problems())
+print(json.dumps(found))
+"""
+
+
+def test_kernels_that_leave_time_stamps_are_as_sound():
+    done = python("-c", STAMPED)
+    assert json.loads(done.stdout) == [[], []], done.stderr
+
+
 def test_planted_mistakes_are_caught(tmp_path):
     shape = {"kernel": "persistent", "dtypes": ["bf16"], "m_max": None, "n_max": None, "measured": None}
     shape |= {"block_m": 128, "block_n": 256, "block_k": 64}
@@ -110,7 +132,8 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
     from kernels.compiled import Finding, Job
 
     config = replace(table("sm90").entries[-1].config, num_warps=8)
-    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, ttgir="tt.load %p : tensor<8x8x!tt.ptr<f16>>")
+    ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
+    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, ttgir=ttgir)
     waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
     row = Finding(waits, cubin_at_limits).as_row()
     assert [problem.split()[:3] for problem in row["problems"]] == [["reads", "no", "flag"]]
@@ -121,6 +144,8 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
     assert "230401 bytes of shared memory, limit 230400 beside the copier" in shared
     assert "59392 registers, 225 a thread, limit 57344 beside the copier" in registers
     assert Finding(other, beyond).problems() == []
+    unfenced = Finding(waits, replace(cubin_at_limits, ttgir=ttgir.partition("\n")[2])).problems()
+    assert any("no fence.proxy.async.global" in problem for problem in unfenced)
     assert Finding(other, beyond).as_row()["early_loads"] is None
 
 

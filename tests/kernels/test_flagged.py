@@ -255,7 +255,7 @@ def test_runs_are_read_from_the_stamps(case):
 def test_more_ranks_than_an_order_holds_are_refused(case):
     one = case()
     table = schedule.tile_outer(one.grid, PROGRAMS, 17)
-    with pytest.raises(ValueError, match="17 ranks: flagged packs their order in 64 bits, so that 16 is the limit"):
+    with pytest.raises(ValueError, match="17 ranks: flagged packs their order in 64 bits, the limit is 16; take"):
         flagged.plan(table, one.grid, range(17), one.rows, one.config, "cpu")
 
 
@@ -274,3 +274,18 @@ def test_sizes_that_the_plan_is_not_for_are_refused(case):
     narrow = RANKS * one.config.block_k // 2
     with pytest.raises(ValueError, match=f"K={narrow} over 4 ranks"):
         flagged.matmul(one.x[:, :narrow], one.w[:, :narrow], one.out, plan, one.signals)
+    odd = RANKS * one.chunk - 8
+    with pytest.raises(ValueError, match=f"K={odd} over 4 ranks"):
+        flagged.matmul(one.x[:, :odd], one.w[:, :odd], one.out, plan, one.signals)
+
+
+@pytest.mark.parametrize("ranks", [2, 9, 16])
+def test_right_for_any_number_of_ranks(device, dtype, ranks):
+    """The last one's ring: its order has the highest bits set, or just fits into 32 bits."""
+    config = choose_for("flagged", torch.empty((0, 0), dtype=dtype, device=device), torch.empty((0, 0)))
+    x, w = (torch.randint(-2, 3, (rows, ranks * config.block_k)).to(device, dtype) for rows in (40, 24))
+    grid, order = Grid(-(-40 // config.block_m), 1), [rank % ranks for rank in range(ranks - 1, -1, -1)]
+    plan = flagged.plan(schedule.tile_outer(grid, 1, ranks), grid, order, 40, config, device)
+    flags = torch.ones(ranks - 1, dtype=torch.int32, device=device)
+    out = flagged.matmul(x, w, x.new_empty(40, 24), plan, Signals(flags, 1, flags.new_zeros(1), 1000))
+    assert torch.equal(out, (x.double() @ w.double().T).to(dtype))

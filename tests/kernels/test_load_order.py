@@ -62,6 +62,7 @@ WORDS = {
     "}": '} {tt.flatten} loc("f.py":1:2)',
     "wait": "%f = tt.atomic_rmw add, acquire, sys, %p, %c, %t {n = {m = 1}} : (!tt.ptr<i32>, i32, i1) -> i32 loc(#l)",
     "cas": "%f = tt.atomic_cas acq_rel, sys, %p, %a, %b : (!tt.ptr<i32>, i32, i32) -> i32",
+    "gpu": "%f = tt.atomic_rmw add, acquire, gpu, %p, %c, %t : (!tt.ptr<i32>, i32, i1) -> i32",
     "relaxed": "%f = tt.atomic_rmw add, relaxed, sys, %p, %c, %t : (!tt.ptr<i32>, i32, i1) -> i32",
     "x": "ttng.async_tma_copy_global_to_local %x_desc[%a, %b] %c, %d, %e : !tt.tensordesc<tensor<8x8xbf16>> loc(#loc)",
     "w": "ttng.async_tma_copy_global_to_local %w_desc[%a, %b] %c, %d, %e : !tt.tensordesc<tensor<8x8xbf16>> loc(#loc)",
@@ -133,8 +134,9 @@ def test_sentence_names_the_line_what_was_expected_and_the_way_out():
     ]
 
 
-def test_a_relaxed_read_orders_nothing():
-    (found,) = early_loads(ir("for relaxed for x dot } }"))
+@pytest.mark.parametrize("read", ["relaxed", "gpu"])
+def test_a_read_that_is_relaxed_or_of_this_gpu_alone_orders_nothing(read):
+    (found,) = early_loads(ir(f"for {read} for x dot }} }}"))
     assert found.startswith("reads no flag before its 1 loads of x_desc")
 
 

@@ -178,6 +178,7 @@ def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
         (lambda: pieces((), 2, "chunk"), "chunks=0"),
         (lambda: pieces(range(4), 0, "chunk"), "blocks=0"),
         (lambda: Grid(0, 3), "row_tiles=0"),
+        (lambda: Grid(2, 3, group=0), "group=0"),
         (lambda: Grid(2, 2).waves(0), "programs=0"),
         (lambda: schedule.tile_outer(Grid(2, 2), 0, 4), "programs=0"),
         (lambda: schedule.chunk_outer(Grid(2, 2), 2, 0), "chunks=0"),
@@ -188,3 +189,42 @@ def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
 def test_bad_schedules_are_named(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+WHOLE = schedule.Visit(0, 0, 0, 2, False, False)
+BEGUN, ENDED = WHOLE._replace(chunk_to=1, spill=True), WHOLE._replace(chunk_from=1, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (((WHOLE._replace(chunk_to=3),),), "does not follow chunk 0 of 2"),
+        (((WHOLE._replace(spill=True),),), "does not follow"),
+        (((WHOLE._replace(resume=True),),), "does not follow"),
+        (((BEGUN, BEGUN),), "does not follow chunk 1 of 2"),
+        (((BEGUN,), (ENDED,)), "program 1"),
+        (((BEGUN,),), "not visited with all 2 chunks"),
+        (((WHOLE, WHOLE._replace(n=1)),), "is none of"),
+        (((),), r"tile \(0, 0\) is not visited"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(table, said):
+    schedule.check(((BEGUN, ENDED), ()), Grid(1, 1), 2)
+    with pytest.raises(ValueError, match=said):
+        schedule.check(table, Grid(1, 1), 2)
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.floats(0.01, 2)
+)
+@settings(max_examples=60, deadline=None)
+def test_every_schedule_makes_tables_that_fit(rows, columns, programs, chunks, group, chunk_s):
+    grid, arrival_s = Grid(rows, columns, group), [j / chunks for j in range(chunks)]
+    for table in (
+        schedule.tile_outer(grid, programs, chunks),
+        schedule.chunk_outer(grid, programs, chunks),
+        schedule.spill_once(grid, programs, arrival_s, chunk_s),
+        schedule.row_block(grid, programs, [arrival_s] * rows, chunk_s),
+    ):
+        schedule.check(table, grid, chunks)
+    assert schedule.spills(schedule.chunk_outer(grid, programs, chunks)) == rows * columns * (chunks - 1)
