@@ -1,6 +1,7 @@
 """What the figures of gathering operations share: shapes and their arms, the colours of these, words for a link."""
 
 from itertools import cycle
+from statistics import median
 
 from roofline.report import figures
 from roofline.report.figures import DARK, GREY, MARKERS
@@ -126,8 +127,10 @@ def link_text(records: list[dict]) -> str:
 
 
 def _range(rates: list[float | None]) -> str:
-    """The least and the greatest of bytes/s, in GB/s, or the one that they are to three digits."""
+    """The least and the greatest of bytes/s, in GB/s, or their median where they are the same within 1 %."""
     found = sorted(rate / 1e9 for rate in rates if rate)
+    if found and found[-1] <= 1.01 * found[0]:
+        found = [median(found)]
     return " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (found[:1] + found[-1:])))
 
 
