@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from roofline.account import command as account
 from roofline.arguments import Parser
 from roofline.theory import chips
 from roofline.theory.bounds import balance
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--bandwidth", type=_positive, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
     command.add_argument("--chip", help="take both from a datasheet (bf16; memory and links), e.g. 'H100 SXM'")
     command.set_defaults(run=_balance)
+
+    account.add_command(commands)
 
     command = commands.add_parser("report", help="redraw the tables and plots of a run folder from its saved data")
     command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")

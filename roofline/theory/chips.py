@@ -1,7 +1,8 @@
 """Published figures of chips, each with its source. Measured ceilings are never written here.
 
 Rates are dense (no sparsity), in FLOP/s and bytes/s; sizes in bytes. `link_bandwidth_bytes_per_s` is one direction of
-one link; a chip receives at most `links` times that. None means that the source does not say.
+one link; a chip receives at most `links` times that. None means that the source does not say. Nodes and their network
+are those of the vendor's own (DGX, HGX).
 """
 
 import difflib
@@ -25,6 +26,11 @@ class Chip:
     memory_bandwidth_bytes_per_s: float | None = None
     links: int = 1
     link_bandwidth_bytes_per_s: float | None = None
+    torus_axes: int = 0
+    """Of a chip whose links join it to its neighbours in a torus; 0 of one on a switch, in a node of `node_size`."""
+    node_size: int = 1
+    port_bytes_per_s: float | None = None
+    """What one chip receives over the network, from other nodes or other tori."""
     device_names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -46,13 +52,16 @@ CHIPS = {
         Chip(
             "H100 SXM",
             HOPPER_SXM_FLOPS,
-            "NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5, 80 GB HBM3); NVLink 4: 18 links of 25 GB/s",
+            "NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5, 80 GB HBM3); NVLink 4: 18 links of 25 GB/s; "
+            "DGX H100: nodes of 8, a port of 400 Gbit/s each",
             sms=132,
             cache_bytes=50 * MIB,
             memory_bytes=80 * GB,
             memory_bandwidth_bytes_per_s=3.35e12,
             links=18,
             link_bandwidth_bytes_per_s=25e9,
+            node_size=8,
+            port_bytes_per_s=50e9,
             device_names=("NVIDIA H100 80GB HBM3",),
         ),
         Chip(
@@ -65,42 +74,51 @@ CHIPS = {
             memory_bandwidth_bytes_per_s=2.0e12,
             links=12,
             link_bandwidth_bytes_per_s=25e9,
+            node_size=2,
             device_names=("NVIDIA H100 PCIe",),
         ),
         Chip(
             "H200",
             HOPPER_SXM_FLOPS,
-            "NVIDIA H200 datasheet (SXM; same processor as the H100 SXM); cache: what the driver reports",
+            "NVIDIA H200 datasheet (SXM; same processor as the H100 SXM); cache: what the driver reports; DGX H200",
             sms=132,
             cache_bytes=60 * MIB,
             memory_bytes=141 * GB,
             memory_bandwidth_bytes_per_s=4.8e12,
             links=18,
             link_bandwidth_bytes_per_s=25e9,
+            node_size=8,
+            port_bytes_per_s=50e9,
             device_names=("NVIDIA H200",),
         ),
         Chip(
             "B200",
             {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.125e15, "fp32": 75e12, "fp8": 4.5e15},
-            "NVIDIA HGX B200 datasheet, an eighth of the board with eight; SMs and cache: what the driver reports",
+            "NVIDIA HGX B200 datasheet, an eighth of the board with eight; SMs and cache: what the driver reports; "
+            "DGX B200: nodes of 8, a port of 400 Gbit/s each",
             sms=148,
             cache_bytes=126 * MIB,
             memory_bytes=180 * GB,
             memory_bandwidth_bytes_per_s=7.75e12,
             links=18,
             link_bandwidth_bytes_per_s=50e9,
+            node_size=8,
+            port_bytes_per_s=50e9,
             device_names=("NVIDIA B200",),
         ),
         Chip(
             "A100 SXM",
             {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
-            "NVIDIA A100 80GB datasheet (SXM4) and A100 architecture whitepaper; NVLink 3: 12 links of 25 GB/s",
+            "NVIDIA A100 80GB datasheet (SXM4) and A100 architecture whitepaper; NVLink 3: 12 links of 25 GB/s; "
+            "DGX A100: nodes of 8, a port of 200 Gbit/s each",
             sms=108,
             cache_bytes=40 * MIB,
             memory_bytes=80 * GB,
             memory_bandwidth_bytes_per_s=2.039e12,
             links=12,
             link_bandwidth_bytes_per_s=25e9,
+            node_size=8,
+            port_bytes_per_s=25e9,
             device_names=("NVIDIA A100-SXM4-80GB",),
         ),
         Chip(
@@ -123,6 +141,7 @@ CHIPS = {
             memory_bandwidth_bytes_per_s=1.2e12,
             links=6,
             link_bandwidth_bytes_per_s=45e9,
+            torus_axes=3,
         ),
         Chip(
             "TPU v5p",
@@ -132,6 +151,8 @@ CHIPS = {
             memory_bandwidth_bytes_per_s=2.765e12,
             links=6,
             link_bandwidth_bytes_per_s=90e9,
+            torus_axes=3,
+            port_bytes_per_s=6.25e9,
         ),
         Chip(
             "exercise",
@@ -139,6 +160,7 @@ CHIPS = {
             "the exercise on overlapping a gather with a matmul: 275e12 FLOP/s over 100e9 bytes/s, balance 2750",
             links=1,
             link_bandwidth_bytes_per_s=100e9,
+            torus_axes=1,
         ),
     )
 }
@@ -149,7 +171,7 @@ def find(name: str) -> Chip:
     plain = {key.lower().replace(" ", "").replace("-", ""): chip for key, chip in CHIPS.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
     if wanted not in plain:
-        near = difflib.get_close_matches(wanted, plain, n=1)
+        near = [name for name in plain if name.startswith(wanted)] or difflib.get_close_matches(wanted, plain, n=1)
         hint = f"did you mean {plain[near[0]].name!r}? " if near else ""
         raise ValueError(f"unknown chip {name!r}: {hint}known are {', '.join(CHIPS)}")
     return plain[wanted]

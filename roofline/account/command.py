@@ -1,0 +1,249 @@
+"""The command `roofline account`: its options, and the question that they make. Bad input is a ValueError."""
+
+import argparse
+import difflib
+import json
+import math
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from roofline.theory import chips, splits
+from roofline.theory.chips import Chip
+from roofline.theory.memory import READINGS, SAVED, Memory, parse_dtypes
+from roofline.theory.meshes import KINDS, Mesh, Nodes, Sharding, Torus
+from roofline.theory.models import parse as parse_model
+from roofline.theory.pace import STEPS, WIRES, Setting
+
+UNITS = {
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+}
+
+GIVEN = ("flops", "bandwidth", "network", "node", "memory")
+"""Constants of the chip that an option overrides."""
+
+FULL_NAMES = {
+    "tp": "tensor parallel: F is cut, activations are gathered and scattered",
+    "ep": "expert parallel: experts are dealt out, tokens are sent to them",
+    "fsdp": "fully sharded data parallel: weights are gathered",
+    "dp": "data parallel: gradients are reduced",
+    "pp": "pipeline stages",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: the memory, the setting, and how large a device is. `given`: constants of the chip overridden."""
+
+    chip: Chip
+    memory: Memory
+    setting: Setting
+    tokens: int
+    device_bytes: float | None
+    given: dict[str, float]
+    chosen: str = ""
+    """How the devices were divided, where the question left it open."""
+
+
+def add_command(commands) -> None:
+    """Add `account` to the subparsers of the `roofline` command."""
+    command = commands.add_parser("account", help="memory, devices, and from how many tokens on the wire keeps up")
+    command.add_argument("--model", default="xxl", help="name, NAME/S or D,F (default: xxl)")
+    command.add_argument("--chip", default="H100 SXM", help="whose datasheet (default: H100 SXM)")
+    group = command.add_argument_group("sharding", "the product of the degrees is the number of devices")
+    for kind in KINDS:
+        group.add_argument(f"--{kind}", type=_count, metavar="N", help=FULL_NAMES[kind])
+    group.add_argument("--devices", type=_count, metavar="N", help="divide so many by FSDP and TP at the least bound")
+    group = command.add_argument_group("work")
+    group.add_argument("--tokens", type=_tokens, default=0, metavar="B", help="of a step, on all devices (as 4e6)")
+    group.add_argument("--step", choices=tuple(STEPS), default="forward", help="default: forward")
+    group.add_argument("--experts", type=_count, default=1, metavar="E", help="of a mixture (default: 1)")
+    group.add_argument("--top-k", type=_count, default=1, metavar="K", help="experts of a token (default: 1)")
+    group.add_argument("--gathers", type=_count, default=1, metavar="N",
+                       help="of the weights in a step: the microbatches, unless weights stay gathered")  # fmt: skip
+    group = command.add_argument_group("memory")
+    group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
+    group.add_argument("--dtypes", default="", metavar="KIND=DTYPE,...",
+                       help="of weights, copy, gradients, optimizer, activations, gathers, wire")  # fmt: skip
+    group.add_argument("--moments", type=int, default=2, metavar="N", help="of the optimizer (default: 2, AdamW)")
+    group.add_argument("--saved", choices=SAVED, default="all", help="activations for the backward pass (default: all)")
+    group = command.add_argument_group("mesh", "in place of the datasheet's")
+    group.add_argument("--flops", type=_rate, metavar="FLOP/s", help="of one chip")
+    group.add_argument("--bandwidth", type=_rate, metavar="BYTES/s",
+                       help="torus: one link, one way; GPUs: what one receives inside the node")  # fmt: skip
+    group.add_argument("--network", type=_rate, metavar="BYTES/s", help="what one chip receives from other nodes")
+    group.add_argument("--node", type=_count, metavar="N", help="GPUs in a node")
+    group.add_argument("--axes", default="", metavar="KIND=N,...", help="torus axes of each kind (0: the network)")
+    group.add_argument("--ways", choices=("one", "both"), help="of each torus axis (default: both)")
+    group.add_argument("--wires", choices=WIRES, default="fabric",
+                       help="what adds up: terms on one fabric (default), all (shared), none (separate)")  # fmt: skip
+    group.add_argument("--collectives", choices=("whole", "exact"),
+                       help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
+    group.add_argument("--sharp", action="store_true", help="the switches reduce")
+    group = command.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="every term, as roofline/README.md documents it")
+    group.add_argument("--plot", type=Path, metavar="DIR", help="draw three figures into DIR")
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from roofline.account.answer import answer
+    from roofline.account.text import text
+
+    asked = question(options)
+    found = answer(asked)
+    print(json.dumps(found, indent=2) if options.json else "\n".join(text(found)))
+    if options.plot:
+        from roofline.account.plots import draw
+
+        for path in draw(asked, options.plot):
+            print(path, file=sys.stderr)
+    return 0
+
+
+def question(options: argparse.Namespace) -> Question:
+    """What `options` ask. Raises ValueError for what does not fit together."""
+    chip, model = chips.find(options.chip), parse_model(options.model)
+    dtypes = parse_dtypes(options.dtypes)
+    memory = Memory(model, dtypes, options.tokens, options.saved, options.moments, options.experts, options.top_k)
+    if options.top_k > options.experts:
+        raise ValueError(f"--top-k {options.top_k}: a token cannot go to more than its {options.experts} experts")
+    device_bytes = options.memory or chip.memory_bytes
+    degrees = {kind: getattr(options, kind) or 1 for kind in KINDS}
+    sharding, chosen = Sharding(**degrees), ""
+    if options.devices or not any(getattr(options, kind) for kind in KINDS):
+        sharding, chosen = _divide(options, sharding, memory, device_bytes)
+    given = {name: value for name in GIVEN if (value := getattr(options, name))}
+    setting = Setting(
+        model, options.flops or chip.flops["bf16"], _mesh(options, chip, sharding), sharding, dtypes, options.step,
+        options.wires, options.experts, options.top_k, options.gathers, recompute=options.saved == "checkpointed",
+    )  # fmt: skip
+    if chosen and not options.tp and not options.fsdp:
+        best = splits.least_bound(setting)
+        setting = best.setting if best else setting
+        chosen += ", divided at the least bound"
+    _check(setting)
+    return Question(chip, memory, setting, options.tokens, device_bytes, given, chosen)
+
+
+def _divide(options, sharding: Sharding, memory: Memory, device_bytes: float | None) -> tuple[Sharding, str]:
+    """All devices to FSDP that no other kind has; how many they are, and why."""
+    others = sharding.devices / sharding.fsdp
+    if options.devices:
+        if options.fsdp and sharding.devices != options.devices:
+            raise ValueError(f"--devices {options.devices}: the degrees given make {sharding.devices:g}; leave one out")
+        if options.devices % others:
+            raise ValueError(
+                f"--devices {options.devices} is no multiple of the degrees given, {others:g} together: change one"
+            )
+        return replace(sharding, fsdp=int(options.devices / others)), f"{options.devices} devices"
+    if not device_bytes:
+        raise ValueError("how many devices? Give --devices N, or degrees as --fsdp 16 --tp 4")
+    least = memory.least_degree(device_bytes, READINGS[options.saved][0])
+    count = 2 ** math.ceil(math.log2(least))
+    return replace(sharding, fsdp=count), f"{count} devices, the least power of two whose memory holds it all"
+
+
+def _mesh(options, chip: Chip, sharding: Sharding) -> Mesh:
+    exact, network = options.collectives == "exact", options.network or chip.port_bytes_per_s
+    if not chip.torus_axes:
+        for name, value in (("--axes", options.axes), ("--ways", options.ways)):
+            if value:
+                raise ValueError(f"{name} {value}: {chip.name} is on a switch, it has no torus axes; leave it out")
+        link = options.bandwidth or chip.received_bytes_per_s
+        return Nodes(options.node or chip.node_size, link, network, options.sharp, options.collectives != "whole")
+    for name, value in (("--node", options.node), ("--sharp", options.sharp)):
+        if value:
+            raise ValueError(f"{name}: {chip.name} is in a torus, it has no nodes and no switch; leave it out")
+    ways = 1 if options.ways == "one" else chip.links // chip.torus_axes
+    axis = ways * (options.bandwidth or chip.link_bandwidth_bytes_per_s)
+    mesh = Torus(axis, _axes(options.axes), ways, network, exact, chip.torus_axes)
+    if mesh.axes and (taken := mesh.taken(sharding)) > chip.torus_axes:
+        raise ValueError(f"--axes {options.axes}: {taken} axes in use, a {chip.name} torus has {chip.torus_axes}")
+    return mesh
+
+
+def _axes(text: str) -> dict[str, int] | None:
+    axes = {}
+    for part in filter(None, text.split(",")):
+        kind, _, count = part.strip().partition("=")
+        if kind not in KINDS or not count.isdecimal():
+            near = difflib.get_close_matches(kind, KINDS, n=1)
+            hint = f"did you mean {near[0]}? " if near and kind not in KINDS else ""
+            raise ValueError(f"--axes {part.strip()!r}: {hint}it is KIND=N, of {', '.join(KINDS)}, as fsdp=2,tp=1")
+        axes[kind] = int(count)
+    return axes or None
+
+
+def _check(setting: Setting) -> None:
+    """Raise ValueError where the degrees do not divide what they cut."""
+    sharding, model = setting.sharding, setting.model
+    if model.d_ff % sharding.tp:
+        below, above = (_divisor(model.d_ff, sharding.tp, step) for step in (-1, 1))
+        raise ValueError(f"--tp {sharding.tp:g} does not divide F = {model.d_ff}: take {below} or {above}")
+    if setting.experts % sharding.ep:
+        raise ValueError(
+            f"--ep {sharding.ep:g} does not divide the {setting.experts} experts: choose a divisor of them"
+        )
+    if sharding.pp > model.blocks:
+        raise ValueError(f"--pp {sharding.pp:g}: {model.name} has {model.blocks} blocks, and a stage needs one")
+    if not splits.packs(setting, sharding.tp):
+        raise ValueError(
+            f"--tp {sharding.tp:g} does not pack into nodes of {setting.mesh.size}: take a divisor or a multiple of it"
+        )
+
+
+def _divisor(number: int, near: float, step: int) -> int:
+    at = int(near)
+    while number % at:
+        at += step
+    return at
+
+
+def size(text: str) -> float:
+    """Bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
+    match = re.fullmatch(r"([\d.eE+]+)\s*([A-Za-z]*)", text.strip())
+    number = _number(match[1]) if match else None
+    if number is None or number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
+    if match[2] not in UNITS:
+        near = difflib.get_close_matches(match[2].upper(), UNITS, n=1, cutoff=0.5) if match[2] else []
+        known = (
+            f"did you mean {match[1]}{near[0]}?"
+            if near
+            else f"say {match[1]}GB (of 1e9 bytes) or {match[1]}GiB (2**30)"
+        )
+        what = f"the unknown unit {match[2]}" if match[2] else "no unit"
+        raise argparse.ArgumentTypeError(f"{text!r} has {what}: {known}")
+    return number * UNITS[match[2]]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _rate(text: str) -> float:
+    value = _number(text)
+    if value is None or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _tokens(text: str) -> int:
+    value = _number(text)
+    if value is None or value < 0 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more, as 131072 or 4e6")
+    return int(value)

@@ -1,0 +1,211 @@
+"""The answer of `roofline account` for people: every term, so that each figure can be checked by hand."""
+
+from roofline.theory.chips import GB, GIB
+
+SAVED = {
+    "all": "the inputs of both layers",
+    "half": "the inputs of every second layer",
+    "checkpointed": "the inputs of the blocks, and one block computed again",
+}
+READING = {
+    "sharded": "all sharded",
+    "dropped": "the other half dropped, and computed again",
+    "whole": "the other half kept, whole on every device",
+}
+
+
+def text(answer: dict) -> list[str]:
+    """The lines of a table for each part of the answer."""
+    return [*_head(answer), "", *_memory(answer), "", *_pace(answer), "", *_techniques(answer)]
+
+
+def _head(answer: dict) -> list[str]:
+    model, chip, memory = answer["model"], answer["chip"], answer["memory"]
+    experts = f", {model['experts']} experts, {model['top_k']} a token" if model["experts"] > 1 else ""
+    given = {name: " (given)" for name in chip["given"]}
+    if chip["mesh"] == "torus":
+        ways = "both ways" if chip["ways"] == 2 else "one way"
+        mesh = f"torus axes of {chip['axis_bytes_per_s'] / 1e9:g} GB/s {ways}{given.get('bandwidth', '')}"
+    else:
+        mesh = f"nodes of {chip['node_size']}{given.get('node', '')}, {chip['link_bytes_per_s'] / 1e9:g} GB/s inside"
+        mesh += given.get("bandwidth", "")
+        mesh += ", switches reduce" if chip["sharp"] else ""
+    network = chip["network_bytes_per_s"]
+    mesh += f", network {network / 1e9:g} GB/s{given.get('network', '')}" if network else ", network unknown"
+    size = f", {_both(chip['memory_bytes'])}{given.get('memory', '')}" if chip["memory_bytes"] else ", memory unknown"
+    chosen = answer["sharding"]["chosen"]
+    return [
+        f"{model['name']}: {model['blocks']} blocks, D = {model['d_model']} -> F = {model['d_ff']} -> D{experts}; "
+        f"{memory['parameters']:,} parameters",
+        f"{chip['name']}: {chip['flops']:.4g} FLOP/s{given.get('flops', '')}, {mesh}{size}",
+        f"  {chip['source']}",
+        f"{answer['sharding']['devices']:,.0f} devices: {_degrees(answer['sharding'])}"
+        + (f" ({chosen})" if chosen else ""),
+    ]
+
+
+def _degrees(sharding: dict) -> str:
+    names = {"fsdp": "fsdp X", "tp": "tp Y", "dp": "dp", "ep": "ep", "pp": "pp"}
+    used = [f"{name} = {_short(sharding[kind])}" for kind, name in names.items() if sharding[kind] != 1]
+    return ", ".join(used) or "one"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+
+
+def _both(size: float) -> str:
+    return f"{size / GB:.2f} GB = {size / GIB:.2f} GiB"
+
+
+def _memory(answer: dict) -> list[str]:
+    memory, devices = answer["memory"], answer["sharding"]["devices"]
+    dtypes = memory["dtypes"]
+    weights = dtypes["weights"] + (f" and {dtypes['copy']}" if dtypes["copy"] != "none" else "")
+    rows = [
+        (f"weights, {weights}", memory["weights_bytes"], ""),
+        (f"gradients, {dtypes['gradients']}", memory["gradients_bytes"], ""),
+        (f"optimizer, {dtypes['optimizer']}", memory["optimizer_bytes"], ""),
+        ("state", memory["state_bytes"], "the three together"),
+    ]
+    of_token = f"{memory['saved_bytes_per_token']:,} bytes a token: {SAVED[memory['saved']]}"
+    tokens = f"{memory['tokens']:,} tokens"
+    rows.append((f"saved for {tokens}, {dtypes['activations']}", memory["saved_bytes"], of_token))
+    lines = [f"{'MEMORY in training':<44}{'GB':>12}{'GiB':>12}"]
+    lines += [f"  {name:<42}{size / GB:>12,.2f}{size / GIB:>12,.2f}   {note}".rstrip() for name, size, note in rows]
+    for reading in memory["readings"]:
+        whole = reading["whole_bytes"]
+        state, saved = (memory[key] / GB for key in ("state_bytes", "saved_bytes"))
+        kept = f" + {whole / GB:,.2f}" if whole else ""
+        lines.append(f"  {READING[reading['reading']]}: ({state:,.2f} + {saved:,.2f}) GB / N{kept}")
+        for size, least in reading["least_devices"].items():
+            none = f"fits {size} on no number of devices: {_both(whole)} stay on each"
+            lines.append("    " + (f"fits {size} on {least:,} devices or more" if least else none))
+        fits = {True: ": it fits", False: ": too much", None: ""}[reading["fits"]]
+        lines.append(f"    on each of these {devices:,.0f}: {_both(reading['device_bytes'])}{fits}")
+    lines.append(
+        f"  alive for a moment, not counted: a block's gathered weights, {_both(memory['gathered_block_bytes'])}"
+    )
+    return lines
+
+
+def _pace(answer: dict) -> list[str]:
+    pace, flops = answer["pace"], answer["chip"]["flops"]
+    lines = [
+        f"CHIPS OR WIRES, {pace['step']} pass of one block"
+        if pace["step"] == "forward"
+        else "CHIPS OR WIRES, one block, forward and backward pass",
+        f"  {'':<9}{'term':<22}{'over':<11}{'V, fixed':>15}{'V, a token':>13}{'received':>10}{'rate':>15}"
+        f"{'time':>11}{'a token':>11}",
+    ]
+    for math in pace["math"]:
+        lines.append(
+            f"  {math['step']:<9}{'matmuls':<22}{'chips':<11}{'':>12}{math['flop_per_token']:>11,.0f} FLOP"
+            f"{'':>10}{flops / 1e12:>7.4g} TFLOP/s{_time(0):>11}{_time(math['s_per_token']):>11}"
+        )
+    for term in pace["terms"]:
+        crossing = next(c for c in term["crossings"] if c["fabric"] == term["fabric"])
+        lines.append(
+            f"  {term['step']:<9}{term['name']:<22}{term['fabric']:<11}{term['fixed_bytes']:>15,.0f}"
+            f"{term['bytes_per_token']:>13,.0f}{crossing['amount']:>8.4g} V{crossing['bytes_per_s'] / 1e9:>10.4g} GB/s"
+            f"{_time(term['fixed_s']):>11}{_time(term['s_per_token']):>11}"
+        )
+    lines.append(f"  {_bound_text(pace, answer)}")
+    names = {
+        "separate": "every term beside the others (max)",
+        "fabric": "terms on one fabric added",
+        "shared": "all added (sum)",
+    }
+    for wires, bound in pace["bounds"].items():
+        mark = "  <- taken here" if wires == pace["wires"] else ""
+        lines.append(f"    {names[wires] + ':':<36} {_tokens(bound)}{mark}")
+    if pace["least_d_ff"]:
+        verdict = "so they keep up" if pace["least_d_ff"] <= answer["model"]["d_ff"] else "so they do not keep up"
+        lines.append(
+            f"  activations need F above {pace['least_d_ff']:,.0f}, and F = {answer['model']['d_ff']:,}: {verdict}"
+        )
+    best = pace["best_split"]
+    for name in ("whole", "real"):
+        if best[name]:
+            label = "best whole split" if name == "whole" else "best real split"
+            lines.append(
+                f"  {label:<17} X = {_short(best[name]['fsdp'])}, Y = {_short(best[name]['tp'])}: {_tokens(best[name])}"
+            )
+    return lines + _at(answer)
+
+
+def _bound_text(pace: dict, answer: dict) -> str:
+    bound = pace["bound"]
+    if bound["tokens"] is None:
+        return (
+            f"the wire sets the pace at any number of tokens: {bound['fabric']} takes longer for each than the chips do"
+        )
+    if not bound["tokens"]:
+        return "the chips set the pace at any number of tokens"
+    return f"bound: {_tokens(bound)}; below it the {bound['step']} pass waits for the {bound['fabric']}"
+
+
+def _tokens(bound: dict) -> str:
+    if bound["tokens"] is None:
+        return "none, the wire takes longer for each token"
+    if bound["tokens"] == 0:
+        return "any number of tokens"
+    return f"{bound['tokens']:,.0f} tokens, {bound['tokens_per_device']:,.1f} on each device"
+
+
+def _time(seconds: float) -> str:
+    scales = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12))
+    unit, scale = next((pair for pair in scales if seconds >= pair[1]), scales[-1])
+    return f"{seconds / scale:.4g} {unit}" if seconds else "-"
+
+
+def _at(answer: dict) -> list[str]:
+    at = answer["pace"]["at_tokens"]
+    if not at:
+        return []
+    lines = [f"  at {at['tokens']:,} tokens, {at['tokens_per_device']:,.1f} on each device:"]
+    for step in at["steps"]:
+        pace = "the wire sets" if step["pace"] == "wire" else "the chips set"
+        times = {name: _time(step[f"{name}_s"]) for name in ("math", "wire", "serial", "overlapped")}
+        lines.append(
+            f"    {step['step']:<9} matmuls {times['math']}, wires {times['wire']}: {pace} the pace; "
+            f"serial {times['serial']}, overlapped {times['overlapped']}"
+        )
+    best = answer["pace"]["best_split"]
+    whole, real = best["least_wire_whole"], best["least_wire_real"]
+    splits = [f"X = {_short(split['fsdp'])}, Y = {_short(split['tp'])}" for split in (whole, real)]
+    lines.append(f"    wires are busy least, {_time(whole['wire_s'])}, at {splits[0]} (over the reals {splits[1]})")
+    return lines
+
+
+def _techniques(answer: dict) -> list[str]:
+    found = answer["techniques"]
+    bound = answer["pace"]["bound"]
+    if bound["tokens"] == 0:
+        return ["WHAT LOWERS THE BOUND: there is none, the chips set the pace at any number of tokens"]
+    lines = [
+        f"WHAT LOWERS THE BOUND, now {_tokens(bound)}",
+        f"  {'technique':<45}{'a device':>10}{'of now':>8}{'memory':>12}{'FLOP':>7}{'bytes':>7}",
+    ]
+    bytes_now = next(t["wire_bytes"] for t in found if t["name"] == "overlap gathers with matmuls")
+    for helps in (True, False):
+        if not helps:
+            lines.append("  and what does not:")
+        for technique in (t for t in found if t["helps"] == helps):
+            lines += [_row(technique, bytes_now), f"      {technique['why']}"]
+    return lines
+
+
+def _row(technique: dict, bytes_now: float) -> str:
+    if not technique["possible"]:
+        return f"  {technique['name']:<45}{'-':>10}"
+    tokens, of_now = technique["tokens_per_device"], technique["of_the_bound_now"]
+    memory, flop = technique["memory_bytes"], technique["flop"]
+    cells = (
+        (10, "none" if tokens is None else f"{tokens:,.1f}"),
+        (8, f"{of_now:.2f}" if of_now is not None else ""),
+        (12, f"{memory / GB:+,.2f} GB" if memory else ""),
+        (7, f"{flop:.2f}" if flop != 1 else ""),
+        (7, f"{technique['wire_bytes'] / bytes_now:.2f}" if bytes_now else ""),
+    )
+    return f"  {technique['name']:<45}" + "".join(f"{cell:>{width}}" for width, cell in cells)

@@ -1,0 +1,153 @@
+"""How many bytes training takes, and on how many devices they fit.
+
+Counted: master weights, gradients, the optimizer's moments, and what the forward pass saves for the backward one. Not
+counted: what is alive for a moment only, as gathered weights and the outputs of the block at hand.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from roofline.theory.models import Model
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "none": 0}
+"""Bytes of one element."""
+
+SAVED = ("all", "half", "checkpointed")
+"""What is saved of a block for each token. `all`: the inputs of both linear layers, D + F elements. `half`: those of
+every second layer. `checkpointed`: the input of the block, D elements; beside it the F of the one block that is
+computed again at a time."""
+
+READINGS = {"all": ("sharded",), "half": ("dropped", "whole"), "checkpointed": ("sharded",)}
+"""Where the saved activations are. Of `half` there are two readings: the other half is `dropped`, and computed again;
+or it is kept, but not sharded: `whole` on every device. What is saved is sharded in each."""
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """The dtype of each kind of bytes. `copy` is a second, shorter copy of the weights to compute with.
+
+    >>> parse_dtypes("optimizer=bf16,copy=fp8") == Dtypes(optimizer="bf16", copy="fp8")
+    True
+    """
+
+    weights: str = "fp32"
+    copy: str = "none"
+    gradients: str = "fp32"
+    optimizer: str = "fp32"
+    activations: str = "bf16"
+    gathers: str = "bf16"
+    """Of weights on their way to those who need them."""
+    wire: str = "bf16"
+    """Of all else that is reduced, gathered or sent: gradients and activations."""
+
+    def bytes_of(self, kind: str) -> int:
+        return BYTES[getattr(self, kind)]
+
+
+PLAIN = Dtypes()
+
+
+def parse_dtypes(text: str) -> Dtypes:
+    """The plan that `text` changes (`weights=bf16,optimizer=fp32`). Raises ValueError for unknown kinds or dtypes."""
+    kinds = {field.name for field in fields(Dtypes)}
+    changes = {}
+    for part in filter(None, text.split(",")):
+        kind, _, dtype = part.strip().partition("=")
+        zero = dtype == "none" and kind != "copy"
+        if kind not in kinds or dtype not in BYTES or zero:
+            known = ", ".join(name for name in BYTES if name != "none")
+            raise ValueError(
+                f"dtypes {part.strip()!r}: it is KIND=DTYPE, of {', '.join(sorted(kinds))} and {known} (or copy=none)"
+            )
+        changes[kind] = dtype
+    return replace(PLAIN, **changes)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one model in training, on all devices together.
+
+    >>> from roofline.theory.models import parse
+    >>> xxl = Memory(parse("xxl"))
+    >>> xxl.parameters, round(xxl.state_bytes / 1e9, 2), xxl.state_bytes / 2**30
+    (219848638464, 3517.58, 3276.0)
+
+    Raises ValueError for negative tokens or moments, an unknown policy, or experts below 1.
+    """
+
+    model: Model
+    dtypes: Dtypes = PLAIN
+    tokens: int = 0
+    """Of one step (or microbatch), on all devices."""
+    saved: str = "all"
+    moments: int = 2
+    experts: int = 1
+    top_k: int = 1
+
+    def __post_init__(self):
+        for name, least in (("tokens", 0), ("moments", 0), ("experts", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
+        if self.saved not in SAVED:
+            raise ValueError(f"saved={self.saved!r}: it is one of {', '.join(SAVED)}")
+
+    @property
+    def parameters(self) -> int:
+        return self.model.blocks * 2 * self.model.d_model * self.model.d_ff * self.experts
+
+    @property
+    def weights_bytes(self) -> int:
+        """The master weights, and the copy to compute with where there is one."""
+        return self.parameters * (self.dtypes.bytes_of("weights") + self.dtypes.bytes_of("copy"))
+
+    @property
+    def gradients_bytes(self) -> int:
+        return self.parameters * self.dtypes.bytes_of("gradients")
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return self.parameters * self.moments * self.dtypes.bytes_of("optimizer")
+
+    @property
+    def state_bytes(self) -> int:
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def saved_bytes_per_token(self) -> int:
+        """What the forward pass saves under `saved="all"`, of which `half` keeps one half."""
+        model = self.model
+        return model.blocks * (model.d_model + model.d_ff) * self.top_k * self.dtypes.bytes_of("activations")
+
+    @property
+    def saved_bytes(self) -> int:
+        """What the policy saves, of all tokens. Under `half` the other half comes on top where it is `whole`."""
+        if self.saved == "checkpointed":
+            elements = self.model.blocks * self.model.d_model + self.model.d_ff * self.top_k
+            return self.tokens * elements * self.dtypes.bytes_of("activations")
+        return self.tokens * self.saved_bytes_per_token // (2 if self.saved == "half" else 1)
+
+    def sharded_bytes(self) -> int:
+        """All that is divided among the devices."""
+        return self.state_bytes + self.saved_bytes
+
+    def whole_bytes(self, reading: str) -> int:
+        """What every device holds, however many there are, in a reading of the policy."""
+        if reading not in READINGS[self.saved]:
+            raise ValueError(f"reading={reading!r}: of saved={self.saved!r} it is {' or '.join(READINGS[self.saved])}")
+        return self.saved_bytes if reading == "whole" else 0
+
+    def device_bytes(self, degree: int, reading: str) -> float:
+        """Of each of `degree` devices. Raises ValueError for a degree below 1."""
+        if degree < 1:
+            raise ValueError(f"degree={degree}: it must be 1 or more")
+        return self.sharded_bytes() / degree + self.whole_bytes(reading)
+
+    def least_degree(self, device_bytes: int, reading: str) -> int | None:
+        """The fewest devices of `device_bytes` that hold it all; None where no number does, since what stays whole
+        leaves no room.
+
+        >>> from roofline.theory.models import parse
+        >>> [Memory(parse("xxl"), tokens=t, saved="half").least_degree(95 * 10**9, "dropped") for t in (0, 131072)]
+        [38, 50]
+        """
+        room = device_bytes - self.whole_bytes(reading)
+        return -(-self.sharded_bytes() // room) if room > 0 else None

@@ -1,0 +1,202 @@
+"""What lowers the tokens at which the chips set the pace, how far, and at what cost; and what does not, and why."""
+
+from dataclasses import dataclass, replace
+
+from roofline.theory import splits
+from roofline.theory.memory import BYTES
+from roofline.theory.meshes import Nodes, Torus
+from roofline.theory.pace import Bound, Setting
+from roofline.theory.utilisation import utilisation
+
+MICROBATCHES = 4
+"""Of a step, in what is said of gradient accumulation and of pipelines."""
+
+STAGES = 4
+
+
+@dataclass(frozen=True)
+class Technique:
+    """One technique. `setting` with it; None where it cannot be used. Costs are of one device, beside what it has now.
+
+    `flop`: times the FLOP of a step. `memory_bytes`: more, or less. What it does to the bytes on the wire is in the
+    terms of `setting`.
+    """
+
+    name: str
+    setting: Setting | None
+    why: str
+    memory_bytes: float = 0.0
+    flop: float = 1.0
+
+    @property
+    def bound(self) -> Bound | None:
+        return self.setting and self.setting.bound()
+
+    def helps(self, now: Setting) -> bool:
+        """Whether it lowers the bound of `now` by more than rounding."""
+        if not self.bound or self.bound.tokens is None:
+            return False
+        before = now.bound().tokens
+        return before is None or self.bound.tokens < before * (1 - 1e-9)
+
+
+def ranked(now: Setting, tokens: float = 0) -> list[Technique]:
+    """All techniques for `now`, those that lower the bound most first. `tokens`: of a step, for what is saved of it."""
+    found = [
+        overlap_matmuls(now),
+        overlap_wires(now),
+        more_axes(now),
+        better_split(now),
+        more_tensor_parallel(now),
+        pipeline(now, tokens),
+        short_gathers(now),
+        checkpointing(now, tokens),
+        switch_reductions(now, tokens),
+        accumulation(now),
+        accumulation_kept(now),
+        sequence_parallel(now, tokens),
+    ]
+    return sorted(found, key=lambda technique: _rank(technique, now))
+
+
+def _rank(technique: Technique, now: Setting) -> tuple:
+    helps = technique.helps(now)
+    return not helps, technique.bound.tokens if helps else 0
+
+
+def overlap_matmuls(now: Setting) -> Technique:
+    """The subject of this project; the bound takes it for granted."""
+    tokens = now.bound().tokens
+    why = "the bound takes it for granted"
+    if tokens:
+        serial, overlapped = (100 * utilisation(now, tokens, arm) for arm in ("serial", "overlapped"))
+        why += f": there chips are used to {serial:.0f} % by serial gathers, to {overlapped:.0f} % by overlapped ones"
+    return Technique("overlap gathers with matmuls", now, why)
+
+
+def overlap_wires(now: Setting) -> Technique:
+    after = replace(now, wires="fabric")
+    name = "overlap the wires with each other"
+    if now.wires == "shared":
+        return Technique(name, after, "gathers of weights and of activations cross their wires at the same time")
+    if isinstance(now.mesh, Nodes):
+        return Technique(name, now, "what crosses different fabrics does so already; what shares one has to take turns")
+    return Technique(name, now, "each kind has axes of its own, and they already run beside each other")
+
+
+def more_axes(now: Setting) -> Technique:
+    name = "more mesh axes for FSDP"
+    if not isinstance(now.mesh, Torus):
+        return Technique(name, None, "a GPU's links are all used by every collective already")
+    sharding, most = now.sharding, now.mesh.all_axes
+    if sharding.fsdp <= 1:
+        return Technique(name, None, "no weights are gathered")
+    axes = {kind: now.mesh.axes_of(kind, sharding) for kind in sharding.used}
+    own = axes["fsdp"]
+    if now.mesh.taken(sharding) < most:
+        after = replace(now, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
+        return Technique(name, after, f"{own + 1} axes in place of {own} bring the weights")
+    if own < most and axes.get("tp") == 1:
+        alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
+        after = replace(now, sharding=alone, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
+        return Technique(name, after, f"all {most} axes are taken: it costs tensor parallelism its own")
+    return Technique(name, None, f"the torus has no more than {most}")
+
+
+def better_split(now: Setting) -> Technique:
+    best = splits.least_bound(now)
+    if best is None:
+        return Technique("a better split of X and Y", None, "no split of these devices has a bound")
+    x, y = best.setting.sharding.fsdp, best.setting.sharding.tp
+    text = f"X = {x:g}, Y = {y:g} is the best of the whole ones"
+    return Technique("a better split of X and Y", best.setting, text)
+
+
+def more_tensor_parallel(now: Setting) -> Technique:
+    """Y as far as the wire of the activations keeps up with the chips: F / alpha on a torus."""
+    name, here = "tensor parallelism, as far as it goes", now.sharding.tp
+    able = [split for split in splits.whole(now) if split.bound().tokens is not None]
+    if not able:
+        return Technique(name, None, "the activations take longer on the wire than the matmul at any Y")
+    most = max(able, key=lambda split: split.sharding.tp)
+    text = f"Y = {most.sharding.tp:g} is the most at which the activations keep up (now {here:g})"
+    return Technique(name, most, text)
+
+
+def pipeline(now: Setting, tokens: float) -> Technique:
+    name, sharding = f"{STAGES} pipeline stages", now.sharding
+    if sharding.fsdp % STAGES or now.model.blocks < STAGES * sharding.pp:
+        return Technique(name, None, f"fsdp={sharding.fsdp:g} devices do not divide into {STAGES} stages")
+    after = replace(now, sharding=replace(sharding, fsdp=sharding.fsdp / STAGES, pp=sharding.pp * STAGES))
+    bubble = (STAGES * sharding.pp - 1) / (MICROBATCHES * STAGES * sharding.pp)
+    kept = gathered_bytes(after) - gathered_bytes(now) / now.model.blocks
+    why = (
+        f"{STAGES} times fewer devices gather the weights of a stage, once for all its microbatches, and keep them; "
+        f"a bubble of {100 * bubble:.0f} % at {MICROBATCHES * STAGES * sharding.pp:g} microbatches"
+    )
+    return Technique(name, after, why, memory_bytes=kept)
+
+
+def short_gathers(now: Setting) -> Technique:
+    name = "8-bit gathers of weights"
+    if now.sharding.fsdp <= 1:
+        return Technique(name, None, "no weights are gathered")
+    if BYTES[now.dtypes.gathers] <= 1:
+        return Technique(name, now, "they are gathered in 8 bits already")
+    after = replace(now, dtypes=replace(now.dtypes, gathers="fp8"))
+    return Technique(name, after, "half the bytes; the scales, and the digits lost, are not counted")
+
+
+def checkpointing(now: Setting, tokens: float) -> Technique:
+    name, model = "activation checkpointing", now.model
+    saved = tokens * (model.blocks - 1) * model.d_ff * BYTES[now.dtypes.activations] / now.sharding.devices
+    if now.step == "forward":
+        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass, and to no gather"
+        return Technique(name, now, why, memory_bytes=-saved)
+    if now.recompute:
+        return Technique(name, now, "it is used already")
+    after = replace(now, recompute=True)
+    why = "the backward pass computes more for the weights that it gathers; the forward pass does not"
+    return Technique(name, after, why, memory_bytes=-saved, flop=4 / 3)
+
+
+def switch_reductions(now: Setting, tokens: float) -> Technique:
+    name = "reductions in the switch (SHARP)"
+    if not isinstance(now.mesh, Nodes):
+        return Technique(name, None, "a torus has no switch")
+    if now.mesh.sharp:
+        return Technique(name, now, "it is used already")
+    after = replace(now, mesh=replace(now.mesh, sharp=True))
+    why = "all-reduces (of gradients under dp, of activations under tp) cost half; gathers and scatters what they did"
+    whole = tokens / now.sharding.batch_parts * now.model.d_model * now.model.blocks * BYTES[now.dtypes.activations]
+    return Technique(name, after, why, memory_bytes=whole * (1 - 1 / now.sharding.tp) / now.sharding.pp)
+
+
+def accumulation(now: Setting) -> Technique:
+    after = replace(now, gathers=now.gathers * MICROBATCHES)
+    why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
+    return Technique("gradient accumulation", after, why)
+
+
+def accumulation_kept(now: Setting) -> Technique:
+    why = (
+        "the tokens between two gathers stay what they were: a microbatch may be below the bound, the step may not; "
+        "it saves activations"
+    )
+    more = gathered_bytes(now) * (1 - 1 / now.model.blocks)
+    return Technique("gradient accumulation, weights kept gathered", now, why, memory_bytes=more)
+
+
+def sequence_parallel(now: Setting, tokens: float) -> Technique:
+    why = (
+        "a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; it keeps what is "
+        "saved between the layers sharded, and lets X be more than the sequences"
+    )
+    return Technique("sequence parallelism", now, why)
+
+
+def gathered_bytes(setting: Setting) -> float:
+    """Of all weights of a device's stage, gathered to compute with."""
+    model, sharding = setting.model, setting.sharding
+    parameters = model.blocks / sharding.pp * 2 * model.d_model * model.d_ff * setting.experts
+    return parameters / (sharding.tp * sharding.ep) * BYTES[setting.dtypes.gathers]
