@@ -2,13 +2,15 @@
 
 import textwrap
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from roofline.account.command import Question
 from roofline.report import figures
 from roofline.report.figures import BEHIND_TEXT, DARK, GREY
-from roofline.theory import splits, utilisation
+from roofline.theory import splits
 from roofline.theory.pace import Setting
+from roofline.theory.utilisation import over_chips, step_s
 
 CURVE = 160
 WIDTH = 105
@@ -49,17 +51,17 @@ def _pace(question: Question, folder: Path) -> list[Path]:
     marks = [tokens / devices for tokens in (bound, question.tokens) if tokens]
     low, high = (min(marks) / 30, max(marks) * 30) if marks else (1, 1e4)
     tokens = [low * (high / low) ** (i / CURVE) for i in range(CURVE + 1)]
+    lines = {
+        "matmuls": (setting.math_s, {"color": "#0173b2", "linewidth": 2.4}),
+        "wires": (setting.wire_s, {"color": "#d55e00", "linewidth": 2.4}),
+        "one after the other": (partial(step_s, setting, arm="serial"), {"color": DARK, "linestyle": "--"}),
+        "overlapped": (partial(step_s, setting, arm="overlapped"), {"color": DARK, "linestyle": ":"}),
+    }
     figure = figures.new(6.6 * len(setting.steps) + 1.2, 5.6)
     for axes, step in zip(figure.subplots(1, len(setting.steps), squeeze=False)[0], setting.steps, strict=True):
-
-        def times(value, step=step):
-            return [value(step, each * devices) * 1e3 for each in tokens]
-
-        _arm = lambda arm, step=step: times(lambda _, b: utilisation.step_s(setting, step, b, arm))  # noqa: E731
-        axes.plot(tokens, times(setting.math_s), color="#0173b2", linewidth=2.4, label="matmuls")
-        axes.plot(tokens, times(setting.wire_s), color="#d55e00", linewidth=2.4, label="wires")
-        axes.plot(tokens, _arm("serial"), color=DARK, linewidth=1.3, linestyle="--", label="one after the other")
-        axes.plot(tokens, _arm("overlapped"), color=DARK, linewidth=1.3, linestyle=":", label="overlapped")
+        for label, (seconds, look) in lines.items():
+            times_ms = [seconds(step, each * devices) * 1e3 for each in tokens]
+            axes.plot(tokens, times_ms, label=label, **look)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlim(low, high)
@@ -155,7 +157,7 @@ def _on_device(setting: Setting, x: int, y: int) -> float | None:
 def _utilisation(question: Question, folder: Path) -> list[Path]:
     """Model FLOP utilisation over the number of chips."""
     setting, tokens = question.setting, question.tokens or TOKENS
-    points = utilisation.over_chips(setting, tokens)
+    points = over_chips(setting, tokens)
     figure = figures.new(9.5, 6)
     axes = figure.subplots()
     looks = {
