@@ -3,9 +3,11 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,13 @@ class Outcome:
         }
 
 
+def _begin_child(file_bytes: int | None) -> None:
+    """A limit on its files, and a terminal that was not closed: under nohup the tests hand an ignored SIGHUP on."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+
 def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])} | extra
@@ -102,7 +111,7 @@ def run_project(tmp_path_factory):
             capture_output=True,
             text=True,
             timeout=120,
-            preexec_fn=file_bytes and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))),
+            preexec_fn=partial(_begin_child, file_bytes),
         )
         folders = sorted((root / "results" / "local").glob("*"))
         return Outcome(done.returncode, done.stdout + done.stderr, folders[-1] if folders else None, root)
