@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from roofline import predicting
 from roofline.arguments import Parser
 from roofline.theory import chips
 from roofline.theory.bounds import balance
@@ -59,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="a folder of results/local")
     command.add_argument("--into", metavar="DIR", type=Path, default=Path("results/reference"))
     command.set_defaults(run=_reference)
+
+    predicting.add_command(commands)
 
     options = parser.parse_args(arguments)
     try:
