@@ -11,8 +11,8 @@ TILE = (128, 256)
 BLOCKS = (16, 8, 4, 2, 1)
 """Row blocks that an arm may be cut into, as `collectives` has them."""
 
-MOST_TILES = 2048
-"""Of a grid on which the number of row blocks is chosen."""
+MOST_TILES, TO_CHOOSE = 4096, 1024
+"""Of a grid that is simulated, and of one on which the number of row blocks is chosen."""
 
 ARMS = {
     "all_gather_matmul": {"cpu": ("serial", "chunk_launches", "row_block_launches"), "gpu": overlap.ARMS},
@@ -47,12 +47,16 @@ class Planned(NamedTuple):
         """What the arm could reach, in the best number of row blocks."""
         if self.arm == "overlapped":
             return max(t_gemm_s, t_comm_s)
-        cuts = self._cuts
-        if len(cuts) > 1:  # which is the best is seen on fewer columns too
-            columns = max(1, MOST_TILES // self.grid(max(cuts)).row_tiles)
-            few = self._replace(n=min(self.n, columns * TILE[1]))
-            cuts = [min(cuts, key=lambda blocks: few._end_s(blocks, t_gemm_s, t_comm_s))]
-        return self._end_s(cuts[0], t_gemm_s, t_comm_s)
+        few = self._with(TO_CHOOSE)
+        blocks = min(self._cuts, key=lambda blocks: few._end_s(blocks, t_gemm_s, t_comm_s))
+        return self._with(MOST_TILES)._end_s(blocks, t_gemm_s, t_comm_s)
+
+    def _with(self, most: int) -> "Planned":
+        """At most so many tiles: columns and workers are fewer alike, so that there are about as many waves."""
+        grid = self.grid()
+        columns = max(1, min(grid.column_tiles, most // grid.row_tiles))
+        workers = max(2, round(self.workers * columns / grid.column_tiles))
+        return self if columns == grid.column_tiles else self._replace(n=columns * TILE[1], workers=workers)
 
     def _end_s(self, blocks: int, t_gemm_s: float, t_comm_s: float) -> float:
         grid, workers = self.grid(blocks), self.workers

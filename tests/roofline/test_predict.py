@@ -151,6 +151,12 @@ def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s)
     assert planned.ideal_s(1.0, t_comm_s) == pytest.approx(min(ends))
 
 
+def test_planned_arm_of_many_tiles_is_simulated_on_fewer():
+    planned, grid = Planned("row_block", 8192, 53248, 8, 132), Grid(64, 208)
+    whole = overlap.own_ideal("row_block", grid, 132, 8, 16, 1.0, 1.0).end_s
+    assert planned.ideal_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)
+
+
 def test_planned_spills_are_those_of_the_table():
     planned, grid = Planned("chunk_outer", 4096, 7000, 8, 132), Grid(32, 28)
     chunk_s = overlap.product_s(grid, 132, 8, 1.0)

@@ -19,6 +19,7 @@ from roofline.report import prediction, prediction_text
 from roofline.report.fitting import fit
 from roofline.report.journal import load
 from roofline.report.records import derive_all
+from roofline.report.texts import error_text
 from roofline.theory import predict
 from roofline.theory.predict import FITTED, PRIORS, Constants, Machine
 
@@ -204,6 +205,21 @@ def test_committed_runs_are_predicted_better_than_by_the_plain_roofline(folder):
     assert saved["not_predicted"] == []
     limit = 0.2 if saved["method_version"] == 1 else 0.1
     assert saved["scores"]["all"]["median"] <= limit
+
+
+def test_readme_tells_the_errors_of_committed_runs():
+    readme = (RESULTS.parent / "README.md").read_text()
+    scores = {path: json.loads((path / prediction_text.NAME).read_text())["scores"]["all"] for path in RUNS}
+    shown = next(scores[path] for path in RUNS if f"](results/reference/{path.name}/prediction.png)" in readme)
+    errors = {name: error_text(shown[name]) for name in ("median", "roofline_median")}
+    assert f"a median error of\n{errors['median']}, where the plain roofline's is {errors['roofline_median']}" in readme
+    later = [scores[path] for path in RUNS if path.name[-2:] in ("-2", "-3", "-4", "-5", "-6")]
+    ends = {name: [error_text(pick(s[name] for s in later)) for pick in (min, max)] for name in later[0]}
+    low, high = ends["median"]
+    assert f"median error {low[:-2]} to {high} on committed runs 2 to 6" in readme
+    assert f"95th percentile {ends['p95'][0][:-2]} to {ends['p95'][1]}" in readme
+    words = [f"{a[:-2]} to {b}" for a, b in (ends["roofline_median"], ends["roofline_p95"])]
+    assert f"(the plain roofline's: {words[0]}, {words[1]})" in readme
 
 
 def keys(value):
