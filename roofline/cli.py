@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from roofline import predicting
 from roofline.account import command as account
 from roofline.arguments import Parser
 from roofline.theory import chips
@@ -62,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="a folder of results/local")
     command.add_argument("--into", metavar="DIR", type=Path, default=Path("results/reference"))
     command.set_defaults(run=_reference)
+
+    predicting.add_command(commands)
 
     options = parser.parse_args(arguments)
     try:

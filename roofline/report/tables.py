@@ -2,6 +2,7 @@
 
 from roofline.report import overlap
 from roofline.report.journal import Run
+from roofline.report.texts import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import geometric_mean
 
 FEW_ROUNDS = 30
@@ -9,23 +10,6 @@ FEW_ROUNDS = 30
 
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
-
-TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-
-
-def time_text(seconds: float) -> str:
-    """`seconds` to three digits with a unit, e.g. `1.23 ms`."""
-    scale, unit = next((pair for pair in TIMES if seconds >= pair[0]), TIMES[-1])
-    return f"{seconds / scale:.3g} {unit}"
-
-
-def rate_text(tflops: float) -> str:
-    """TFLOP/s to three significant digits, without exponents."""
-    return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:#.3g}".rstrip(".")
-
-
-def percent_text(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def ratio_text(record: dict, kind: str = "ratio") -> str:
@@ -35,10 +19,6 @@ def ratio_text(record: dict, kind: str = "ratio") -> str:
     if record[f"{kind}_to_vendor"] is None:
         return "-"
     return f"{record[f'{kind}_to_vendor']:.3f} [{record[f'{kind}_low']:.3f}, {record[f'{kind}_high']:.3f}]"
-
-
-def number_text(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def notes_text(record: dict) -> str:
@@ -64,11 +44,6 @@ def hidden_text(record: dict, field: str = "hidden_fraction", ends: str = "hidde
     if record[field] is None:
         return "-"
     return f"{record[field]:.2f} [{record[f'{ends}_low']:.2f}, {record[f'{ends}_high']:.2f}]"
-
-
-def bytes_text(count: int) -> str:
-    """`count` bytes in MB or GB, to three digits."""
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 COLUMNS = (
@@ -115,7 +90,6 @@ OPTIONAL = {
     "error": lambda r: r["own_fabric"],  # ours all sum in fp32 and round once, so that theirs says nothing by itself
 }
 """Columns that are left out unless this holds of a record."""
-LEFT = {"shape", "contender", "case", "bound", "notes", "verdict"} | {"run", "chip", "model", "torch, triton", "commit"}
 
 Columns = tuple  # of (header, text of a record)
 
@@ -129,23 +103,7 @@ def rows(records: list, columns: Columns = COLUMNS) -> tuple[list[str], list[lis
 
 def terminal(records: list, columns: Columns = COLUMNS) -> list[str]:
     """Aligned lines; where rows share their first cell, a blank one between groups of them."""
-    header, cells = rows(records, columns)
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = []
-    grouped = len({row[0] for row in cells}) < len(cells)
-    for previous, row in zip([header, *cells], cells, strict=False):
-        if grouped and lines and row[0] != previous[0]:
-            lines.append("")
-        lines.append(_aligned(header, row, widths))
-    return [_aligned(header, header, widths), *lines]
-
-
-def _aligned(header: list[str], row: list[str], widths: list[int]) -> str:
-    cells = (
-        cell.ljust(width) if name in LEFT else cell.rjust(width)
-        for name, cell, width in zip(header, row, widths, strict=True)
-    )
-    return "  ".join(cells).rstrip()
+    return aligned(*rows(records, columns))
 
 
 def markdown(records: list, columns: Columns = COLUMNS) -> str:

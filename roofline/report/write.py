@@ -1,8 +1,8 @@
-"""Writes report.md and the plots of a run folder, from its journal."""
+"""Writes report.md, prediction.json and the plots of a run folder, from its journal."""
 
 from pathlib import Path
 
-from roofline.report import overlap_plots, plots, tables
+from roofline.report import overlap_plots, plots, prediction, prediction_plot, prediction_text, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
@@ -13,17 +13,25 @@ STEADY = (
 
 
 def write(folder: Path) -> list[Path]:
-    """(Re)draw `folder`'s report.md and its plots (.svg, .png); returns their paths. Raises ValueError if no run."""
+    """(Re)draw `folder`'s report.md, prediction.json and plots (.svg, .png); returns their paths. Raises ValueError if
+    there is no run."""
     folder = Path(folder)
     run = load(folder)
     records = derive_all(run)
+    predicted = prediction.predict_run(run, records)
     report = folder / "report.md"
-    report.write_text(_markdown(run, records), encoding="utf-8")
+    report.write_text(_markdown(run, records, predicted), encoding="utf-8")
     plain = [record for record in records if "ranks" not in record]
-    return [report, *plots.memory_roofline(run, plain, folder), *overlap_plots.draw(run, records, folder)]
+    return [
+        report,
+        prediction_text.write(run, predicted, folder),
+        *plots.memory_roofline(run, plain, folder),
+        *overlap_plots.draw(run, records, folder),
+        *prediction_plot.draw(run, predicted.scored, folder),
+    ]
 
 
-def _markdown(run, records: list[dict]) -> str:
+def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
     parts = [f"# {run.head['title']}", run.head["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
@@ -37,6 +45,8 @@ def _markdown(run, records: list[dict]) -> str:
         parts.append(_list(lines))
     if held := tables.steady(records):
         parts += [f"## Steady state\n\n{STEADY}", tables.markdown(held, tables.STEADY_COLUMNS)]
+    if records:
+        parts += prediction_text.section(predicted)
     parts += ["## Ceilings", _list(tables.ceilings(run)) or "None was measured."]
     if run.missing:
         parts += ["## Not measured", _list(tables.missing(run))]

@@ -121,6 +121,9 @@ def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
         "benchmark.json",
         "memory_roofline.png",
         "memory_roofline.svg",
+        "prediction.json",
+        "prediction.png",
+        "prediction.svg",
         "report.md",
         "samples.jsonl",
     ]

@@ -25,6 +25,8 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copy(REFERENCE / name / journal.NAME, tmp_path / "run")
     drawn = write(tmp_path / "run")
+    saved = [json.loads((folder / "prediction.json").read_text()) for folder in (tmp_path / "run", REFERENCE / name)]
+    assert _digits(saved[0]) == _digits(saved[1])
     assert (tmp_path / "run" / "report.md").read_text() == (REFERENCE / name / "report.md").read_text()
     assert {path.name for path in drawn} <= {path.name for path in (REFERENCE / name).iterdir()}
     for picture in [path.name for path in drawn if path.suffix == ".svg"]:
@@ -33,6 +35,15 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
             for folder in (tmp_path / "run", REFERENCE / name)
         )
         assert sorted(again) == sorted(committed), picture
+
+
+def _digits(value):
+    """Floats of JSON to five digits of the six that are saved, however deep they stand."""
+    if isinstance(value, dict):
+        return {key: _digits(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_digits(inner) for inner in value]
+    return pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -115,8 +115,8 @@ def test_labels_do_not_collide(tmp_path, monkeypatch, tokens):
     monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save_figure(f, *a, **k)))
     cases = [line for m in tokens for line in shape(m, {"cublas": m * 1e-8 + 1e-6, "tiled": m * 2e-8 + 2e-6})]
     write(save(tmp_path / "run", [*LINES[:5], *cases]))
-    axes = figures[-1].axes[0]
-    renderer = figures[-1].canvas.get_renderer()
+    axes = figures[0].axes[0]
+    renderer = figures[0].canvas.get_renderer()
     upright = [text for text in axes.texts if not text.get_rotation()]
     assert sum(text.get_text().startswith("M=") for text in upright) == len(tokens)
     boxes = {text.get_text(): text.get_window_extent(renderer) for text in upright if not text.get_text().endswith("%")}

@@ -1,0 +1,169 @@
+"""How long a matmul takes on a machine, from its ceilings and a handful of constants. The model, in one look:
+
+    time    = start + combine(compute, memory)
+    compute = waves * tile's FLOP with (K + extra_k) / (share of the matmul ceiling * ceiling of all workers / workers)
+    memory  = device bytes / (share of the read ceiling * ceiling)
+    combine = (compute**p + memory**p) ** (1/p): p = 1 is their sum, a large p the longer of the two
+
+On a GPU an SM is a worker, and tiles run in whole waves: one tile more than a wave costs a wave. A CPU is one worker
+without waves, waits for its own loads (p = 1), and multiplies a single row another way, which reads the weights once
+and computes nothing that counts: memory is then over `vector`. `extra_k` is what filling and draining a tile costs,
+as elements of K. With shares of 1, no start, no extra K and a large p this is the plain roofline, in whole waves.
+
+Knows sizes and ceilings, and nothing of arms, runs or files: `theory.predictor` puts cases together of it.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from roofline.theory.work import Work
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a contender makes of the ceilings. Shares are of what was measured, and may lie a little above 1."""
+
+    compute: float
+    """Share of the matmul ceiling that full waves reach."""
+    memory: float
+    """Share of the read ceiling: below 1 where operands are moved more than once, or not by all that could."""
+    extra_k: float
+    """Elements of K that a tile's prologue and epilogue cost."""
+    start_s: float
+    """Seconds that a call of no work takes."""
+    p: float = 1.0
+    """Exponent that combines compute and memory, 1 or more."""
+    vector: float | None = None
+    """Share of the read ceiling of a single row; None where a row is as any other matmul."""
+
+    def values(self) -> dict[str, float]:
+        return asdict(self)
+
+
+PRIORS = {
+    # BLAS packs the weights: it reads, writes and reads them again, so a third. `vector`: a single row of the larger
+    # weights reached 0.5 to 0.8 in committed runs of an AMD EPYC. `extra_k`, `start_s`: orders of magnitude.
+    "cpu": Constants(compute=1.0, memory=1 / 3, extra_k=64, start_s=2e-5, vector=0.6),
+    # Reasoned, not measured: filling four stages of 64 takes some 100 of K and storing a tile of 128 x 256 as much
+    # again; a kernel takes microseconds to begin and end; loads hide behind products but at the ends of a wave.
+    "gpu": Constants(compute=1.0, memory=0.9, extra_k=256, start_s=5e-6, p=4.0),
+    # Of a datasheet's figures: large bf16 matmuls are reported at 670 to 780 of 989 TFLOP/s on an H100 SXM, and readers
+    # at nine tenths of its bandwidth.
+    "datasheet": Constants(compute=0.72, memory=0.9, extra_k=256, start_s=5e-6, p=4.0),
+}
+"""What is used where nothing was fitted, and what fits lean to."""
+
+FITTED = {
+    "cpu": ("compute", "memory", "extra_k", "start_s", "vector"),
+    "gpu": ("compute", "memory", "extra_k", "start_s", "p"),
+}
+"""Constants that a run's times decide, by its source."""
+
+
+class Tile(NamedTuple):
+    """Rows and columns of the output that one worker makes at a time. `adapts`: a library's, which takes flatter tiles
+    for few rows and splits K where its tiles are fewer than the workers; ours are as their config says."""
+
+    rows: int
+    columns: int
+    adapts: bool = False
+
+
+LEAST_ROWS = 64
+"""Of a tile that adapts: the height of Hopper's matrix instruction."""
+
+USUAL = (Tile(128, 256, True), Tile(256, 128, True), Tile(128, 192, True), Tile(128, 128, True))
+"""What a library is taken to choose from; a fit says whether always the same one, or the best for each shape."""
+
+
+class Machine(NamedTuple):
+    """Ceilings of one dtype, and how many workers share them (SMs; 1 has no waves)."""
+
+    flops: float
+    read_bytes_per_s: float
+    workers: int = 1
+
+
+class Load(NamedTuple):
+    """What a matmul asks of a machine at its ceilings, whatever the constants: numbers, or arrays of them for a fit."""
+
+    k: float
+    wave_s: float
+    """Seconds of compute for each element of K: all waves, at the matmul ceiling."""
+    bytes_s: float
+    """Seconds of the device bytes at the read ceiling."""
+    single: float = 0.0
+    """1 of a single row, else 0."""
+
+
+class Terms(NamedTuple):
+    """The parts of a time, in seconds."""
+
+    time_s: float
+    compute_s: float
+    memory_s: float
+    start_s: float
+
+
+def waves(m: int, n: int, tile: Tile, workers: int) -> float:
+    """Rounds that `workers` need for all tiles, one each a round: whole ones, or, where a library splits K to give
+    every worker a part, the share of one round.
+
+    >>> waves(1408, 1536, Tile(128, 256), 66), waves(1409, 1536, Tile(128, 256), 66)
+    (1, 2)
+    """
+    tiles = -(-m // tile.rows) * -(-n // tile.columns)
+    return tiles / workers if tile.adapts and tiles < workers else -(-tiles // workers)
+
+
+def fitting(tile: Tile, m: int) -> Tile:
+    """`tile` for `m` rows: one that adapts is halved while half its rows hold them all, down to LEAST_ROWS.
+
+    >>> fitting(Tile(256, 128, True), 100)
+    Tile(rows=128, columns=128, adapts=True)
+    """
+    while tile.adapts and tile.rows > LEAST_ROWS and tile.rows // 2 >= m:
+        tile = tile._replace(rows=tile.rows // 2)
+    return tile
+
+
+def padded(m: int, n: int, tile: Tile, workers: int) -> float:
+    """Output elements of all waves of `tile`, those of idle workers and beyond the edges too."""
+    return waves(m, n, tile, workers) * workers * tile.rows * tile.columns
+
+
+def best_tile(m: int, n: int, tiles: tuple[Tile, ...], workers: int) -> Tile:
+    """That of `tiles` whose waves hold the fewest elements, the first of equals."""
+    return min((fitting(tile, m) for tile in tiles), key=lambda tile: padded(m, n, tile, workers))
+
+
+def load(m: int, n: int, k: int, device_bytes: int, machine: Machine, tiles: tuple[Tile, ...] = USUAL) -> Load:
+    """What out[m, n] = x[m, k] @ w[n, k].T asks of `machine`, in the best of `tiles`.
+
+    Raises ValueError for a size below 1.
+    """
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        if size < 1:
+            raise ValueError(f"{name}={size}: it must be 1 or more, or there is nothing to predict")
+    elements = m * n
+    if machine.workers > 1:
+        elements = padded(m, n, best_tile(m, n, tiles, machine.workers), machine.workers)
+    single = float(m == 1 and machine.workers == 1)
+    return Load(k, 2 * elements / machine.flops, device_bytes / machine.read_bytes_per_s, single)
+
+
+def terms(load: Load, constants: Constants) -> Terms:
+    """The time of `load` and its parts. Arithmetic alone, so that a fit may hand in arrays, and complex constants."""
+    single, vector = (load.single, constants.vector) if constants.vector is not None else (0.0, 1.0)
+    compute_s = (1 - single) * load.wave_s * (load.k + constants.extra_k) / constants.compute
+    memory_s = load.bytes_s * ((1 - single) / constants.memory + single / vector)
+    scale, p = compute_s + memory_s, constants.p  # a power of tiny numbers would vanish
+    both_s = scale * ((compute_s / scale) ** p + (memory_s / scale) ** p) ** (1 / p)
+    return Terms(constants.start_s + both_s, compute_s, memory_s, constants.start_s)
+
+
+def roofline_s(work: Work, machine: Machine, wire_bytes_per_s: float = math.inf) -> float:
+    """The plain roofline's time: the longest of FLOP, device bytes and wire bytes, each at its ceiling."""
+    wire_s = work.wire_bytes / wire_bytes_per_s
+    return max(work.flop / machine.flops, work.device_bytes / machine.read_bytes_per_s, wire_s)

@@ -1,0 +1,203 @@
+"""The model of `theory.predict` and `theory.predictor` against numbers worked out by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from roofline.theory import cases, chips, overlap, predict, predictor, schedule
+from roofline.theory.planned import TILE, Planned
+from roofline.theory.predict import PRIORS, Constants, Machine, Tile
+from roofline.theory.schedule import Grid
+from roofline.theory.work import AllGatherMatmul, Matmul, Work
+
+GPU = Machine(flops=132e12, read_bytes_per_s=4e12, workers=132)  # 1e12 FLOP/s for each SM
+CPU = Machine(flops=1e11, read_bytes_per_s=1e10)
+PERFECT = Constants(compute=1.0, memory=1.0, extra_k=0, start_s=0, p=200.0)
+TILES = (Tile(100, 100),)
+
+
+def gpu_terms(m, n, k, constants=PERFECT, nbytes=0, tiles=TILES):
+    return predict.terms(predict.load(m, n, k, nbytes or 1, GPU, tiles), constants)
+
+
+def test_cpu_by_hand():
+    load = predict.load(m=100, n=200, k=450, device_bytes=1_000_000, machine=CPU)
+    found = predict.terms(load, Constants(compute=0.8, memory=0.25, extra_k=50, start_s=1e-5, vector=0.5))
+    assert found.compute_s == pytest.approx(2 * 100 * 200 * 500 / 0.8e11)  # 250 us
+    assert found.memory_s == pytest.approx(1e6 / 0.25e10)  # 400 us
+    assert found.time_s == pytest.approx(660e-6)
+
+
+def test_single_row_of_a_cpu_reads_its_weights_once_and_computes_nothing():
+    load = predict.load(m=1, n=200, k=450, device_bytes=1_000_000, machine=CPU)
+    constants = Constants(compute=0.8, memory=0.25, extra_k=50, start_s=1e-5, vector=0.5)
+    assert predict.terms(load, constants).time_s == pytest.approx(1e-5 + 1e6 / 0.5e10)
+    assert predict.terms(load, replace(constants, vector=None)).time_s > 400e-6
+
+
+def test_gpu_by_hand():
+    constants = Constants(compute=0.5, memory=0.8, extra_k=100, start_s=5e-6, p=2.0)
+    found = gpu_terms(1200, 1200, 900, constants, nbytes=9_600_000)  # 144 tiles: two waves
+    assert found.compute_s == pytest.approx(2 * 2 * 100 * 100 * 1000 / 0.5e12)  # 80 us
+    assert found.memory_s == pytest.approx(3e-6)
+    assert found.time_s == pytest.approx(5e-6 + (80e-6**2 + 3e-6**2) ** 0.5)
+
+
+def test_one_tile_more_than_a_wave_costs_a_wave():
+    full, more = gpu_terms(1100, 1200, 500), gpu_terms(1101, 1200, 500)
+    assert full.compute_s == pytest.approx(2 * 100 * 100 * 500 / 1e12)
+    assert more.compute_s == pytest.approx(2 * full.compute_s)
+    assert gpu_terms(1000, 1200, 500).compute_s == full.compute_s  # idle SMs gain nothing
+
+
+def test_library_splits_k_where_tiles_are_few_and_takes_flat_tiles_for_few_rows():
+    tile = Tile(256, 128, adapts=True)
+    assert predict.waves(256, 128 * 33, tile, 132) == 0.25
+    assert predict.waves(256, 128 * 33, Tile(256, 128), 132) == 1
+    assert [predict.fitting(tile, m).rows for m in (1, 64, 65, 128, 129, 8192)] == [64, 64, 128, 128, 256, 256]
+    assert predict.fitting(Tile(256, 128), 1).rows == 256
+
+
+def test_best_tile_has_the_fewest_elements_in_its_waves():
+    # 1536 x 1408: 132 tiles of 128 x 128 are one wave; 66 of 128 x 256 leave half of it idle.
+    own = (Tile(128, 256), Tile(128, 128))
+    assert predict.best_tile(1536, 1408, own, 132) == Tile(128, 128)
+    assert predict.best_tile(1536, 2816, own, 132) == Tile(128, 256)  # equals: the first
+
+
+@pytest.mark.parametrize("nbytes", [10, 10**9])
+def test_perfect_constants_are_the_plain_roofline(nbytes):
+    flop = 2 * 1100 * 1200 * 700
+    found = gpu_terms(1100, 1200, 700, nbytes=nbytes).time_s  # whole waves of whole tiles
+    assert found == pytest.approx(max(flop / 132e12, nbytes / 4e12), rel=5e-3)
+    assert predict.roofline_s(Work(flop, nbytes), GPU) == max(flop / 132e12, nbytes / 4e12)
+    assert predict.roofline_s(Work(flop, nbytes, wire_bytes=10**9), GPU, 1e9) == 1.0
+
+
+@pytest.mark.parametrize("machine", [GPU, CPU])
+@pytest.mark.parametrize("source", PRIORS)
+def test_more_work_never_takes_less(machine, source):
+    constants = replace(PRIORS[source], vector=None)
+    sizes = (1, 2, 63, 64, 65, 128, 129, 500, 1000, 1024, 4096, 5000)
+    grown = {
+        "m": [(m, 1664, 4096) for m in sizes],
+        "n": [(300, n, 4096) for n in sizes],
+        "k": [(300, 1664, k) for k in sizes],
+    }
+    for axis, shapes in grown.items():
+        for tiles in (TILES, predict.USUAL[:1], predict.USUAL):
+            loads = [predict.load(m, n, k, 2 * (m * k + n * k + m * n), machine, tiles) for m, n, k in shapes]
+            times = [predict.terms(load, constants).time_s for load in loads]
+            assert times == sorted(times), axis
+            assert times[0] < times[-1]
+
+
+def test_nothing_to_multiply_is_refused():
+    with pytest.raises(ValueError, match="m=0: it must be 1 or more"):
+        predict.load(0, 1, 1, 1, CPU)
+
+
+def sizes_of(case):
+    return predictor.Sizes(case.m, case.n, case.k, case.dtype, case.work)
+
+
+def model(**more):
+    family = predictor.Family("any", "bf16", PERFECT, tiles=(Tile(128, 256),))
+    return predictor.Model("gpu", {"bf16": GPU}, (family,), (family,), **more)
+
+
+def test_gather_by_hand():
+    case = AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16", 8, "1GBps")
+    sizes, speed = sizes_of(case), case.work.wire_bytes / 1e-3
+    known = model(latency_s=1e-4, losses={"serial": 1.1})
+    found = known.gather(sizes, "serial", speed, lambda t_gemm, t_comm: t_gemm + t_comm)
+    t_gemm_s = 5 * 2 * 128 * 256 * 1024 / 1e12  # 50 x 11 tiles: five waves
+    assert found.terms["t_gemm_s"] == pytest.approx(t_gemm_s, rel=1e-3)
+    assert found.terms["t_comm_s"] == pytest.approx(1.1e-3)
+    assert found.time_s == pytest.approx(1.1 * (t_gemm_s + 1.1e-3), rel=1e-3)
+    assert known.gather(sizes, "other", speed, max).time_s == pytest.approx(1.1e-3)  # no loss is known: none
+    assert known.gather(sizes, "other", float("inf"), max).terms["t_comm_s"] == 0.0
+
+
+def test_spills_are_device_bytes_of_the_matmul():
+    sizes = sizes_of(AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16"))
+    spilled = model().gather(sizes, "chunk_outer", 1e12, max, spilled_bytes=4 * 10**9)
+    assert spilled.terms["memory_s"] == pytest.approx((sizes.work.device_bytes + 4e9) / 4e12)
+    assert spilled.time_s == pytest.approx(spilled.terms["memory_s"], rel=1e-3)
+
+
+def test_shape_of_unknown_tile_takes_that_of_the_nearest():
+    known = ((16, 1000, Tile(64, 128)), (4096, 1000, Tile(128, 256)), (4096, 8000, Tile(256, 128)))
+    family = predictor.Family("tiled", "bf16", PERFECT, tile_of=known)
+    assert family.tiles_for(20, 1000) == (Tile(64, 128),)
+    assert family.tiles_for(9000, 900) == (Tile(128, 256),)
+    assert family.tiles_for(3000, 9000) == (Tile(256, 128),)
+
+
+def test_model_survives_being_written():
+    known = ((16, 1000, Tile(64, 128)),)
+    family = predictor.Family("tiled", "bf16", PRIORS["cpu"], 3, (), known)
+    written = replace(model(losses={"serial": 1.1}, arms={"op": ["serial"]}), families=(family,))
+    assert predictor.of_values(json.loads(json.dumps(written.as_values()))) == written
+
+
+@pytest.mark.parametrize("t_comm_s", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block", "row_block_launches", "chunk_launches"])
+def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s):
+    planned = Planned(arm, 2048, 3000, 8, 132)
+    cuts = (16, 8, 4, 2, 1) if arm.startswith("row_block") else (1,)
+    ends = [overlap.own_ideal(arm, Grid(16, 12), 132, 8, b, 1.0, t_comm_s).end_s for b in cuts]
+    assert planned.ideal_s(1.0, t_comm_s) == pytest.approx(min(ends))
+
+
+def test_planned_arm_of_many_tiles_is_simulated_on_fewer():
+    planned, grid = Planned("row_block", 8192, 53248, 8, 132), Grid(64, 208)
+    whole = overlap.own_ideal("row_block", grid, 132, 8, 16, 1.0, 1.0).end_s
+    assert planned.ideal_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)
+
+
+def test_planned_spills_are_those_of_the_table():
+    planned, grid = Planned("chunk_outer", 4096, 7000, 8, 132), Grid(32, 28)
+    chunk_s = overlap.product_s(grid, 132, 8, 1.0)
+    table = schedule.spill_once(grid, 132, overlap.arrivals(8, 1.5, 1)[0], chunk_s)
+    assert schedule.spills(table) > 0
+    assert planned.spilled_bytes(1.0, 1.5) == schedule.spills(table) * 2 * 4 * TILE[0] * TILE[1]
+    assert Planned("row_block", 4096, 7000, 8, 132).spilled_bytes(1.0, 1.5) == 0
+
+
+def test_datasheet_without_bandwidth_is_refused():
+    with pytest.raises(ValueError, match="gives no memory bandwidth"):
+        predictor.of_chip(chips.find("exercise"), ("any",))
+
+
+@pytest.mark.parametrize("contender", [None, "persistent", "row_block"])
+@pytest.mark.parametrize("name", ["xxl", "llama-3-70b", "xxl/16", "gpt-2-small", "gpt-3", "1000x3000"])
+def test_ids_are_read_back(name, contender):
+    behind = f"-{contender}" if contender else ""
+    for case in (
+        Matmul(name, "down", 1, 7, "bf16"),
+        AllGatherMatmul(name, "up", 2, 4096, "fp32", 2, "ridge1.4"),
+        AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBps"),
+    ):
+        assert cases.parse(case.id + behind) == (case, contender)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("matmull-xxl-up-tp8-m16-bf16", "did you mean matmul?"),
+        ("matmul-xxl-up-m16-bf16", "is not written as cases are: matmul-xxl-up-tp8-m4096-bf16-persistent"),
+        ("all_gather_matmul-xxl-up-tp8-m16-bf16", "is not written as cases are: all_gather_matmul-xxl-up-p8-"),
+        ("matmul-xxxl-up-tp8-m16-bf16", "unknown model 'xxxl': did you mean xxl?"),
+        ("matmul-xxl-upp-tp8-m16-bf16", "unknown layer 'upp'"),
+        ("matmul-xxl-up-tp7-m16-bf16", "tp=7 does not divide d_ff=53248"),
+        ("matmul-xxl-up-tp8-m16-bf17", "unknown dtype 'bf17'"),
+        ("weight_prefetch-xxl-up-p8-tp1-m16-bf16-ridged", "'ridged' is no bandwidth"),
+        ("all_gather_matmul-xxl-up-p7-tp8-m16-bf16-ridge", "ranks=7 does not divide"),
+    ],
+)
+def test_bad_ids_are_named(text, said):
+    with pytest.raises(ValueError, match="case ") as error:
+        cases.parse(text)
+    assert said in str(error.value)

@@ -1,0 +1,207 @@
+"""The command `roofline predict`: its table and JSON, where the numbers come from, bad input, and how quick it is."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import made_up_gpu
+import pytest
+from made_up_gathers import HERE, SWEEP
+from made_up_run import HEAD, ceiling, save, shape
+
+from roofline import predicting
+from roofline.cli import main
+from roofline.report import prediction, prediction_text
+from roofline.report.journal import load
+from roofline.report.records import derive_all
+
+README = Path(__file__).parents[2] / "results" / "README.md"
+MATMUL = "matmul-xxl-up-tp8-m4096-bf16"
+GATHER = "all_gather_matmul-xxl/16-up-p8-tp16-m4096-fp32-balance86"
+H100 = ["--chip", "H100 SXM"]
+
+
+def predicted_run(folder, lines):
+    run = load(save(folder, lines))
+    prediction_text.write(run, prediction.predict_run(run, derive_all(run)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    return predicted_run(tmp_path_factory.mktemp("gpu") / "run", made_up_gpu.lines())
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory):
+    ceilings = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
+    return predicted_run(tmp_path_factory.mktemp("cpu") / "run", [HERE, *ceilings, *SWEEP])
+
+
+def as_json(capsys, *arguments):
+    assert main(["predict", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_shape_lists_the_contenders_of_the_run_with_their_terms(gpu, capsys):
+    assert main(["predict", MATMUL, "matmul-llama-3-70b-down-tp1-m300-bf16-tiled", "--run", str(gpu)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == [
+        *(f"{MATMUL}-{name}" for name in ("cublas", "persistent", "tiled")),
+        "matmul-llama-3-70b-down-tp1-m300-bf16-tiled",
+    ]
+    assert re.split("  +", lines[0])[:6] == ["case", "time", "TFLOP/s", "compute", "memory", "start"]
+    assert "7 of 256x128" in lines[2]
+    assert re.search(r"of run .*, made-up GPU \(GPU\); its error on cases left out: median \d.* %, 95th", lines[-1])
+
+
+def test_saved_constants_predict_what_was_measured(gpu, capsys):
+    found = as_json(capsys, MATMUL, "--run", gpu)
+    case = next(case for case in made_up_gpu.cases() if case.id == MATMUL)
+    for row in found["cases"]:
+        assert row["time_s"] == pytest.approx(made_up_gpu.exact_s(row["contender"], case), rel=0.1)
+
+
+def test_terms_make_the_time(gpu, cpu, capsys):
+    for row in as_json(capsys, MATMUL, "--run", gpu)["cases"]:
+        terms = row["terms"]
+        both = (terms["compute_s"] ** terms["p"] + terms["memory_s"] ** terms["p"]) ** (1 / terms["p"])
+        assert row["time_s"] == pytest.approx(terms["start_s"] + both)
+        assert row["tflops"] == pytest.approx(row["flop"] / row["time_s"] / 1e12)
+    for row in as_json(capsys, GATHER + "-serial", "--run", cpu)["cases"]:
+        terms = row["terms"]
+        assert terms["ideal_s"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
+        assert row["time_s"] == pytest.approx(terms["loss"] * terms["ideal_s"])
+
+
+def test_wires_by_their_words(cpu, capsys):
+    def terms(wire):
+        case = GATHER.replace("balance86", wire)
+        return as_json(capsys, f"{case}-chunk_launches", "--run", cpu)["cases"][0]["terms"]
+
+    wire_bytes = 4096 * 1024 * 4 * 7 // 8
+    assert terms("balance86")["t_comm_s"] == pytest.approx(16e-3)  # as in the run
+    assert terms("balance43")["t_comm_s"] == pytest.approx(8e-3)
+    assert terms("2GBps")["t_comm_s"] == pytest.approx(wire_bytes / 2e9)
+    assert terms("ridge2")["t_comm_s"] == pytest.approx(terms("ridge2")["t_gemm_s"] / 2)
+    assert terms("preset") | {"t_comm_s": 0.0, "link_bytes_per_s": None} == terms("preset")
+
+
+def test_datasheet_says_that_nothing_was_fitted(capsys):
+    assert main(["predict", MATMUL, f"{MATMUL}-persistent", *H100]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, second = (line.split(maxsplit=1) for line in lines[1:3])
+    assert (first[0], second[0]) == (MATMUL, f"{MATMUL}-persistent")
+    assert first[1].split() == second[1].split()
+    assert lines[-1].startswith("datasheet of H100 SXM (NVIDIA")
+    assert "constants not fitted: 72 % of its FLOP/s" in lines[-1]
+
+
+def test_datasheet_takes_every_arm_of_its_operation(capsys):
+    found = as_json(capsys, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750", *H100)
+    times = {row["contender"]: row["time_s"] for row in found["cases"]}
+    assert list(times) == list(predicting.ARMS["all_gather_matmul"]["gpu"])
+    terms = found["cases"][0]["terms"]
+    assert times["serial"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
+    assert max(terms["t_gemm_s"], terms["t_comm_s"]) <= times["row_block"] < times["serial"]
+    assert found["source"]["scores"] is None
+
+
+def test_priors_of_a_run_are_called_so(tmp_path, capsys):
+    lines = [HEAD, ceiling("matmul", 7e14, dtype="bf16"), ceiling("read", 4e12), *shape(16, {"cublas": 2e-6})]
+    folder = predicted_run(tmp_path / "run", lines)
+    gather = "weight_prefetch-xxl-up-p8-tp1-m2048-bf16-50GBps-overlapped"
+    assert main(["predict", gather, "--run", str(folder)]) == 0
+    assert "fitted on 0 cases: its constants are priors" in capsys.readouterr().out
+    assert main(["predict", MATMUL, "--run", str(folder)]) == 0
+    assert "its constants are priors" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([MATMUL], "one of the arguments --run --chip is required"),
+        (H100, "required: CASE"),
+        ([MATMUL, "--chip", "H10 SXM"], "did you mean 'H100 SXM'"),
+        ([MATMUL, "--chip", "exercise"], "gives no memory bandwidth"),
+        ([MATMUL, "--run", "nowhere"], "nowhere is no run folder"),
+        ([MATMUL, "--run", "a", *H100], "not allowed with"),
+        ([MATMUL + "-persistant", *H100], "unknown contender 'persistant': did you mean persistent?"),
+        (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
+        (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
+        ([MATMUL.replace("tp8", "tp7"), *H100], "tp=7 does not divide d_ff=53248"),
+        ([MATMUL.replace("xxl", "xl"), *H100], "unknown model 'xl'"),
+        ([MATMUL.replace("m4096", "m0"), *H100], "m=0: it must be 1 or more"),
+        (["matmul-xxl-up", *H100], "is not written as cases are"),
+        ([MATMUL, "--chip", "TPU v4", "--jsno"], "did you mean --json?"),
+        ([MATMUL.replace("bf16", "fp32"), "--chip", "TPU v4"], "TPU v4 has no FLOP/s of fp32, but of bf16"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, said, capsys):
+    try:
+        code = main(["predict", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (MATMUL + "-torch", "unknown contender 'torch'"),
+        (MATMUL.replace("bf16", "fp32"), "has no FLOP/s of fp32, but of bf16"),
+    ],
+)
+def test_what_a_run_does_not_know_is_named(case, said, gpu, capsys):
+    assert main(["predict", case, "--run", str(gpu)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_runs_that_keep_no_prediction_are_named(tmp_path, capsys):
+    folder = save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])
+    for text, said in (
+        (None, "has no prediction.json: roofline report"),
+        ("{", "is not of schema 1"),
+        ('{"schema": 2}', "is not of schema 1"),
+        ('{"schema": 1, "model": {}}', "is not of schema 1"),
+        ("[]", "is not of schema 1"),
+    ):
+        if text:
+            (folder / "prediction.json").write_text(text)
+        assert main(["predict", MATMUL, "--run", str(folder)]) == 2
+        assert said in capsys.readouterr().err
+    predicted_run(folder, [HEAD, *shape(16, {"cublas": 2e-6})])
+    assert main(["predict", MATMUL, "--run", str(folder)]) == 2
+    assert "measured no ceilings" in capsys.readouterr().err
+
+
+def test_answer_in_half_a_second_without_packages(gpu):
+    code = (
+        "import sys; from roofline.cli import main; main(sys.argv[1:]); "
+        "print([m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'seaborn') if m in sys.modules])"
+    )
+    gather = "all_gather_matmul-xxl-up-p8-tp4-m8192-bf16-balance2750"
+    for arguments in ([MATMUL, "--run", str(gpu)], [gather, *H100]):
+        quickest = float("inf")
+        for _ in range(3):  # the machine may be busy
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-c", code, "predict", *arguments], capture_output=True, text=True, check=True
+            )
+            quickest = min(quickest, time.perf_counter() - start)
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert quickest < 0.5
+
+
+def test_json_is_documented(gpu, cpu, capsys):
+    text = README.read_text().partition("## `roofline predict --json`, schema 1")[2].partition("\n## ")[0]
+    for found in (as_json(capsys, MATMUL, "--run", gpu), as_json(capsys, GATHER, "--run", cpu)):
+        names = {*found, *found["source"], *found["cases"][0], *found["cases"][0]["terms"]}
+        assert found["schema"] == 1
+        assert [name for name in sorted(names) if f"`{name}`" not in text] == []
