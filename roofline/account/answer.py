@@ -157,7 +157,8 @@ def _at(setting: Setting, tokens: int) -> dict:
             "math_s": setting.math_s(step, tokens),
             "wire_s": setting.wire_s(step, tokens),
             **{f"{arm}_s": step_s(setting, step, tokens, arm) for arm in ARMS},
-            "pace": "chips" if setting.math_s(step, tokens) >= setting.wire_s(step, tokens) else "wire",
+            # Rounding does not decide at the bound itself.
+            "pace": "chips" if setting.wire_s(step, tokens) <= setting.math_s(step, tokens) * (1 + 1e-9) else "wire",
         }
         for step in setting.steps
     ]

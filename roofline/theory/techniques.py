@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from roofline.theory import splits
 from roofline.theory.memory import BYTES, Memory
-from roofline.theory.meshes import Nodes, Torus
+from roofline.theory.meshes import Nodes, Sharding, Torus
 from roofline.theory.pace import Bound, Setting
 from roofline.theory.utilisation import utilisation
 
@@ -143,12 +143,21 @@ def pipeline(now: Setting) -> Technique:
         why = f"{STAGES} times fewer devices gather the weights of a stage, once for all microbatches, and keep them"
     else:
         why = "a device holds all the weights of its stage (of a part of F, of some experts), and gathers none"
-    if isinstance(now.mesh, Torus) and now.mesh.taken(cut) > now.mesh.all_axes >= now.mesh.taken(sharding):
-        why += "; counted as if all kinds now took turns on the torus"
+    why += _axes_of_stages(now, cut)
     why += (
         f"; a bubble of {100 * (stages - 1) / (MICROBATCHES * stages):.0f} % at {MICROBATCHES * stages:g} microbatches"
     )
     return Technique(name, after, why, memory_bytes=gathered_bytes(after) - gathered_bytes(now))
+
+
+def _axes_of_stages(now: Setting, cut: Sharding) -> str:
+    """What the stages of `cut` take from the other kinds on a torus."""
+    if not isinstance(now.mesh, Torus):
+        return ""
+    if now.mesh.taken(cut) > now.mesh.all_axes >= now.mesh.taken(now.sharding):
+        return "; counted as if all kinds now took turns on the torus"
+    fewer = cut.fsdp > 1 and now.mesh.axes_of("fsdp", cut) < now.mesh.axes_of("fsdp", now.sharding)
+    return "; they take an axis from FSDP" if fewer else ""
 
 
 def short_gathers(now: Setting) -> Technique:
