@@ -227,10 +227,10 @@ def size(text: str) -> int:
     if number is None or number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
     if match[2] not in UNITS:
-        near = [unit for unit in UNITS if unit.lower() == match[2].lower()]
-        near = near or difflib.get_close_matches(match[2].upper(), UNITS, n=1, cutoff=0.5)
+        units = {unit.lower(): unit for unit in UNITS}
+        near = difflib.get_close_matches(match[2].lower(), units, n=1, cutoff=0.5)
         known = (
-            f"did you mean {match[1]}{near[0]}?"
+            f"did you mean {match[1]}{units[near[0]]}?"
             if near
             else f"say {match[1]}GB (of 1e9 bytes) or {match[1]}GiB (2**30)"
         )

@@ -124,8 +124,9 @@ def _pace(answer: dict) -> list[str]:
         f"{'time':>11}{'a token':>11}",
     ]
     for math in pace["math"]:
+        flop = f"{_plain(math['flop_per_token'])} FLOP"
         lines.append(
-            f"  {math['step']:<9}{'matmuls':<22}{'chips':<11}{'':>12}{_plain(math['flop_per_token']):>11} FLOP"
+            f"  {math['step']:<9}{'matmuls':<22}{'chips':<11}{flop:>28}"
             f"{'':>10}{flops / 1e12:>7.4g} TFLOP/s{_time(0):>11}{_time(math['s_per_token']):>11}"
         )
     for term in pace["terms"]:
