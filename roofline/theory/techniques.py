@@ -107,7 +107,7 @@ def more_axes(now: Setting) -> Technique:
         alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
         after = replace(now, sharding=alone, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
         return Technique(name, after, f"all {most} axes are taken: it costs tensor parallelism its own")
-    return Technique(name, None, f"the torus has no more than {most}")
+    return Technique(name, None, f"the torus has no more than {most}" if own >= most else f"all {most} axes are taken")
 
 
 def better_split(now: Setting) -> Technique:

@@ -88,6 +88,10 @@ def test_best_split_of_1024_h100():
     network = 63 / 64 * 4 * D * F / 16 / 50e9
     per_token = 4 * D * F / 1024 / H100 - 2 * (1 / 2 / 8) * 2 * D / 64 / 50e9
     assert best.least == pytest.approx(network / per_token)
+    # The real bound has two valleys, inside a node and between 8 and 16; the second one is the deeper.
+    real = splits.least_bound_real(h100({"fsdp": 1024}))
+    assert real.least < 0.995 * best.least
+    assert 14 < degrees(real)[1] < 16
 
 
 def test_whole_splits_are_all_divisors_that_pack():
@@ -100,6 +104,9 @@ def test_whole_splits_are_all_divisors_that_pack():
     uneven = h100({"fsdp": 16, "ep": 3}, experts=3, size=12)
     # With three experts beside each other groups of 3, 6 and 12 pack into nodes of 12; 8 or 16 of tp do not.
     assert [split.sharding.tp for split in splits.whole(uneven)] == [1, 2, 4]
+    # Groups of 3, 6 and 12 do not pack into nodes of 8; those of 24 and 48 do.
+    filled = h100({"fsdp": 2, "tp": 8, "ep": 3}, experts=3)
+    assert [split.sharding.tp for split in splits.whole(filled)] == [8, 16]
 
 
 def test_divisors_of_huge_degrees_are_found_at_once():

@@ -111,6 +111,7 @@ def test_overlap_of_wires(setting, said):
         (v5p({"fsdp": 1, "tp": 1}), "the weights come over 2 axes in place of 1", 2),
         (v5p({"fsdp": 2, "tp": 1}), "all 3 axes are taken: it costs tensor parallelism its own", 3),
         (v5p({"fsdp": 3}, degrees={"fsdp": 64}), "the torus has no more than 3", None),
+        (v5p(degrees={"fsdp": 8, "dp": 4, "pp": 2}), "all 3 axes are taken", None),
         (v5p(degrees={"tp": 4}), "no weights are gathered", None),
         (h100({"fsdp": 8}), "a GPU's links are all used", None),
     ],
@@ -204,6 +205,9 @@ def test_reductions_in_the_switch():
     # The inputs of blocks stay whole: D a token, of the tokens on a device.
     assert technique.memory_bytes == pytest.approx(TOKENS / 16 * D * 2 * BLOCKS * 7 / 8)
     assert technique.setting.mesh.sharp
+    staged = replace(now, sharding=Sharding(fsdp=8, tp=8, pp=2))
+    fewer = ranked(staged)["reductions in the switch (SHARP)"]
+    assert fewer.memory_bytes == pytest.approx(technique.memory_bytes)  # twice the tokens, half of the blocks
     assert ranked(technique.setting)["reductions in the switch (SHARP)"].why == "it is used already"
     assert ranked(v5p())["reductions in the switch (SHARP)"].why == "a torus has no switch"
     replicas = h100({"dp": 64}, step="training")
