@@ -164,9 +164,8 @@ def _pace(answer: dict) -> list[str]:
 def _bound_text(pace: dict, answer: dict) -> str:
     bound = pace["bound"]
     if bound["tokens"] is None:
-        return (
-            f"the wire sets the pace at any number of tokens: {bound['fabric']} takes longer for each than the chips do"
-        )
+        slow = f"over the {bound['fabric']} each takes longer than on the chips"
+        return f"the wire sets the pace at any number of tokens: {slow}"
     if not bound["tokens"]:
         return "the chips set the pace at any number of tokens"
     return f"bound: {_tokens(bound)}; below it the {bound['step']} pass waits for the {bound['fabric']}"

@@ -157,8 +157,8 @@ class Setting:
         for term in (term for term in self.terms if term.step == step):
             slowest = max(term.crossings, key=lambda crossing: crossing.seconds)
             for crossing in (slowest,) if self.wires == "shared" else term.crossings:
-                names = {"fabric": crossing.fabric, "separate": f"{term.kind} on {crossing.fabric}"}
-                name = names.get(self.wires, "all wires")
+                own = crossing.fabric if crossing.fabric.startswith(term.kind) else f"{crossing.fabric} of {term.kind}"
+                name = {"fabric": crossing.fabric, "separate": own, "shared": "wires"}[self.wires]
                 fixed, slope = lines.get(name, (0.0, 0.0))
                 fixed += term.fixed_bytes * crossing.seconds
                 lines[name] = (fixed, slope + term.token_bytes * crossing.seconds)

@@ -71,6 +71,9 @@ def test_xxl_on_v5p(said):
     ):
         assert line in text, line
     assert text.count("<- taken here") == 1
+    added = said(f"{V5P} --wires shared")
+    assert "all added (sum):                     25,302 tokens, 395.3 on each device  <- taken here" in added
+    assert "bound: 25,302 tokens, 395.3 on each device; below it the forward pass waits for the wires" in added
 
 
 def test_devices_of_80_gb_and_of_80_gib(said):
@@ -90,7 +93,9 @@ def test_the_book_on_h100_and_on_three_axes(said):
 
 def test_without_a_bound_and_without_a_wire(said):
     wire = said("--chip exercise --tp 64")
-    assert "the wire sets the pace at any number of tokens: tp axes takes longer for each than the chips do" in wire
+    assert (
+        "the wire sets the pace at any number of tokens: over the tp axes each takes longer than on the chips" in wire
+    )
     assert "activations need F above 176,000, and F = 53,248: so they do not keep up" in wire
     assert "WHAT LOWERS THE BOUND, now none, the wire takes longer for each token" in wire
     chips = said("--chip exercise --tp 8")

@@ -85,6 +85,13 @@ def test_exact_tensor_parallelism_crosses_2750_between_20_and_21(chips, holds):
     assert setting.bound().tokens == (0 if holds else None)
 
 
+@pytest.mark.parametrize(("wires", "fabric"), [("separate", "node of tp"), ("fabric", "node"), ("shared", "wires")])
+def test_the_bound_names_what_the_chips_wait_for(wires, fabric):
+    # Inside a node 2 * 7/8 of the activations take longer than the matmuls of a chip that is so fast.
+    assert h100({"tp": 8}, flops=1e16, wires=wires).bound() == Bound(None, "forward", fabric)
+    assert v5p(wires="separate").bound().fabric == "fsdp axes"
+
+
 def test_more_steps_are_bound_by_the_slower_one():
     setting = h100({"fsdp": 64, "dp": 8}, step="training", recompute=True)
     both, forward, backward = (setting.bound(*steps).tokens for steps in ((), ("forward",), ("backward",)))
