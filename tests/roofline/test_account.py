@@ -134,6 +134,7 @@ def test_what_is_given_takes_the_place_of_the_datasheet(said):
     assert (found["axis_bytes_per_s"], found["ways"], found["network_bytes_per_s"]) == (50e9, 1, 3e9)
     assert found["given"] == {"bandwidth": 50e9, "network": 3e9, "memory": 16 * 2**30}
     nodes = answer(said, "--bandwidth 9e11 --node 4 --sharp --fsdp 8")["chip"]
+    assert answer(said, "--fsdp 8 --network 1e11")["chip"]["network_bytes_per_s"] == 1e11
     assert (nodes["link_bytes_per_s"], nodes["node_size"], nodes["sharp"], nodes["mesh"]) == (9e11, 4, True, "nodes")
 
 
@@ -200,6 +201,13 @@ def test_a_stage_has_its_own_blocks_on_the_wire(said):
     # 63 blocks: 7/8 of the weights gathered, and once for all of them 2 D bytes of each of its tokens sent.
     tokens = found["pace"]["bound"]["tokens"]
     assert now["wire_bytes"] == pytest.approx(63 * 7 / 8 * 3_489_660_928 + 2 * 16384 * tokens / 8)
+
+
+def test_checkpoints_are_computed_again_in_the_backward_pass(said):
+    for saved, factor in (("all", 2), ("half", 2), ("checkpointed", 3)):
+        pace = answer(said, f"--fsdp 8 --step training --saved {saved}")["pace"]
+        forward, backward = (math["flop_per_token"] for math in pace["math"])
+        assert (backward, pace["recompute"]) == (factor * forward, factor == 3)
 
 
 def test_replicas_hold_the_state_each_and_share_what_is_saved(said):

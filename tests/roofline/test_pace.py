@@ -101,14 +101,11 @@ def test_more_steps_are_bound_by_the_slower_one():
 # H100
 
 
-def test_fsdp_over_1024_h100():
+def test_fsdp_inside_a_node_and_over_1024_h100():
+    assert tokens_each(h100({"fsdp": 8})) == pytest.approx(7 / 8 * H100 / 450e9)
     assert tokens_each(h100({"fsdp": 1024})) == pytest.approx(2454.2, abs=0.05)
     assert tokens_each(h100({"fsdp": 1024})) == pytest.approx(H100 / 400e9 * 127 / 128)
     assert tokens_each(h100({"fsdp": 1024}, exact=False, flops=9.9e14)) == pytest.approx(2475)
-
-
-def test_fsdp_inside_a_node_of_h100():
-    assert tokens_each(h100({"fsdp": 8})) == pytest.approx(7 / 8 * H100 / 450e9)
 
 
 def test_data_parallelism_has_no_wire_but_in_the_backward_pass():
