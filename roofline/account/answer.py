@@ -64,7 +64,7 @@ def _memory(question: Question) -> dict:
         "all_saved_bytes_per_token": memory.saved_bytes_per_token,
         "saved_bytes": memory.saved_bytes,
         "readings": [],
-        "gathered_block_bytes": techniques.gathered_bytes(setting) * sharding.pp / setting.model.blocks,
+        "gathered_bytes": techniques.gathered_bytes(setting),
     }
     for reading in READINGS[memory.saved]:
         whole = memory.whole_bytes(reading)
@@ -90,8 +90,7 @@ def _sizes(question: Question) -> dict[str, int]:
     if not device_bytes:
         return {}
     units = {"GB": GB, "GiB": GIB}
-    own = next((unit for unit, scale in reversed(units.items()) if device_bytes % scale == 0), "GB")
-    figure = device_bytes / units[own]
+    figure = min((device_bytes / scale for scale in units.values()), key=lambda figure: len(f"{figure:g}"))
     return {f"{figure:g} {unit}": round(figure * scale) for unit, scale in units.items()}
 
 
@@ -100,6 +99,8 @@ def _pace(question: Question) -> dict:
     return {
         "step": setting.step,
         "wires": setting.wires,
+        "gathers": setting.gathers,
+        "recompute": setting.recompute,
         "math": [
             {"step": step, "flop_per_token": setting.math_flop(step), "s_per_token": setting.math_s(step, 1)}
             for step in setting.steps
@@ -156,7 +157,8 @@ def _at(setting: Setting, tokens: int) -> dict:
             "math_s": setting.math_s(step, tokens),
             "wire_s": setting.wire_s(step, tokens),
             **{f"{arm}_s": step_s(setting, step, tokens, arm) for arm in ARMS},
-            "pace": "chips" if setting.math_s(step, tokens) >= setting.wire_s(step, tokens) else "wire",
+            # Rounding does not decide at the bound itself.
+            "pace": "chips" if setting.wire_s(step, tokens) <= setting.math_s(step, tokens) * (1 + 1e-9) else "wire",
         }
         for step in setting.steps
     ]
@@ -182,7 +184,7 @@ def _techniques(question: Question) -> list[dict]:
     now = question.setting
     before = now.bound().tokens
     found = []
-    for technique in techniques.ranked(now, question.tokens):
+    for technique in techniques.ranked(now, question.memory):
         bound = technique.bound
         tokens = bound.tokens if bound else None
         found.append(

@@ -42,7 +42,7 @@ class Question:
     memory: Memory
     setting: Setting
     tokens: int
-    device_bytes: float | None
+    device_bytes: int | None
     given: dict[str, float]
     chosen: str = ""
     """How the devices were divided, where the question left it open."""
@@ -79,7 +79,8 @@ def add_command(commands) -> None:
     group.add_argument("--axes", default="", metavar="KIND=N,...", help="torus axes of each kind (0: the network)")
     group.add_argument("--ways", choices=("one", "both"), help="of each torus axis (default: both)")
     group.add_argument("--wires", choices=WIRES, default="fabric",
-                       help="what adds up: terms on one fabric (default), all (shared), none (separate)")  # fmt: skip
+                       help="what adds up: all on one fabric (default), all (shared), or only the terms of one kind "
+                            "of parallelism (separate)")  # fmt: skip
     group.add_argument("--collectives", choices=("whole", "exact"),
                        help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
     group.add_argument("--sharp", action="store_true", help="the switches reduce")
@@ -109,27 +110,28 @@ def question(options: argparse.Namespace) -> Question:
     chip, model = chips.find(options.chip), parse_model(options.model)
     dtypes = parse_dtypes(options.dtypes)
     memory = Memory(model, dtypes, options.tokens, options.saved, options.moments, options.experts, options.top_k)
-    if options.top_k > options.experts:
-        raise ValueError(f"--top-k {options.top_k}: a token cannot go to more than its {options.experts} experts")
     device_bytes = options.memory or chip.memory_bytes
     degrees = {kind: getattr(options, kind) or 1 for kind in KINDS}
     sharding, chosen = Sharding(**degrees), ""
-    if options.devices or not any(getattr(options, kind) for kind in KINDS):
+    is_open = options.devices or not any(getattr(options, kind) for kind in KINDS)
+    if is_open:
         sharding, chosen = _divide(options, sharding, memory, device_bytes)
     given = {name: value for name in GIVEN if (value := getattr(options, name))}
     setting = Setting(
-        model, options.flops or chip.flops["bf16"], _mesh(options, chip, sharding), sharding, dtypes, options.step,
+        model, options.flops or chip.flops["bf16"], _mesh(options, chip), sharding, dtypes, options.step,
         options.wires, options.experts, options.top_k, options.gathers, recompute=options.saved == "checkpointed",
     )  # fmt: skip
-    if chosen and not options.tp and not options.fsdp:
+    if is_open and not options.tp and not options.fsdp:
         best = splits.least_bound(setting)
         setting = best.setting if best else setting
-        chosen += ", divided at the least bound"
+        chosen = ", ".join(filter(None, (chosen, "divided at the least bound")))
     _check(setting)
+    if options.plot:
+        _check_plot(setting)
     return Question(chip, memory, setting, options.tokens, device_bytes, given, chosen)
 
 
-def _divide(options, sharding: Sharding, memory: Memory, device_bytes: float | None) -> tuple[Sharding, str]:
+def _divide(options, sharding: Sharding, memory: Memory, device_bytes: int | None) -> tuple[Sharding, str]:
     """All devices to FSDP that no other kind has; how many they are, and why."""
     others = sharding.devices / sharding.fsdp
     if options.devices:
@@ -139,15 +141,15 @@ def _divide(options, sharding: Sharding, memory: Memory, device_bytes: float | N
             raise ValueError(
                 f"--devices {options.devices} is no multiple of the degrees given, {others:g} together: change one"
             )
-        return replace(sharding, fsdp=int(options.devices / others)), f"{options.devices} devices"
+        return replace(sharding, fsdp=options.devices // others), ""
     if not device_bytes:
         raise ValueError("how many devices? Give --devices N, or degrees as --fsdp 16 --tp 4")
     least = memory.least_degree(device_bytes, READINGS[options.saved][0])
     count = 2 ** math.ceil(math.log2(least))
-    return replace(sharding, fsdp=count), f"{count} devices, the least power of two whose memory holds it all"
+    return replace(sharding, fsdp=count), "the least power of two whose memory holds it all"
 
 
-def _mesh(options, chip: Chip, sharding: Sharding) -> Mesh:
+def _mesh(options, chip: Chip) -> Mesh:
     exact, network = options.collectives == "exact", options.network or chip.port_bytes_per_s
     if not chip.torus_axes:
         for name, value in (("--axes", options.axes), ("--ways", options.ways)):
@@ -158,12 +160,12 @@ def _mesh(options, chip: Chip, sharding: Sharding) -> Mesh:
     for name, value in (("--node", options.node), ("--sharp", options.sharp)):
         if value:
             raise ValueError(f"{name}: {chip.name} is in a torus, it has no nodes and no switch; leave it out")
-    ways = 1 if options.ways == "one" else chip.links // chip.torus_axes
+    ways = chip.links // chip.torus_axes
+    if options.ways == "both" and ways < 2:
+        raise ValueError(f"--ways both: {chip.name} has links one way only; leave it out")
+    ways = 1 if options.ways == "one" else ways
     axis = ways * (options.bandwidth or chip.link_bandwidth_bytes_per_s)
-    mesh = Torus(axis, _axes(options.axes), ways, network, exact, chip.torus_axes)
-    if mesh.axes and (taken := mesh.taken(sharding)) > chip.torus_axes:
-        raise ValueError(f"--axes {options.axes}: {taken} axes in use, a {chip.name} torus has {chip.torus_axes}")
-    return mesh
+    return Torus(axis, _axes(options.axes), ways, network, exact, chip.torus_axes)
 
 
 def _axes(text: str) -> dict[str, int] | None:
@@ -182,43 +184,59 @@ def _check(setting: Setting) -> None:
     """Raise ValueError where the degrees do not divide what they cut."""
     sharding, model = setting.sharding, setting.model
     if model.d_ff % sharding.tp:
-        below, above = (_divisor(model.d_ff, sharding.tp, step) for step in (-1, 1))
-        raise ValueError(f"--tp {sharding.tp:g} does not divide F = {model.d_ff}: take {below} or {above}")
+        near = sorted({_divisor(model.d_ff, sharding.tp, step) for step in (-1, 1)})
+        raise ValueError(f"--tp {sharding.tp:g} does not divide F = {model.d_ff}: take {' or '.join(map(str, near))}")
     if setting.experts % sharding.ep:
         raise ValueError(
             f"--ep {sharding.ep:g} does not divide the {setting.experts} experts: choose a divisor of them"
         )
     if sharding.pp > model.blocks:
         raise ValueError(f"--pp {sharding.pp:g}: {model.name} has {model.blocks} blocks, and a stage needs one")
-    if not splits.packs(setting, sharding.tp):
+    mesh = setting.mesh
+    if isinstance(mesh, Torus) and mesh.axes and (taken := mesh.taken(sharding)) > mesh.all_axes:
+        each = ", ".join(f"{kind}={mesh.axes_of(kind, sharding)}" for kind in sharding.used)
+        raise ValueError(f"--axes: {each} are {taken} axes, and the torus has {mesh.all_axes}; name fewer")
+    if isinstance(mesh, Nodes) and (kind := mesh.misfit(sharding)):
+        own = getattr(sharding, kind)
         raise ValueError(
-            f"--tp {sharding.tp:g} does not pack into nodes of {setting.mesh.size}: take a divisor or a multiple of it"
+            f"--{kind} {own:g}: groups of {sharding.inside(kind) * own:g} devices do not pack into nodes of "
+            f"{mesh.size}: let them divide it, or be a multiple of it, or give --node N"
         )
 
 
+def _check_plot(setting: Setting) -> None:
+    """Raise ValueError where the figures, which look at other numbers of chips, need a network that is not known."""
+    try:
+        _ = replace(setting, sharding=Sharding(tp=2, fsdp=2**16)).terms
+    except ValueError as error:
+        raise ValueError(f"--plot looks at more chips, and {error}") from error
+
+
 def _divisor(number: int, near: float, step: int) -> int:
-    at = int(near)
+    """The divisor of `number` next to `near`, below or above it; `number` itself where none is above."""
+    at = min(int(near), number)
     while number % at:
         at += step
     return at
 
 
-def size(text: str) -> float:
+def size(text: str) -> int:
     """Bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
     match = re.fullmatch(r"([\d.eE+]+)\s*([A-Za-z]*)", text.strip())
     number = _number(match[1]) if match else None
     if number is None or number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
     if match[2] not in UNITS:
-        near = difflib.get_close_matches(match[2].upper(), UNITS, n=1, cutoff=0.5) if match[2] else []
+        units = {unit.lower(): unit for unit in UNITS}
+        near = difflib.get_close_matches(match[2].lower(), units, n=1, cutoff=0.5)
         known = (
-            f"did you mean {match[1]}{near[0]}?"
+            f"did you mean {match[1]}{units[near[0]]}?"
             if near
             else f"say {match[1]}GB (of 1e9 bytes) or {match[1]}GiB (2**30)"
         )
         what = f"the unknown unit {match[2]}" if match[2] else "no unit"
         raise argparse.ArgumentTypeError(f"{text!r} has {what}: {known}")
-    return number * UNITS[match[2]]
+    return math.ceil(number * UNITS[match[2]])
 
 
 def _number(text: str) -> float | None:

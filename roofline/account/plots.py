@@ -68,6 +68,12 @@ def _pace(question: Question, folder: Path) -> list[Path]:
         own = setting.bound(step)
         if own.tokens:
             _crossing(axes, own.tokens / devices, setting.math_s(step, own.tokens) * 1e3)
+        else:
+            who = "the wires" if own.tokens is None else "the chips"
+            axes.annotate(
+                f"{who} set the pace\nat any number of tokens", (0.97, 0.05), xycoords="axes fraction", fontsize=10,
+                ha="right", va="bottom", bbox=BEHIND_TEXT,
+            )  # fmt: skip
         axes.set_title(f"{step} pass", loc="left", fontsize=11)
         axes.set_xlabel("tokens on each device")
         axes.set_ylabel("ms for one block")
@@ -91,6 +97,7 @@ def _crossing(axes, tokens: float, time_ms: float) -> None:
 def _bound_map(question: Question, folder: Path) -> list[Path]:
     """The bound, in tokens on a device, over X and Y in powers of two."""
     from matplotlib.colors import LogNorm
+    from matplotlib.patches import Rectangle
     from matplotlib.ticker import LogLocator
 
     setting, sharding = question.setting, question.setting.sharding
@@ -105,11 +112,15 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
     known = [value for row in values for value in row if value]
     norm = LogNorm(min(known), max(known)) if known and min(known) < max(known) else None
     image = axes.imshow(shown, origin="lower", aspect="auto", cmap="viridis_r", norm=norm)
-    axes.set_facecolor("#dddddd")
+    axes.set_facecolor("#cccccc")
     for row, values_of_y in enumerate(values):
         for column, value in enumerate(values_of_y):
-            text = "wire" if value is None else "any" if not value else f"{value:,.0f}"
+            text = (
+                "wire" if value is None else "any" if not value else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+            )
             dark = value and norm and norm(value) > 0.55
+            if value == 0:
+                axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color="#fff8d0", linewidth=0))
             axes.annotate(
                 text, (column, row), ha="center", va="center", fontsize=8.5, color="white" if dark else DARK
             )  # fmt: skip
@@ -117,7 +128,8 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
     for split, style in ((setting, "-"), (best and best.setting, "--")):
         if split and split.sharding.fsdp in xs and split.sharding.tp in ys:
             at = (xs.index(split.sharding.fsdp) - 0.5, ys.index(split.sharding.tp) - 0.5)
-            axes.add_patch(_frame(at, style))
+            frame = {"edgecolor": "#d55e00", "linewidth": 2.4, "linestyle": style, "clip_on": False}
+            axes.add_patch(Rectangle(at, 1, 1, fill=False, zorder=5, **frame))
     axes.set_xticks(range(len(xs)), [f"{x:,}" for x in xs])
     axes.set_yticks(range(len(ys)), [f"{y}" for y in ys])
     axes.set_xlabel("fsdp X")
@@ -127,7 +139,7 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
         f"{setting.step}", loc="left", fontsize=12, pad=34,
     )  # fmt: skip
     axes.annotate(
-        f"frame: as asked; dashed frame: the least on {together:,.0f} devices\n"
+        f"frame: as asked; dashed frame: the least where X Y = {together:,.0f}\n"
         "wire: it sets the pace at any number of tokens; any: the chips do",
         (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=9, color=GREY, va="bottom",
     )  # fmt: skip
@@ -139,12 +151,6 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
         bar.ax.minorticks_off()
     figures.footer(figure, _constants(question))
     return figures.save(figure, folder, "bound_map")
-
-
-def _frame(at: tuple[float, float], style: str):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(at, 1, 1, fill=False, edgecolor="#d55e00", linewidth=2.4, linestyle=style, zorder=5)
 
 
 def _on_device(setting: Setting, x: int, y: int) -> float | None:
@@ -170,7 +176,7 @@ def _utilisation(question: Question, folder: Path) -> list[Path]:
         axes.plot(xs, ys, color=look["color"], marker=look["marker"], linewidth=2, markersize=6, label=f"{arm} gathers")
         for x, y, point in zip(xs, ys, own, strict=True):
             axes.annotate(
-                f"{point.setting.sharding.tp:g}", (x, y), (0, -14 if look["below"] else 8),
+                f"{point.setting.sharding.tp:g}", (x, y), (-2, -14) if look["below"] else (5, 7),
                 textcoords="offset points", fontsize=8.5, color=look["color"], ha="center",
             )  # fmt: skip
     axes.set_xscale("log", base=2)

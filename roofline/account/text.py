@@ -1,11 +1,15 @@
 """The answer of `roofline account` for people: every term, so that each figure can be checked by hand."""
 
+import textwrap
+
 from roofline.theory.chips import GB, GIB
+
+WIDTH = 120
 
 SAVED = {
     "all": "the inputs of both layers",
-    "half": "the inputs of every second layer",
-    "checkpointed": "the inputs of the blocks, and one block computed again",
+    "half": "the inputs of both layers of every second block",
+    "checkpointed": "the blocks' inputs, and one block's inner ones",
 }
 READING = {
     "sharded": "all sharded",
@@ -35,11 +39,11 @@ def _head(answer: dict) -> list[str]:
     size = f", {_both(chip['memory_bytes'])}{given.get('memory', '')}" if chip["memory_bytes"] else ", memory unknown"
     chosen = answer["sharding"]["chosen"]
     return [
-        f"{model['name']}: {model['blocks']} blocks, D = {model['d_model']} -> F = {model['d_ff']} -> D{experts}; "
-        f"{memory['parameters']:,} parameters",
+        f"{model['name']}: {_many(model['blocks'], 'block')}, D = {model['d_model']} -> F = {model['d_ff']} "
+        f"-> D{experts}; {memory['parameters']:,} parameters",
         f"{chip['name']}: {chip['flops']:.4g} FLOP/s{given.get('flops', '')}, {mesh}{size}",
-        f"  {chip['source']}",
-        f"{answer['sharding']['devices']:,.0f} devices: {_degrees(answer['sharding'])}"
+        *_wrapped(chip["source"], "  "),
+        f"{_many(answer['sharding']['devices'], 'device')}: {_degrees(answer['sharding'])}"
         + (f" ({chosen})" if chosen else ""),
     ]
 
@@ -47,15 +51,28 @@ def _head(answer: dict) -> list[str]:
 def _degrees(sharding: dict) -> str:
     names = {"fsdp": "fsdp X", "tp": "tp Y", "dp": "dp", "ep": "ep", "pp": "pp"}
     used = [f"{name} = {_short(sharding[kind])}" for kind, name in names.items() if sharding[kind] != 1]
-    return ", ".join(used) or "one"
+    return ", ".join(used) or "not sharded"
 
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
 
 
+def _many(count: float, thing: str) -> str:
+    return f"{count:,.0f} {thing}{'' if count == 1 else 's'}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _plain(value: float, digits: int = 0) -> str:
+    """With commas; of a small one the first three digits, so that none becomes 0."""
+    return f"{value:,.{digits}f}" if not value or value * 10**digits >= 10 else f"{value:.3g}"
+
+
 def _both(size: float) -> str:
-    return f"{size / GB:.2f} GB = {size / GIB:.2f} GiB"
+    return f"{_plain(size / GB, 2)} GB = {_plain(size / GIB, 2)} GiB"
 
 
 def _memory(answer: dict) -> list[str]:
@@ -69,23 +86,31 @@ def _memory(answer: dict) -> list[str]:
         ("state", memory["state_bytes"], "the three together"),
     ]
     of_token = f"{memory['saved_bytes_per_token']:,} bytes a token: {SAVED[memory['saved']]}"
-    tokens = f"{memory['tokens']:,} tokens"
+    tokens = _many(memory["tokens"], "token")
     rows.append((f"saved for {tokens}, {dtypes['activations']}", memory["saved_bytes"], of_token))
     lines = [f"{'MEMORY in training':<44}{'GB':>12}{'GiB':>12}"]
-    lines += [f"  {name:<42}{size / GB:>12,.2f}{size / GIB:>12,.2f}   {note}".rstrip() for name, size, note in rows]
+    lines += [
+        f"  {name:<42}{_plain(size / GB, 2):>12}{_plain(size / GIB, 2):>12}   {note}".rstrip()
+        for name, size, note in rows
+    ]
     for reading in memory["readings"]:
         whole = reading["whole_bytes"]
-        state, saved = (memory[key] / GB for key in ("state_bytes", "saved_bytes"))
-        kept = f" + {whole / GB:,.2f}" if whole else ""
-        lines.append(f"  {READING[reading['reading']]}: ({state:,.2f} + {saved:,.2f}) GB / N{kept}")
+        state, saved = (_plain(memory[key] / GB, 2) for key in ("state_bytes", "saved_bytes"))
+        kept = f" + {_plain(whole / GB, 2)} GB" if whole else ""
+        lines.append(f"  {READING[reading['reading']]}: ({state} + {saved}) GB / N{kept}")
         for size, least in reading["least_devices"].items():
-            none = f"fits {size} on no number of devices: {_both(whole)} stay on each"
-            lines.append("    " + (f"fits {size} on {least:,} devices or more" if least else none))
+            none = f"fits {size} at no N: {_both(whole)} stay on each device"
+            lines.append("    " + (f"fits {size} from N = {least:,} on" if least else none))
         fits = {True: ": it fits", False: ": too much", None: ""}[reading["fits"]]
-        lines.append(f"    on each of these {devices:,.0f}: {_both(reading['device_bytes'])}{fits}")
-    lines.append(
-        f"  alive for a moment, not counted: a block's gathered weights, {_both(memory['gathered_block_bytes'])}"
-    )
+        replicas = (
+            f" (the state whole in each of {copies:,} replicas)" if (copies := answer["sharding"]["dp"]) > 1 else ""
+        )
+        on_each = f"on each of these {devices:,.0f}" if devices > 1 else "on this one"
+        lines.append(f"    {on_each}{replicas}: {_both(reading['device_bytes'])}{fits}")
+    if memory["gathered_bytes"]:
+        kept = answer["sharding"]["pp"] > 1 and answer["pace"]["gathers"] == 1
+        what = "kept for all microbatches: a stage's" if kept else "alive for a moment: a block's"
+        lines.append(f"  not counted, {what} gathered weights, {_both(memory['gathered_bytes'])}")
     return lines
 
 
@@ -99,21 +124,23 @@ def _pace(answer: dict) -> list[str]:
         f"{'time':>11}{'a token':>11}",
     ]
     for math in pace["math"]:
+        flop = f"{_plain(math['flop_per_token'])} FLOP"
         lines.append(
-            f"  {math['step']:<9}{'matmuls':<22}{'chips':<11}{'':>12}{math['flop_per_token']:>11,.0f} FLOP"
+            f"  {math['step']:<9}{'matmuls':<22}{'chips':<11}{flop:>28}"
             f"{'':>10}{flops / 1e12:>7.4g} TFLOP/s{_time(0):>11}{_time(math['s_per_token']):>11}"
         )
     for term in pace["terms"]:
         crossing = next(c for c in term["crossings"] if c["fabric"] == term["fabric"])
+        rate = f"{crossing['bytes_per_s'] / 1e9:.4g} GB/s"
         lines.append(
-            f"  {term['step']:<9}{term['name']:<22}{term['fabric']:<11}{term['fixed_bytes']:>15,.0f}"
-            f"{term['bytes_per_token']:>13,.0f}{crossing['amount']:>8.4g} V{crossing['bytes_per_s'] / 1e9:>10.4g} GB/s"
+            f"  {term['step']:<9}{term['name']:<22}{term['fabric']:<11}{_plain(term['fixed_bytes']):>15}"
+            f"{_plain(term['bytes_per_token']):>13}{crossing['amount']:>8.4g} V{rate:>15}"
             f"{_time(term['fixed_s']):>11}{_time(term['s_per_token']):>11}"
         )
     lines.append(f"  {_bound_text(pace, answer)}")
     names = {
-        "separate": "every term beside the others (max)",
-        "fabric": "terms on one fabric added",
+        "separate": "the kinds beside each other (max)",
+        "fabric": "all on one fabric added",
         "shared": "all added (sum)",
     }
     for wires, bound in pace["bounds"].items():
@@ -137,9 +164,8 @@ def _pace(answer: dict) -> list[str]:
 def _bound_text(pace: dict, answer: dict) -> str:
     bound = pace["bound"]
     if bound["tokens"] is None:
-        return (
-            f"the wire sets the pace at any number of tokens: {bound['fabric']} takes longer for each than the chips do"
-        )
+        slow = f"over the {bound['fabric']} each takes longer than on the chips"
+        return f"the wire sets the pace at any number of tokens: {slow}"
     if not bound["tokens"]:
         return "the chips set the pace at any number of tokens"
     return f"bound: {_tokens(bound)}; below it the {bound['step']} pass waits for the {bound['fabric']}"
@@ -150,11 +176,11 @@ def _tokens(bound: dict) -> str:
         return "none, the wire takes longer for each token"
     if bound["tokens"] == 0:
         return "any number of tokens"
-    return f"{bound['tokens']:,.0f} tokens, {bound['tokens_per_device']:,.1f} on each device"
+    return f"{_plain(bound['tokens'])} tokens, {_plain(bound['tokens_per_device'], 1)} on each device"
 
 
 def _time(seconds: float) -> str:
-    scales = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12))
+    scales = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("fs", 1e-15))
     unit, scale = next((pair for pair in scales if seconds >= pair[1]), scales[-1])
     return f"{seconds / scale:.4g} {unit}" if seconds else "-"
 
@@ -163,7 +189,7 @@ def _at(answer: dict) -> list[str]:
     at = answer["pace"]["at_tokens"]
     if not at:
         return []
-    lines = [f"  at {at['tokens']:,} tokens, {at['tokens_per_device']:,.1f} on each device:"]
+    lines = [f"  at {_many(at['tokens'], 'token')}, {_plain(at['tokens_per_device'], 1)} on each device:"]
     for step in at["steps"]:
         pace = "the wire sets" if step["pace"] == "wire" else "the chips set"
         times = {name: _time(step[f"{name}_s"]) for name in ("math", "wire", "serial", "overlapped")}
@@ -192,7 +218,7 @@ def _techniques(answer: dict) -> list[str]:
         if not helps:
             lines.append("  and what does not:")
         for technique in (t for t in found if t["helps"] == helps):
-            lines += [_row(technique, bytes_now), f"      {technique['why']}"]
+            lines += [_row(technique, bytes_now), *_wrapped(technique["why"], "      ")]
     return lines
 
 
@@ -202,9 +228,9 @@ def _row(technique: dict, bytes_now: float) -> str:
     tokens, of_now = technique["tokens_per_device"], technique["of_the_bound_now"]
     memory, flop = technique["memory_bytes"], technique["flop"]
     cells = (
-        (10, "none" if tokens is None else f"{tokens:,.1f}"),
+        (10, "none" if tokens is None else _plain(tokens, 1) if tokens else "any"),
         (8, f"{of_now:.2f}" if of_now is not None else ""),
-        (12, f"{memory / GB:+,.2f} GB" if memory else ""),
+        (12, f"{'-' if memory < 0 else '+'}{_plain(abs(memory) / GB, 2)} GB" if memory else ""),
         (7, f"{flop:.2f}" if flop != 1 else ""),
         (7, f"{technique['wire_bytes'] / bytes_now:.2f}" if bytes_now else ""),
     )

@@ -13,7 +13,7 @@ BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "none": 0}
 
 SAVED = ("all", "half", "checkpointed")
 """What is saved of a block for each token. `all`: the inputs of both linear layers, D + F elements. `half`: those of
-every second layer. `checkpointed`: the input of the block, D elements; beside it the F of the one block that is
+every second block. `checkpointed`: the input of the block, D elements; beside it the F of the one block that is
 computed again at a time."""
 
 READINGS = {"all": ("sharded",), "half": ("dropped", "whole"), "checkpointed": ("sharded",)}

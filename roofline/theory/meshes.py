@@ -10,6 +10,7 @@ Bandwidth only: the latency of hops and launches is left out. V is the size of t
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,7 +71,8 @@ class Crossing(NamedTuple):
 @dataclass(frozen=True)
 class Torus:
     """Chips in rings along axes. `axes` deals them out to the kinds of parallelism, and a kind with 0 is on the
-    network; by default each kind in use has one, and FSDP what is left. Kinds with too many axes together share them.
+    network; by default each kind in use has one, and FSDP what is left (without FSDP: the first kind). Kinds with too
+    many axes together share them all, and take turns.
 
     `axis_bytes_per_s`: one axis, in as many directions (`ways`) as are used. `network_bytes_per_s`: of one chip.
     `all_axes`: how many the torus has.
@@ -128,6 +130,18 @@ class Nodes:
     sharp: bool = False
     exact: bool = True
 
+    def misfit(self, sharding: Sharding) -> str | None:
+        """The innermost kind whose groups neither divide a node nor fill nodes: their traffic is not counted right.
+
+        >>> Nodes(8, 450e9).misfit(Sharding(tp=4, fsdp=3))
+        'fsdp'
+        """
+        for kind in sharding.used:
+            group = sharding.inside(kind) * getattr(sharding, kind)
+            if self.size % group and group % self.size:
+                return kind
+        return None
+
     def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
         """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time."""
         parts = getattr(sharding, kind)
@@ -137,8 +151,8 @@ class Nodes:
         away = parts / here
         if away > 1 and not self.port_bytes_per_s:
             raise ValueError(
-                f"{kind}={parts:g} spans {away:g} nodes of {self.size}, and the chip's network is not known; "
-                "give --network BYTES/s"
+                f"{kind}={parts:g} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not known; "
+                "give --network BYTES/s, or larger nodes by --node N"
             )
         if op == "send":
             fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.port_bytes_per_s)

@@ -16,7 +16,8 @@ from roofline.theory.models import Model
 
 STEPS = {"forward": ("forward",), "training": ("forward", "backward")}
 WIRES = ("fabric", "shared", "separate")
-"""What adds up: all that crosses one fabric, all terms whatever they cross, or nothing (the longest one counts)."""
+"""What adds up: all that crosses one fabric; all terms, whatever they cross; or only the terms of one kind of
+parallelism, whatever they share."""
 
 
 class Term(NamedTuple):
@@ -51,7 +52,9 @@ class Bound(NamedTuple):
 class Setting:
     """A model, sharded over a mesh of chips of `flops` FLOP/s each.
 
-    Raises ValueError for unknown names, tp that does not divide F, or top_k above the experts.
+    Degrees may be real numbers, as a best split has them: whether they divide what they cut is not checked here.
+
+    Raises ValueError for an unknown step or wires, or top_k above the experts.
     """
 
     model: Model
@@ -67,6 +70,13 @@ class Setting:
     """How often the weights are gathered in a step: once for each microbatch, unless they stay gathered."""
     recompute: bool = False
     """Whether the backward pass runs the forward one again, from checkpoints."""
+
+    def __post_init__(self):
+        for name, known in (("step", STEPS), ("wires", WIRES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
+        if self.top_k > self.experts:
+            raise ValueError(f"top-k {self.top_k}: a token cannot go to more than its {self.experts} experts")
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -94,21 +104,24 @@ class Setting:
         weights = 2 * model.d_model * model.d_ff * self.experts / (sharding.tp * sharding.ep)
         rows = 1 / sharding.batch_parts  # of each token, those on one device
         activations = rows * model.d_model * sent
+        copies = min(self.top_k, sharding.ep)  # experts on the same devices share one copy of a token
 
         yield "gather weights", "all-gather", "fsdp", self.gathers * weights * BYTES[self.dtypes.gathers], 0
         if backward:
             yield "scatter gradients", "reduce-scatter", "fsdp", self.gathers * weights * sent, 0
             yield "reduce gradients", "all-reduce", "dp", weights / sharding.fsdp * sent, 0
         if getattr(self.mesh, "sharp", False):  # whole activations, reduced by the switch
-            yield "reduce activations", "all-reduce", "tp", 0, activations * self.top_k
+            yield "reduce activations", "all-reduce", "tp", 0, activations * copies
         else:
-            yield "gather activations", "all-gather", "tp", 0, activations * self.top_k
-            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations * self.top_k
+            yield "gather activations", "all-gather", "tp", 0, activations * copies
+            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations * copies
             if backward:  # only the own shard of the input was saved
-                yield "gather inputs again", "all-gather", "tp", 0, activations * self.top_k
-        routed = sharding.ep * activations / sharding.tp * min(self.top_k, sharding.ep)
+                yield "gather inputs again", "all-gather", "tp", 0, activations * copies
+        routed = sharding.ep * activations / sharding.tp * copies
         yield "dispatch to experts", "all-to-all", "ep", 0, routed
         yield "combine from experts", "all-to-all", "ep", 0, routed
+        if backward and self.recompute:  # the checkpoint is of before the dispatch
+            yield "dispatch again", "all-to-all", "ep", 0, routed
         # Once for a stage, so a share of it for each of its blocks.
         yield "send to next stage", "send", "pp", 0, activations / sharding.tp * sharding.pp / model.blocks
 
@@ -144,8 +157,8 @@ class Setting:
         for term in (term for term in self.terms if term.step == step):
             slowest = max(term.crossings, key=lambda crossing: crossing.seconds)
             for crossing in (slowest,) if self.wires == "shared" else term.crossings:
-                names = {"fabric": crossing.fabric, "separate": f"{term.kind} on {crossing.fabric}"}
-                name = names.get(self.wires, "all wires")
+                own = crossing.fabric if crossing.fabric.startswith(term.kind) else f"{crossing.fabric} of {term.kind}"
+                name = {"fabric": crossing.fabric, "separate": own, "shared": "wires"}[self.wires]
                 fixed, slope = lines.get(name, (0.0, 0.0))
                 fixed += term.fixed_bytes * crossing.seconds
                 lines[name] = (fixed, slope + term.token_bytes * crossing.seconds)

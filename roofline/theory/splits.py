@@ -24,16 +24,18 @@ class Split(NamedTuple):
 def whole(setting: Setting) -> Iterator[Setting]:
     """`setting` with its fsdp * tp devices divided in every other way: Y divides F, and packs into nodes."""
     sharding = setting.sharding
-    most = math.gcd(round(sharding.fsdp * sharding.tp), setting.model.d_ff)
-    for tp in range(1, most + 1):
-        if most % tp == 0 and packs(setting, tp):
-            yield _with_tp(setting, tp)
+    together = round(sharding.fsdp * sharding.tp)
+    most = math.gcd(together, setting.model.d_ff)
+    small = [tp for tp in range(1, math.isqrt(most) + 1) if most % tp == 0]
+    for tp in sorted({*small, *(most // tp for tp in small)}):
+        split = replace(setting, sharding=replace(sharding, tp=tp, fsdp=together // tp))
+        if _packs(split):
+            yield split
 
 
-def packs(setting: Setting, tp: float) -> bool:
-    """Whether groups of `tp` neighbours fill nodes, or nodes them."""
-    size = setting.mesh.size if isinstance(setting.mesh, Nodes) else tp
-    return size % tp == 0 or tp % size == 0
+def _packs(setting: Setting) -> bool:
+    """Whether the groups that a split changes, of tp and of ep, pack into nodes."""
+    return not isinstance(setting.mesh, Nodes) or setting.mesh.misfit(setting.sharding) not in ("tp", "ep")
 
 
 def least_bound(setting: Setting) -> Split | None:

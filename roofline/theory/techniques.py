@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from roofline.theory import splits
-from roofline.theory.memory import BYTES
-from roofline.theory.meshes import Nodes, Torus
+from roofline.theory.memory import BYTES, Memory
+from roofline.theory.meshes import Nodes, Sharding, Torus
 from roofline.theory.pace import Bound, Setting
 from roofline.theory.utilisation import utilisation
 
@@ -12,6 +12,9 @@ MICROBATCHES = 4
 """Of a step, in what is said of gradient accumulation and of pipelines."""
 
 STAGES = 4
+"""In place of each stage now."""
+
+NOT_GATHERED = "no weights are gathered, for one microbatch or for many"
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,21 @@ class Technique:
         return before is None or self.bound.tokens < before * (1 - 1e-9)
 
 
-def ranked(now: Setting, tokens: float = 0) -> list[Technique]:
-    """All techniques for `now`, those that lower the bound most first. `tokens`: of a step, for what is saved of it."""
+def ranked(now: Setting, memory: Memory) -> list[Technique]:
+    """All techniques for `now`, those that lower the bound most first. `memory`: of the same model, what is saved."""
     found = [
         overlap_matmuls(now),
         overlap_wires(now),
         more_axes(now),
         better_split(now),
         more_tensor_parallel(now),
-        pipeline(now, tokens),
+        pipeline(now),
         short_gathers(now),
-        checkpointing(now, tokens),
-        switch_reductions(now, tokens),
+        checkpointing(now, memory),
+        switch_reductions(now, memory.tokens),
         accumulation(now),
         accumulation_kept(now),
-        sequence_parallel(now, tokens),
+        sequence_parallel(now),
     ]
     return sorted(found, key=lambda technique: _rank(technique, now))
 
@@ -75,13 +78,16 @@ def overlap_matmuls(now: Setting) -> Technique:
 
 
 def overlap_wires(now: Setting) -> Technique:
-    after = replace(now, wires="fabric")
     name = "overlap the wires with each other"
     if now.wires == "shared":
-        return Technique(name, after, "gathers of weights and of activations cross their wires at the same time")
-    if isinstance(now.mesh, Nodes):
+        after = replace(now, wires="fabric")
+        return Technique(name, after, "what crosses different fabrics does so at the same time")
+    if now.wires == "separate":
+        return Technique(name, now, "taken for granted, even of what shares a fabric")
+    users = {(term.kind, crossing.fabric) for term in now.terms for crossing in term.crossings}
+    if len(users) > len({fabric for _, fabric in users}):
         return Technique(name, now, "what crosses different fabrics does so already; what shares one has to take turns")
-    return Technique(name, now, "each kind has axes of its own, and they already run beside each other")
+    return Technique(name, now, "each kind has wires of its own, and they already run beside each other")
 
 
 def more_axes(now: Setting) -> Technique:
@@ -95,12 +101,13 @@ def more_axes(now: Setting) -> Technique:
     own = axes["fsdp"]
     if now.mesh.taken(sharding) < most:
         after = replace(now, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
-        return Technique(name, after, f"{own + 1} axes in place of {own} bring the weights")
+        instead = f"{own + 1} axes in place of {own}" if own else "an axis in place of the network"
+        return Technique(name, after, f"the weights come over {instead}")
     if own < most and axes.get("tp") == 1:
         alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
         after = replace(now, sharding=alone, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
         return Technique(name, after, f"all {most} axes are taken: it costs tensor parallelism its own")
-    return Technique(name, None, f"the torus has no more than {most}")
+    return Technique(name, None, f"the torus has no more than {most}" if own >= most else f"all {most} axes are taken")
 
 
 def better_split(now: Setting) -> Technique:
@@ -123,18 +130,34 @@ def more_tensor_parallel(now: Setting) -> Technique:
     return Technique(name, most, text)
 
 
-def pipeline(now: Setting, tokens: float) -> Technique:
-    name, sharding = f"{STAGES} pipeline stages", now.sharding
-    if sharding.fsdp % STAGES or now.model.blocks < STAGES * sharding.pp:
-        return Technique(name, None, f"fsdp={sharding.fsdp:g} devices do not divide into {STAGES} stages")
-    after = replace(now, sharding=replace(sharding, fsdp=sharding.fsdp / STAGES, pp=sharding.pp * STAGES))
-    bubble = (STAGES * sharding.pp - 1) / (MICROBATCHES * STAGES * sharding.pp)
-    kept = gathered_bytes(after) - gathered_bytes(now) / now.model.blocks
-    why = (
-        f"{STAGES} times fewer devices gather the weights of a stage, once for all its microbatches, and keep them; "
-        f"a bubble of {100 * bubble:.0f} % at {MICROBATCHES * STAGES * sharding.pp:g} microbatches"
+def pipeline(now: Setting) -> Technique:
+    sharding, stages = now.sharding, STAGES * now.sharding.pp
+    name = f"{stages:g} pipeline stages"
+    if sharding.fsdp % STAGES:
+        return Technique(name, None, f"fsdp={sharding.fsdp:g} does not divide into {STAGES}")
+    if now.model.blocks < stages:
+        return Technique(name, None, f"the model has fewer blocks, {now.model.blocks}")
+    cut = replace(sharding, fsdp=sharding.fsdp / STAGES, pp=stages)
+    after = replace(now, sharding=cut, gathers=1)
+    if cut.fsdp > 1:
+        why = f"{STAGES} times fewer devices gather the weights of a stage, once for all microbatches, and keep them"
+    else:
+        why = "a device holds all the weights of its stage (of a part of F, of some experts), and gathers none"
+    why += _axes_of_stages(now, cut)
+    why += (
+        f"; a bubble of {100 * (stages - 1) / (MICROBATCHES * stages):.0f} % at {MICROBATCHES * stages:g} microbatches"
     )
-    return Technique(name, after, why, memory_bytes=kept)
+    return Technique(name, after, why, memory_bytes=gathered_bytes(after) - gathered_bytes(now))
+
+
+def _axes_of_stages(now: Setting, cut: Sharding) -> str:
+    """What the stages of `cut` take from the other kinds on a torus."""
+    if not isinstance(now.mesh, Torus):
+        return ""
+    if now.mesh.taken(cut) > now.mesh.all_axes >= now.mesh.taken(now.sharding):
+        return "; counted as if all kinds now took turns on the torus"
+    fewer = cut.fsdp > 1 and now.mesh.axes_of("fsdp", cut) < now.mesh.axes_of("fsdp", now.sharding)
+    return "; they take an axis from FSDP" if fewer else ""
 
 
 def short_gathers(now: Setting) -> Technique:
@@ -144,20 +167,21 @@ def short_gathers(now: Setting) -> Technique:
     if BYTES[now.dtypes.gathers] <= 1:
         return Technique(name, now, "they are gathered in 8 bits already")
     after = replace(now, dtypes=replace(now.dtypes, gathers="fp8"))
-    return Technique(name, after, "half the bytes; the scales, and the digits lost, are not counted")
+    share = {2: "half", 4: "a quarter of"}[BYTES[now.dtypes.gathers]]
+    return Technique(name, after, f"{share} the bytes; the scales, and the digits lost, are not counted")
 
 
-def checkpointing(now: Setting, tokens: float) -> Technique:
-    name, model = "activation checkpointing", now.model
-    saved = tokens * (model.blocks - 1) * model.d_ff * BYTES[now.dtypes.activations] / now.sharding.devices
-    if now.step == "forward":
-        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass, and to no gather"
-        return Technique(name, now, why, memory_bytes=-saved)
+def checkpointing(now: Setting, memory: Memory) -> Technique:
+    name = "activation checkpointing"
     if now.recompute:
         return Technique(name, now, "it is used already")
+    less = (replace(memory, saved="checkpointed").saved_bytes - memory.saved_bytes) / now.sharding.devices
+    if now.step == "forward":
+        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass, and no gather of weights"
+        return Technique(name, now, why, memory_bytes=less)
     after = replace(now, recompute=True)
     why = "the backward pass computes more for the weights that it gathers; the forward pass does not"
-    return Technique(name, after, why, memory_bytes=-saved, flop=4 / 3)
+    return Technique(name, after, why, memory_bytes=less, flop=4 / 3)
 
 
 def switch_reductions(now: Setting, tokens: float) -> Technique:
@@ -167,36 +191,57 @@ def switch_reductions(now: Setting, tokens: float) -> Technique:
     if now.mesh.sharp:
         return Technique(name, now, "it is used already")
     after = replace(now, mesh=replace(now.mesh, sharp=True))
-    why = "all-reduces (of gradients under dp, of activations under tp) cost half; gathers and scatters what they did"
-    whole = tokens / now.sharding.batch_parts * now.model.d_model * now.model.blocks * BYTES[now.dtypes.activations]
+    why = (
+        "all-reduces are V in place of 2 V (P - 1) / P: of gradients under dp, and of activations under tp, which stay "
+        "whole; gathers and scatters of weights are what they were"
+    )
+    copies = tokens / now.sharding.batch_parts * now.top_k
+    whole = copies * now.model.d_model * now.model.blocks * BYTES[now.dtypes.activations]
     return Technique(name, after, why, memory_bytes=whole * (1 - 1 / now.sharding.tp) / now.sharding.pp)
 
 
 def accumulation(now: Setting) -> Technique:
+    if now.sharding.fsdp <= 1:
+        return Technique("gradient accumulation", now, NOT_GATHERED)
     after = replace(now, gathers=now.gathers * MICROBATCHES)
     why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
     return Technique("gradient accumulation", after, why)
 
 
 def accumulation_kept(now: Setting) -> Technique:
-    why = (
-        "the tokens between two gathers stay what they were: a microbatch may be below the bound, the step may not; "
-        "it saves activations"
-    )
-    more = gathered_bytes(now) * (1 - 1 / now.model.blocks)
-    return Technique("gradient accumulation, weights kept gathered", now, why, memory_bytes=more)
+    name = "gradient accumulation, weights kept gathered"
+    if now.sharding.fsdp <= 1:
+        return Technique(name, now, NOT_GATHERED)
+    after = replace(now, gathers=1)
+    why = "one gather for all microbatches: a microbatch may be below the bound, the step may not; it saves activations"
+    more = gathered_bytes(after, whole_stage=True) - gathered_bytes(now)
+    return Technique(name, after, why, memory_bytes=more)
 
 
-def sequence_parallel(now: Setting, tokens: float) -> Technique:
-    why = (
-        "a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; it keeps what is "
-        "saved between the layers sharded, and lets X be more than the sequences"
-    )
-    return Technique("sequence parallelism", now, why)
+def sequence_parallel(now: Setting) -> Technique:
+    name = "sequence parallelism"
+    gain = "it keeps what is saved between the layers sharded, and lets X be more than the sequences"
+    if now.sharding.tp <= 1:
+        return Technique(name, now, "there is no tensor parallelism that it could go with")
+    if getattr(now.mesh, "sharp", False):
+        after = replace(now, mesh=replace(now.mesh, sharp=False))
+        return Technique(name, after, f"a gather and a scatter in place of an all-reduce in the switch; {gain}")
+    why = f"a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; {gain}"
+    return Technique(name, now, why)
 
 
-def gathered_bytes(setting: Setting) -> float:
-    """Of all weights of a device's stage, gathered to compute with."""
+def gathered_bytes(setting: Setting, whole_stage: bool | None = None) -> float:
+    """Of the gathered weights that a device holds at a time: those of one block, or those of its whole stage, as by
+    default where the microbatches of a pipeline share one gather."""
     model, sharding = setting.model, setting.sharding
-    parameters = model.blocks / sharding.pp * 2 * model.d_model * model.d_ff * setting.experts
-    return parameters / (sharding.tp * sharding.ep) * BYTES[setting.dtypes.gathers]
+    if sharding.fsdp <= 1:
+        return 0.0
+    if whole_stage is None:
+        whole_stage = keeps_stage(setting)
+    parameters = 2 * model.d_model * model.d_ff * setting.experts / (sharding.tp * sharding.ep)
+    return parameters * BYTES[setting.dtypes.gathers] * (model.blocks / sharding.pp if whole_stage else 1)
+
+
+def keeps_stage(setting: Setting) -> bool:
+    """Whether the microbatches of a pipeline share one gather, so that a stage's weights stay gathered."""
+    return setting.sharding.pp > 1 and setting.gathers == 1

@@ -1,0 +1,60 @@
+"""Settings that several tests of the accounting ask about, and strategies that make them up."""
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from roofline.theory.chips import find
+from roofline.theory.meshes import Nodes, Sharding, Torus
+from roofline.theory.models import Model, parse
+from roofline.theory.pace import Setting
+
+XXL = parse("xxl")
+D, F, BLOCKS = 16384, 53248, 126
+
+V5P_AXIS = 2 * 9e10
+H100 = find("H100 SXM").flops["bf16"]
+EXERCISE = Setting(XXL, 275e12, Torus(100e9, ways=1, all_axes=1), Sharding(fsdp=8))
+
+
+def v5p(axes=None, flops=4.6e14, exact=False, degrees=None, **more) -> Setting:
+    """TPU v5p as the sources round it: 16 x 4 chips, two axes to FSDP and one to tensor parallelism."""
+    sharding = Sharding(**({"fsdp": 16, "tp": 4} if degrees is None else degrees))
+    return Setting(XXL, flops, Torus(V5P_AXIS, axes, exact=exact), sharding, **more)
+
+
+def h100(degrees, flops=H100, model=XXL, **more) -> Setting:
+    mesh = {name: more.pop(name) for name in ("size", "exact", "sharp") if name in more}
+    nodes = replace(Nodes(8, 450e9, 50e9), **mesh)
+    return Setting(model, flops, nodes, Sharding(**degrees), **more)
+
+
+def tokens_each(setting: Setting) -> float | None:
+    """Tokens of the bound, on each device."""
+    tokens = setting.bound().tokens
+    return None if tokens is None else tokens / setting.sharding.devices
+
+
+def per_token(setting: Setting, name: str, step: str = "forward") -> float:
+    return next(term.token_bytes for term in setting.terms if (term.name, term.step) == (name, step))
+
+
+powers = st.integers(0, 5).map(lambda power: 2**power)
+
+
+@st.composite
+def made_up(draw, kinds=("tp", "ep", "fsdp", "dp", "pp"), meshes=("torus", "nodes"), steps=("forward", "training")):
+    """Any setting whose degrees are powers of two."""
+    model = Model("any", draw(st.integers(64, 2**15)), 2**5 * draw(st.integers(1, 2**12)), draw(st.integers(1, 200)))
+    sharding = Sharding(**{kind: draw(powers) for kind in kinds})
+    experts = sharding.ep * draw(st.integers(1, 8))
+    exact, flops = draw(st.booleans()), draw(st.floats(1e12, 1e16))
+    if draw(st.sampled_from(meshes)) == "torus":
+        mesh = Torus(draw(st.floats(1e9, 1e12)), None, draw(st.integers(1, 2)), None, exact, draw(st.integers(1, 3)))
+    else:
+        node = 2 ** draw(st.integers(0, 6))
+        mesh = Nodes(node, draw(st.floats(1e11, 1e12)), draw(st.floats(1e9, 1e11)), draw(st.booleans()), exact)
+    return Setting(
+        model, flops, mesh, sharding, step=draw(st.sampled_from(steps)), experts=experts,
+        top_k=draw(st.integers(1, experts)), recompute=draw(st.booleans()),
+    )  # fmt: skip

@@ -1,0 +1,289 @@
+"""`roofline account` on the command line: its text, its JSON against figures worked out by hand, and bad input."""
+
+import json
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roofline.account.command import size
+from roofline.cli import main
+
+ROOT = Path(__file__).parents[2]
+V5P = "--chip tpuv5p --flops 4.6e14 --fsdp 16 --tp 4"
+TRAINING = "--fsdp 128 --tp 8 --step training --tokens 4e6"
+
+QUESTIONS = [
+    "",
+    f"{V5P} --memory 95GB --saved half --tokens 131072",
+    TRAINING,
+    "--chip exercise --tp 64",
+    "--chip exercise --fsdp 8 --model 1000,3000",
+    "--fsdp 4 --tp 2 --ep 2 --experts 4 --top-k 2 --dp 2 --pp 2 --saved checkpointed --step training --tokens 65536 "
+    "--sharp",
+    "--chip tpuv4 --axes dp=0 --network 6.25e9 --fsdp 64 --dp 4 --step training --tokens 1e6 --ways one",
+    "--chip L40S --node 1 --fsdp 1",
+]
+
+
+@pytest.fixture
+def said(capsys):
+    """What the command prints for a line of options."""
+
+    def run(line):
+        assert main(["account", *shlex.split(line)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def answer(said, line):
+    return json.loads(said(f"{line} --json"))
+
+
+def test_the_exercise_leads_to_2750(said):
+    text = said("--chip exercise --fsdp 8")
+    assert "bound: 22,000 tokens, 2,750.0 on each device; below it the forward pass waits for the fsdp axes" in text
+    assert "3,489,660,928            0       1 V       100 GB/s    34.9 ms" in text
+    assert "2,406.2 on each device" in said("--chip exercise --fsdp 8 --collectives exact")
+
+
+def test_xxl_on_v5p(said):
+    text = said(f"{V5P} --memory 95GB --saved half --tokens 131072")
+    for line in (
+        "all on one fabric added:             20,444 tokens, 319.4 on each device  <- taken here",
+        "all added (sum):                     25,302 tokens, 395.3 on each device",
+        "best real split   X = 3.07, Y = 20.84: 3,925 tokens, 61.3 on each device",
+        "activations need F above 10,222, and F = 53,248: so they keep up",
+        "219,848,638,464 parameters",
+        "weights, fp32                                   879.39      819.00",
+        "optimizer, fp32                               1,758.79    1,638.00",
+        "state                                         3,517.58    3,276.00   the three together",
+        "fits 95 GB from N = 50 on",
+        "fits 95 GiB from N = 46 on",
+        "fits 95 GB at no N: 1,149.98 GB = 1,071.00 GiB stay on each device",
+        "TPU v5p: 4.6e+14 FLOP/s (given), torus axes of 180 GB/s both ways",
+        "95.00 GB = 88.48 GiB (given)",
+    ):
+        assert line in text, line
+    assert text.count("<- taken here") == 1
+    added = said(f"{V5P} --wires shared")
+    assert "all added (sum):                     25,302 tokens, 395.3 on each device  <- taken here" in added
+    assert "bound: 25,302 tokens, 395.3 on each device; below it the forward pass waits for the wires" in added
+
+
+def test_devices_of_80_gb_and_of_80_gib(said):
+    text = said("--memory 80GiB")
+    assert "fits 80 GB from N = 44 on" in text
+    assert "fits 80 GiB from N = 41 on" in text
+    assert "64 devices: fsdp X = 4, tp Y = 16 (the least power of two whose memory holds it all, divided" in text
+    assert "fits 80 GiB from N = 68 on" in said("--memory 80GiB --fsdp 128 --tokens 131072")
+    assert "fits 79.5 GiB from N = 42 on" in said("--memory 79.5GiB --fsdp 64")
+
+
+def test_the_book_on_h100_and_on_three_axes(said):
+    assert "2,454.2 on each device" in said("--fsdp 1024")
+    assert "2,475.0 on each device" in said("--fsdp 1024 --collectives whole --flops 9.9e14")
+    assert "850.0 on each device" in said("--chip tpuv5p --fsdp 512")
+
+
+def test_without_a_bound_and_without_a_wire(said):
+    wire = said("--chip exercise --tp 64")
+    assert (
+        "the wire sets the pace at any number of tokens: over the tp axes each takes longer than on the chips" in wire
+    )
+    assert "activations need F above 176,000, and F = 53,248: so they do not keep up" in wire
+    assert "WHAT LOWERS THE BOUND, now none, the wire takes longer for each token" in wire
+    chips = said("--chip exercise --tp 8")
+    assert "the chips set the pace at any number of tokens" in chips
+    assert "WHAT LOWERS THE BOUND: there is none" in chips
+    assert "1 device: not sharded" in said("--dp 1")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_text_is_aligned_and_short(said, question):
+    lines = said(question).splitlines()
+    assert max(map(len, lines)) <= 150
+    table = [line for line in lines if line[:11] in ("  forward  ", "  backward ")]
+    assert {len(line) for line in table} == {len(next(line for line in lines if "V, a token" in line))}
+    assert not any(re.search(r"nan|inf\b|None|\b1 (devices|tokens|blocks)\b", line) for line in lines)
+
+
+def test_small_figures_are_not_rounded_to_nothing(said):
+    text = said("--model 4,8 --fsdp 8 --tokens 1")
+    assert re.search(r"state +1\.02e-06", text)  # 64 parameters of 16 bytes
+    assert "at 1 token, 0.125 on each device" in text
+    assert "1 block, D = 4" in text
+
+
+def test_devices_are_divided_at_the_least_bound_unless_degrees_are_given(said):
+    free = answer(said, f"{V5P.partition('--fsdp')[0]} --devices 64 --axes fsdp=2,tp=1")["sharding"]
+    assert (free["fsdp"], free["tp"], free["chosen"]) == (4, 16, "divided at the least bound")
+    given = answer(said, "--chip tpuv5p --devices 64 --tp 4 --pp 2")["sharding"]
+    assert (given["fsdp"], given["tp"], given["chosen"]) == (8, 4, "")
+    beside = answer(said, "--devices 64 --dp 8")["sharding"]
+    assert (beside["fsdp"] * beside["tp"], beside["dp"]) == (8, 8)
+
+
+def test_what_is_given_takes_the_place_of_the_datasheet(said):
+    found = answer(said, "--chip tpuv4 --bandwidth 50e9 --ways one --network 3e9 --fsdp 8 --memory 16GiB")["chip"]
+    assert (found["axis_bytes_per_s"], found["ways"], found["network_bytes_per_s"]) == (50e9, 1, 3e9)
+    assert found["given"] == {"bandwidth": 50e9, "network": 3e9, "memory": 16 * 2**30}
+    nodes = answer(said, "--bandwidth 9e11 --node 4 --sharp --fsdp 8")["chip"]
+    assert answer(said, "--fsdp 8 --network 1e11")["chip"]["network_bytes_per_s"] == 1e11
+    assert (nodes["link_bytes_per_s"], nodes["node_size"], nodes["sharp"], nodes["mesh"]) == (9e11, 4, True, "nodes")
+
+
+# JSON
+
+
+def test_json_of_v5p_against_figures_worked_out_by_hand(said):
+    found = answer(said, f"{V5P} --memory 95GB --saved half --tokens 131072")
+    memory, pace = found["memory"], found["pace"]
+    assert found["schema"] == 1
+    assert found["chip"]["axes"] == {"tp": 1, "fsdp": 2}
+    assert (memory["state_bytes"], memory["saved_bytes_per_token"], memory["saved_bytes"]) == (
+        3_517_578_215_424, 8_773_632, 1_149_977_493_504,
+    )  # fmt: skip
+    assert memory["all_saved_bytes_per_token"] == 17_547_264
+    dropped, whole = memory["readings"]
+    assert (dropped["least_devices"], dropped["fits"]) == ({"95 GB": 50, "95 GiB": 46}, True)
+    assert (whole["least_devices"], whole["fits"]) == ({"95 GB": None, "95 GiB": None}, False)
+    assert dropped["device_bytes"] == pytest.approx(4_667_555_708_928 / 64)
+    assert whole["device_bytes"] == pytest.approx(4_667_555_708_928 / 64 + 1_149_977_493_504)
+    assert memory["gathered_bytes"] == 872_415_232  # 2 D F bf16, over tp = 4
+    assert pace["math"] == [
+        {"step": "forward", "flop_per_token": 54_525_952, "s_per_token": pytest.approx(1.18534678e-7)}
+    ]
+    gather, activations, sums = pace["terms"]
+    assert gather["crossings"] == [{"fabric": "fsdp axes", "amount": 1, "bytes_per_s": 360e9}]
+    assert (gather["fixed_bytes"], gather["fixed_s"], gather["s_per_token"]) == (
+        872_415_232, pytest.approx(2.42337564e-3), 0,
+    )  # fmt: skip
+    assert (activations["bytes_per_token"], sums["s_per_token"]) == (2048, pytest.approx(1.13777778e-8))
+    assert pace["bound"]["tokens"] == pytest.approx(20_444.444)
+    assert pace["bounds"]["shared"]["tokens_per_device"] == pytest.approx(395.34, abs=0.01)
+    assert pace["least_d_ff"] == pytest.approx(10_222.22)
+    at = pace["at_tokens"]["steps"][0]
+    assert (at["math_s"], at["wire_s"]) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
+    assert at["serial_s"] == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
+    assert (at["overlapped_s"], at["pace"]) == (pytest.approx(15.5365774e-3), "chips")
+    best = pace["best_split"]
+    assert (best["whole"]["fsdp"], best["whole"]["tp"], best["whole"]["tokens"]) == (4, 16, pytest.approx(5111.11))
+    assert best["real"]["tokens_per_device"] == pytest.approx(61.325, abs=1e-3)
+    assert (best["least_wire_whole"]["fsdp"], best["least_wire_whole"]["wire_s"]) == (16, pytest.approx(2.98261618e-3))
+    assert best["least_wire_real"]["fsdp"] == pytest.approx(17.75, abs=0.01)  # sqrt(131072 / 53248 * 2 * 64)
+
+
+def test_json_of_training_against_figures_worked_out_by_hand(said):
+    found = answer(said, TRAINING)
+    pace, techniques = found["pace"], {one["name"]: one for one in found["techniques"]}
+    assert [math["flop_per_token"] for math in pace["math"]] == [3_407_872, 6_815_744]
+    assert pace["bound"]["tokens"] == pytest.approx(2_513_076)
+    # 3 * 436,207,616 * 127/128 bytes of weights and gradients, 5 * 256 * 7/8 bytes a token.
+    assert techniques["sequence parallelism"]["wire_bytes"] == pytest.approx(126 * (1_298_399_232 + 1120 * 2_513_076))
+    # Forward: 2 gathers or scatters beside one pass of matmuls; backward: 3 beside two.
+    assert pace["least_d_ff"] == pytest.approx(7 / 8 * 8 * 989.4e12 / 450e9)
+    assert techniques["8-bit gathers of weights"]["of_the_bound_now"] == pytest.approx(0.75)
+    assert techniques["activation checkpointing"]["flop"] == pytest.approx(4 / 3)
+    assert techniques["activation checkpointing"]["memory_bytes"] == pytest.approx(-4e6 * 125 * 53248 * 2 / 1024)
+    axes = techniques["more mesh axes for FSDP"]
+    assert (axes["possible"], axes["tokens"], axes["wire_bytes"]) == (False, None, None)
+
+
+def test_a_stage_has_its_own_blocks_on_the_wire(said):
+    found = answer(said, "--fsdp 8 --pp 2")
+    now = next(one for one in found["techniques"] if one["name"] == "sequence parallelism")
+    # 63 blocks: 7/8 of the weights gathered, and once for all of them 2 D bytes of each of its tokens sent.
+    tokens = found["pace"]["bound"]["tokens"]
+    assert now["wire_bytes"] == pytest.approx(63 * 7 / 8 * 3_489_660_928 + 2 * 16384 * tokens / 8)
+
+
+def test_checkpoints_are_computed_again_in_the_backward_pass(said):
+    for saved, factor in (("all", 2), ("half", 2), ("checkpointed", 3)):
+        pace = answer(said, f"--fsdp 8 --step training --saved {saved}")["pace"]
+        forward, backward = (math["flop_per_token"] for math in pace["math"])
+        assert (backward, pace["recompute"]) == (factor * forward, factor == 3)
+
+
+def test_replicas_hold_the_state_each_and_share_what_is_saved(said):
+    (reading,) = answer(said, "--dp 4 --fsdp 16 --tokens 64")["memory"]["readings"]
+    assert reading["device_bytes"] == pytest.approx(3_517_578_215_424 / 16 + 17_547_264)
+    assert "(the state whole in each of 4 replicas)" in said("--dp 4 --fsdp 16")
+
+
+def test_at_the_bound_itself_the_chips_set_the_pace(said):
+    for tokens, pace in ((22_000, "chips"), (21_999, "wire")):
+        found = answer(said, f"--chip exercise --fsdp 8 --tokens {tokens}")
+        assert found["pace"]["at_tokens"]["steps"][0]["pace"] == pace
+
+
+def documented():
+    """The fields in the tables of roofline/README.md."""
+    text = (ROOT / "roofline/README.md").read_text().partition("## JSON")[2]
+    return {name for row in re.findall(r"^\| (`.+?) \|", text, re.M) for name in re.findall(r"`([^`]+)`", row)}
+
+
+def fields(value, known, path=""):
+    """Every path of an answer, down to those that are documented as a whole."""
+    if isinstance(value, dict) and path not in known:
+        return set().union(*(fields(inner, known, f"{path}.{key}".lstrip(".")) for key, inner in value.items()))
+    if isinstance(value, list) and path not in known:
+        return set().union(*(fields(inner, known, f"{path}[]") for inner in value))
+    return {path}
+
+
+def test_every_field_is_documented_and_every_documented_field_is_there(said):
+    known = documented()
+    assert len(known) > 80
+    nullable = {"pace.at_tokens"}
+    found = set().union(*(fields(answer(said, question), known - nullable) for question in QUESTIONS))
+    assert found == known
+
+
+@pytest.mark.parametrize("readme", ["README.md", "roofline/README.md"])
+def test_excerpts_in_the_readme_are_what_the_command_prints(said, readme):
+    excerpts = re.findall(r"```console\n\$ roofline account (.*)\n([^`]+)```", (ROOT / readme).read_text())
+    assert len(excerpts) == {"README.md": 1, "roofline/README.md": 2}[readme]
+    for line, excerpt in excerpts:
+        printed = said(line)
+        for part in excerpt.split("...\n"):
+            before, found, printed = printed.partition(part)
+            assert found, part
+            assert before == "" or before.endswith("\n")
+
+
+# Quick, light, and clear about bad input
+
+
+def test_answers_in_half_a_second_without_heavy_packages():
+    code = (
+        "import sys; from roofline.cli import main\n"
+        f"main({['account', *V5P.split(), '--tokens', '131072']})\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'seaborn', 'triton'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    quickest = float("inf")
+    for _ in range(3):  # in CPU seconds: the machine may be busy, the program is not slower for that
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        quickest = min(quickest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert done.returncode == 0, done.stderr
+        if quickest < 0.5:
+            break
+    assert "319.4 on each device" in done.stdout
+    assert quickest < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("80GB", 80 * 10**9), ("80 GiB", 80 * 2**30), ("1.5TB", 15 * 10**11), ("0.5KiB", 512), ("1e3MB", 10**9)],
+)
+def test_sizes_have_units(text, bytes_):
+    assert size(text) == bytes_
+    assert isinstance(size(text), int)

@@ -1,0 +1,108 @@
+"""Bad input of `roofline account`: one line that says what is wrong and what would be right, at once."""
+
+import time
+
+import pytest
+
+from roofline.cli import main
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        # What is not known.
+        ("--model xxk", "unknown model 'xxk': did you mean xxl?"),
+        ("--model 16384,-1", "two whole numbers above 0"),
+        ("--chip h10", "did you mean 'H100 SXM'?"),
+        ("--chip tpu-v6", "unknown chip 'tpu-v6': did you mean 'TPU v"),
+        ("--step trainin", "did you mean training?"),
+        ("--saved hlaf", "did you mean half?"),
+        ("--wires share", "did you mean shared?"),
+        ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
+        ("--axes fspd=2 --chip tpuv5p --fsdp 8", "--axes 'fspd=2': did you mean fsdp? it is KIND=N, of tp, ep"),
+        ("--axes fsdp --chip tpuv5p --fsdp 8", "--axes 'fsdp': it is KIND=N"),
+        ("--axes fsdp=-1 --chip tpuv5p --fsdp 8", "--axes 'fsdp=-1': it is KIND=N"),
+        ("--dtypes weights=fp12", "dtypes 'weights=fp12': it is KIND=DTYPE, of activations, copy"),
+        # Sizes, counts and rates.
+        ("--memory 80", "'80' has no unit: say 80GB (of 1e9 bytes) or 80GiB (2**30)"),
+        ("--memory 80gb", "the unknown unit gb: did you mean 80GB?"),
+        ("--memory 80gib", "did you mean 80GiB?"),
+        ("--memory 80Gi", "did you mean 80GiB?"),
+        ("--memory 80XB", "did you mean 80"),
+        ("--memory 80furlongs", "unknown unit furlongs: say 80GB"),
+        ("--memory 0GB", "'0GB' is no size above 0, as 80GB or 80GiB"),
+        ("--memory=-80GB", "'-80GB' is no size above 0"),
+        ("--memory 1e999GB", "is no size above 0"),
+        ("--memory GB", "'GB' is no size above 0"),
+        ("--tokens -5", "'-5' is not a whole number of tokens, 0 or more"),
+        ("--tokens 1.5", "not a whole number of tokens"),
+        ("--tokens nan", "not a whole number of tokens"),
+        ("--tp 0", "'0' is not a whole number above 0"),
+        ("--fsdp 2.5", "'2.5' is not a whole number above 0"),
+        ("--experts -8", "'-8' is not a whole number above 0"),
+        ("--flops 0", "'0' is not a number above 0"),
+        ("--bandwidth fast", "'fast' is not a number above 0"),
+        ("--network inf", "'inf' is not a number above 0"),
+        ("--moments -1", "moments=-1: it must be 0 or more"),
+        ("--moments many", "invalid int value: 'many'"),
+        # What does not fit together.
+        ("--tp 7", "--tp 7 does not divide F = 53248: take 4 or 8"),
+        ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),
+        ("--tp 60000", "--tp 60000 does not divide F = 53248: take 53248"),
+        ("--tp 13", "--tp 13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
+        ("--fsdp 12", "--fsdp 12: groups of 12 devices do not pack into nodes of 8"),
+        ("--fsdp 4 --dp 3", "--dp 3: groups of 12 devices"),
+        ("--top-k 2", "top-k 2: a token cannot go to more than its 1 experts"),
+        ("--experts 8 --ep 3", "--ep 3 does not divide the 8 experts"),
+        ("--pp 127", "--pp 127: xxl has 126 blocks, and a stage needs one"),
+        ("--devices 64 --fsdp 16 --tp 8", "--devices 64: the degrees given make 128; leave one out"),
+        ("--devices 64 --tp 26", "--devices 64 is no multiple of the degrees given, 26 together"),
+        ("--chip exercise", "how many devices? Give --devices N, or degrees"),
+        ("--axes fsdp=2", "--axes fsdp=2: H100 SXM is on a switch, it has no torus axes; leave it out"),
+        ("--ways one", "--ways one: H100 SXM is on a switch"),
+        ("--chip tpuv5p --sharp", "--sharp: TPU v5p is in a torus, it has no nodes and no switch"),
+        ("--chip tpuv5p --node 8", "--node: TPU v5p is in a torus"),
+        ("--chip exercise --fsdp 8 --ways both", "--ways both: exercise has links one way only"),
+        (
+            "--chip tpuv5p --fsdp 16 --tp 4 --axes fsdp=3",
+            "--axes: tp=1, fsdp=3 are 4 axes, and the torus has 3; name fewer",
+        ),
+        ("--chip tpuv5p --devices 64 --axes fsdp=2,tp=2", "are 4 axes, and the torus has 3"),
+        ("--chip tpuv4 --axes dp=0 --dp 2 --step training", "axes dp=0: the chip's network is not known"),
+        (
+            "--chip L40S --tp 2",
+            "tp=2 spans 2 nodes of 1, and the chip's network is not known; give --network BYTES/s, or",
+        ),
+        (
+            "--chip h100pcie --tp 2 --plot nowhere",
+            "--plot looks at more chips, and fsdp=65536 spans 65536 nodes of 2, and the chip's network is not known",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(line, said, capsys):
+    start = time.perf_counter()
+    try:
+        code = main(["account", *line.split()])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("roofline")
+    assert captured.out == ""
+    assert time.perf_counter() - start < 20  # no search without end
+
+
+def test_huge_questions_end(capsys):
+    for line in (
+        "--model 1024,1099511627776 --devices 1099511627776",
+        "--memory 1B",
+        "--tokens 1e300 --fsdp 8",
+        "--model 1,1 --fsdp 8 --tokens 1",
+        "--flops 1e-300 --fsdp 8",
+    ):
+        start = time.perf_counter()
+        assert main(["account", *line.split()]) == 0
+        assert time.perf_counter() - start < 30
+    assert capsys.readouterr().err == ""

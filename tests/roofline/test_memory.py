@@ -1,0 +1,151 @@
+"""Bytes of training against figures worked out by hand, in GB and in GiB."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline.theory.chips import GB, GIB
+from roofline.theory.memory import PLAIN, READINGS, SAVED, Dtypes, Memory, parse_dtypes
+from roofline.theory.models import Model, parse
+
+XXL = parse("xxl")
+TOKENS = 131_072
+
+quick = settings(deadline=None, derandomize=True, max_examples=60)
+
+memories = st.builds(
+    Memory,
+    st.builds(Model, st.just("any"), st.integers(1, 2**15), st.integers(1, 2**17), st.integers(1, 200)),
+    st.sampled_from([PLAIN, Dtypes("bf16", "none", "bf16", "fp8"), Dtypes(copy="fp8", activations="fp32")]),
+    st.integers(0, 2**22),
+    st.sampled_from(SAVED),
+    st.integers(0, 3),
+    st.integers(1, 64),
+)
+
+
+def test_state_of_xxl_in_both_units():
+    memory = Memory(XXL)
+    assert memory.parameters == 219_848_638_464
+    parts = [memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.state_bytes]
+    assert [round(part / GB, 2) for part in parts] == [879.39, 879.39, 1758.79, 3517.58]
+    assert [part / GIB for part in parts] == [819, 819, 1638, 3276]
+    assert memory.saved_bytes == 0
+
+
+def test_saved_of_xxl_are_the_inputs_of_both_layers():
+    memory = Memory(XXL, tokens=TOKENS)
+    assert memory.saved_bytes_per_token == 126 * (16384 + 53248) * 2 == 17_547_264
+    assert memory.saved_bytes == memory.sharded_bytes() - memory.state_bytes == TOKENS * 17_547_264
+    assert memory.saved_bytes / GIB == 2142
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "saved", "reading", "devices"),
+    [
+        (80 * GB, 0, "all", "sharded", 44),
+        (80 * GIB, 0, "all", "sharded", 41),
+        (80 * GIB, TOKENS, "all", "sharded", 68),
+        (95 * GB, 0, "half", "dropped", 38),
+        (95 * GB, 0, "half", "whole", 38),
+        (95 * GB, TOKENS, "half", "dropped", 50),
+        (95 * GIB, TOKENS, "half", "dropped", 46),
+        # 1149.98 GB stay on every device.
+        (95 * GB, TOKENS, "half", "whole", None),
+        (95 * GIB, TOKENS, "half", "whole", None),
+        # (3517.58 + 1149.98) / (1200 - 1149.98) = 93.3
+        (1200 * GB, TOKENS, "half", "whole", 94),
+    ],
+)
+def test_fewest_devices(size, tokens, saved, reading, devices):
+    assert Memory(XXL, tokens=tokens, saved=saved).least_degree(size, reading) == devices
+
+
+def test_two_readings_of_half():
+    memory = Memory(XXL, tokens=TOKENS, saved="half")
+    half = TOKENS * 17_547_264 / 2
+    assert memory.device_bytes(64, "dropped") == pytest.approx((3_517_578_215_424 + half) / 64)
+    assert memory.device_bytes(64, "whole") == pytest.approx((3_517_578_215_424 + half) / 64 + half)
+    assert (memory.whole_bytes("dropped"), memory.whole_bytes("whole")) == (0, half)
+
+
+def test_checkpoints_keep_the_inputs_of_blocks_and_one_inner_layer():
+    memory = Memory(XXL, tokens=10, saved="checkpointed")
+    assert memory.saved_bytes == 10 * 2 * (126 * 16384 + 53248)
+    assert Memory(XXL, tokens=10, saved="checkpointed", experts=8, top_k=2).saved_bytes == 10 * 2 * (
+        126 * 16384 + 2 * 53248
+    )
+
+
+def test_experts_multiply_parameters_and_top_k_what_is_saved():
+    memory = Memory(XXL, tokens=1, experts=8, top_k=2)
+    assert memory.parameters == 8 * 219_848_638_464
+    assert memory.saved_bytes == 2 * 17_547_264
+
+
+def test_every_dtype_counts_where_it_is_named():
+    few = Memory(Model("few", 10, 30, 2), tokens=3)  # 1200 parameters, 80 saved elements a token
+    assert (few.weights_bytes, few.gradients_bytes, few.optimizer_bytes, few.saved_bytes) == (4800, 4800, 9600, 480)
+
+    def bytes_of(text, moments=2):
+        memory = Memory(few.model, parse_dtypes(text), 3, moments=moments)
+        return memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.saved_bytes
+
+    assert bytes_of("weights=bf16") == (2400, 4800, 9600, 480)
+    assert bytes_of("copy=fp8") == (6000, 4800, 9600, 480)
+    assert bytes_of("gradients=bf16") == (4800, 2400, 9600, 480)
+    assert bytes_of("optimizer=bf16,activations=fp32") == (4800, 4800, 4800, 960)
+    assert bytes_of("gathers=fp8,wire=fp32") == bytes_of("") == (4800, 4800, 9600, 480)
+    assert bytes_of("", moments=0) == (4800, 4800, 0, 480)
+    assert bytes_of(" copy=none , weights=fp16") == (2400, 4800, 9600, 480)
+
+
+@pytest.mark.parametrize("text", ["weights", "weights=", "weight=bf16", "weights=bf61", "weights=none", "=bf16"])
+def test_unknown_dtypes_are_named(text):
+    with pytest.raises(ValueError, match=r"KIND=DTYPE, of activations, copy, .* and fp32, bf16"):
+        parse_dtypes(text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tokens": -1}, "tokens=-1: it must be 0 or more"),
+        ({"moments": -1}, "moments=-1"),
+        ({"experts": 0}, "experts=0: it must be 1 or more"),
+        ({"saved": "some"}, "all, half, checkpointed"),
+    ],
+)
+def test_bad_memories_are_named(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Memory(XXL, **wrong)
+
+
+def test_bad_readings_and_degrees_are_named():
+    with pytest.raises(ValueError, match="it is dropped or whole"):
+        Memory(XXL, saved="half").whole_bytes("sharded")
+    with pytest.raises(ValueError, match="degree=0"):
+        Memory(XXL).device_bytes(0, "sharded")
+
+
+@quick
+@given(memories, st.integers(1, 2**40), st.integers(0, 1))
+def test_the_fewest_devices_fit_and_one_less_does_not(memory, size, which):
+    reading = READINGS[memory.saved][-which]
+    least = memory.least_degree(size, reading)
+    if least is None:
+        assert memory.whole_bytes(reading) >= size
+        assert memory.device_bytes(10**18, reading) >= size
+        return
+    # In whole numbers: device_bytes is a float.
+    room = size - memory.whole_bytes(reading)
+    assert least * room >= memory.sharded_bytes() > (least - 1) * room
+    assert memory.device_bytes(least, reading) <= size * (1 + 1e-12)
+
+
+@quick
+@given(memories, st.integers(1, 2**20), st.integers(1, 2**20))
+def test_more_devices_hold_less_each_and_more_tokens_more(memory, degree, more):
+    for reading in READINGS[memory.saved]:
+        assert memory.device_bytes(degree + more, reading) <= memory.device_bytes(degree, reading)
+        longer = Memory(memory.model, memory.dtypes, memory.tokens + more, memory.saved, memory.moments, memory.experts)
+        assert longer.device_bytes(degree, reading) > memory.device_bytes(degree, reading)

@@ -1,0 +1,274 @@
+"""What lowers the bound, how far and at what cost: the numbers, and whether each sentence is true where it is said."""
+
+from dataclasses import replace
+
+import pytest
+from account_settings import BLOCKS, EXERCISE, D, F, h100, made_up, tokens_each, v5p
+from hypothesis import given, settings
+
+from roofline.theory import techniques
+from roofline.theory.memory import Dtypes, Memory
+from roofline.theory.meshes import Sharding
+from roofline.theory.models import Model
+
+TOKENS = 131_072
+ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
+"""Bytes of all blocks in bf16."""
+
+NAMES = {
+    "overlap gathers with matmuls",
+    "overlap the wires with each other",
+    "more mesh axes for FSDP",
+    "a better split of X and Y",
+    "tensor parallelism, as far as it goes",
+    "4 pipeline stages",
+    "8-bit gathers of weights",
+    "activation checkpointing",
+    "reductions in the switch (SHARP)",
+    "gradient accumulation",
+    "gradient accumulation, weights kept gathered",
+    "sequence parallelism",
+}
+
+quick = settings(deadline=None, derandomize=True, max_examples=15)
+
+
+def ranked(setting, tokens=TOKENS, **memory):
+    what = Memory(setting.model, setting.dtypes, tokens, experts=setting.experts, top_k=setting.top_k, **memory)
+    return {technique.name: technique for technique in techniques.ranked(setting, what)}
+
+
+def each(technique):
+    return tokens_each(technique.setting)
+
+
+def test_numbers_for_v5p():
+    now = v5p({"fsdp": 2, "tp": 1})
+    found = ranked(now)
+    assert set(found) == NAMES
+    bounds = {name: round(each(technique), 1) for name, technique in found.items() if technique.setting}
+    assert bounds == {
+        "overlap gathers with matmuls": 319.4,
+        "overlap the wires with each other": 319.4,
+        "more mesh axes for FSDP": 851.9,  # all three for FSDP, none for tensor parallelism: alpha / 3
+        "a better split of X and Y": 79.9,
+        "tensor parallelism, as far as it goes": 79.9,
+        "4 pipeline stages": 99.0,  # 319.4 / 4 if stages had an axis of their own; here all take turns
+        "8-bit gathers of weights": 159.7,
+        "activation checkpointing": 319.4,
+        "gradient accumulation": 1277.8,
+        "gradient accumulation, weights kept gathered": 319.4,
+        "sequence parallelism": 319.4,
+    }
+    helping = [technique.name for technique in found.values() if technique.helps(now)]
+    assert helping == list(found)[:4] == [
+        "a better split of X and Y", "tensor parallelism, as far as it goes", "4 pipeline stages",
+        "8-bit gathers of weights",
+    ]  # fmt: skip
+
+
+def test_stages_with_an_axis_of_their_own():
+    now = v5p({"fsdp": 1, "tp": 1})
+    stages = ranked(now)["4 pipeline stages"]
+    assert each(stages) == pytest.approx(tokens_each(now) / 4)
+    assert "turns" not in stages.why
+    assert "axis" not in stages.why
+    dealt = ranked(v5p())["4 pipeline stages"]  # FSDP has one in place of two
+    assert each(dealt) == pytest.approx(tokens_each(v5p()) / 2)
+    assert "; they take an axis from FSDP; a bubble" in dealt.why
+    assert "all kinds now took turns on the torus" in ranked(v5p({"fsdp": 2, "tp": 1}))["4 pipeline stages"].why
+
+
+def test_overlap_with_matmuls_says_what_chips_are_used_to_at_the_bound():
+    exercise = ranked(EXERCISE)["overlap gathers with matmuls"]
+    assert "chips are used to 50 % by serial gathers, to 100 % by overlapped ones" in exercise.why
+    for without in (v5p(degrees={"tp": 4}), v5p(degrees={"fsdp": 2, "tp": 32})):
+        assert ranked(without)["overlap gathers with matmuls"].why == "the bound takes it for granted"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (v5p(wires="shared"), "what crosses different fabrics does so at the same time"),
+        (v5p(wires="separate"), "taken for granted"),
+        (v5p(), "each kind has wires of its own"),
+        (h100({"fsdp": 128, "tp": 8}), "each kind has wires of its own"),
+        (h100({"fsdp": 4, "tp": 2}), "what shares one has to take turns"),
+        (h100({"fsdp": 64, "tp": 16}), "what shares one has to take turns"),
+        (replace(EXERCISE, sharding=Sharding(fsdp=4, tp=2)), "what shares one has to take turns"),
+    ],
+)
+def test_overlap_of_wires(setting, said):
+    technique = ranked(setting)["overlap the wires with each other"]
+    assert said in technique.why
+    assert technique.helps(setting) == (setting.wires == "shared")
+    assert technique.setting.wires == ("fabric" if setting.wires == "shared" else setting.wires)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "axes"),
+    [
+        (v5p({"fsdp": 1, "tp": 1}), "the weights come over 2 axes in place of 1", 2),
+        (v5p({"fsdp": 2, "tp": 1}), "all 3 axes are taken: it costs tensor parallelism its own", 3),
+        (v5p({"fsdp": 3}, degrees={"fsdp": 64}), "the torus has no more than 3", None),
+        (v5p(degrees={"fsdp": 8, "dp": 4, "pp": 2}), "all 3 axes are taken", None),
+        (v5p(degrees={"tp": 4}), "no weights are gathered", None),
+        (h100({"fsdp": 8}), "a GPU's links are all used", None),
+    ],
+)
+def test_more_axes(setting, said, axes):
+    technique = ranked(setting)["more mesh axes for FSDP"]
+    assert said in technique.why
+    after = technique.setting
+    assert (after.mesh.axes_of("fsdp", after.sharding) if after else None) == axes
+    assert after is None or (after.sharding.devices == 64 and after.mesh.taken(after.sharding) <= 3)
+
+
+def test_an_axis_in_place_of_the_network():
+    setting = v5p({"fsdp": 0, "tp": 1})
+    setting = replace(setting, mesh=replace(setting.mesh, network_bytes_per_s=6.25e9))
+    technique = ranked(setting)["more mesh axes for FSDP"]
+    assert technique.why == "the weights come over an axis in place of the network"
+    assert each(technique) == pytest.approx(tokens_each(setting) * 6.25e9 / 1.8e11)
+
+
+def test_most_tensor_parallelism():
+    technique = ranked(v5p())["tensor parallelism, as far as it goes"]
+    assert technique.why == "Y = 16 is the most at which the activations keep up (now 4)"  # F / alpha = 20.8
+    assert technique.setting.sharding == Sharding(fsdp=4, tp=16)
+
+
+def test_memory_of_stages_is_that_of_the_weights_they_keep():
+    now = v5p({"fsdp": 2, "tp": 1})
+    stages = ranked(now)["4 pipeline stages"]
+    # All blocks of a stage in place of one, each over tp = 4.
+    assert stages.memory_bytes == pytest.approx(ALL_WEIGHTS / 4 / 4 - ALL_WEIGHTS / 4 / BLOCKS)
+    assert stages.setting.sharding == Sharding(fsdp=4, tp=4, pp=4)
+    assert "a bubble of 19 % at 16 microbatches" in stages.why  # 3 / 16
+    more = ranked(stages.setting)["16 pipeline stages"]
+    assert more.setting.sharding == Sharding(fsdp=1, tp=4, pp=16)
+    assert "gathers none" in more.why
+    assert more.memory_bytes == -ALL_WEIGHTS / 4 / 4
+    again = ranked(replace(now, gathers=8))["4 pipeline stages"]
+    assert each(again) == pytest.approx(each(stages))
+
+
+def test_stages_that_cannot_be():
+    few = replace(v5p(), model=Model("few", 4096, 16384, 3))
+    assert ranked(few)["4 pipeline stages"].why == "the model has fewer blocks, 3"
+    odd = ranked(v5p(degrees={"fsdp": 6}))["4 pipeline stages"]
+    assert (odd.setting, odd.why) == (None, "fsdp=6 does not divide into 4")
+
+
+@pytest.mark.parametrize(
+    ("gathers", "said", "share"),
+    [
+        ("bf16", "half the bytes", 0.5),
+        ("fp32", "a quarter of the bytes", 0.25),
+        ("fp8", "they are gathered in 8 bits already", 1),
+    ],
+)
+def test_eight_bit_gathers(gathers, said, share):
+    now = replace(EXERCISE, dtypes=Dtypes(gathers=gathers))
+    technique = ranked(now)["8-bit gathers of weights"]
+    assert said in technique.why
+    assert each(technique) == pytest.approx(share * tokens_each(now))
+    assert ranked(v5p(degrees={"tp": 4}))["8-bit gathers of weights"].why == "no weights are gathered"
+
+
+@pytest.mark.parametrize(
+    ("more", "memory", "less"),
+    [
+        ({}, {}, 125 * F * 2),
+        ({}, {"saved": "half"}, 126 * (D + F) - 2 * (126 * D + F)),
+        ({"experts": 4, "top_k": 2}, {}, 2 * (126 * 2 * (D + F) - 126 * D - 2 * F)),
+    ],
+)
+def test_checkpointing_saves_all_but_the_inputs_of_blocks(more, memory, less):
+    technique = ranked(v5p(**more), **memory)["activation checkpointing"]
+    assert technique.memory_bytes == pytest.approx(-TOKENS * less / 64)
+    assert (technique.flop, each(technique)) == (1, tokens_each(v5p(**more)))
+
+
+def test_checkpointing_in_training():
+    now = h100({"dp": 8}, step="training")
+    technique = ranked(now)["activation checkpointing"]
+    assert (technique.flop, each(technique)) == (4 / 3, pytest.approx(tokens_each(now) * 2 / 3))
+    for step in ("forward", "training"):
+        used = ranked(replace(now, step=step, recompute=True), saved="checkpointed")["activation checkpointing"]
+        assert (used.why, used.memory_bytes, used.flop) == ("it is used already", 0, 1)
+
+
+def test_reductions_in_the_switch():
+    now = h100({"fsdp": 16, "tp": 8}, step="training")
+    technique = ranked(now)["reductions in the switch (SHARP)"]
+    # The inputs of blocks stay whole: D a token, of the tokens on a device.
+    assert technique.memory_bytes == pytest.approx(TOKENS / 16 * D * 2 * BLOCKS * 7 / 8)
+    assert technique.setting.mesh.sharp
+    staged = replace(now, sharding=Sharding(fsdp=8, tp=8, pp=2))
+    fewer = ranked(staged)["reductions in the switch (SHARP)"]
+    assert fewer.memory_bytes == pytest.approx(technique.memory_bytes)  # twice the tokens, half of the blocks
+    assert ranked(technique.setting)["reductions in the switch (SHARP)"].why == "it is used already"
+    assert ranked(v5p())["reductions in the switch (SHARP)"].why == "a torus has no switch"
+    replicas = h100({"dp": 64}, step="training")
+    halved = ranked(replicas)["reductions in the switch (SHARP)"]
+    assert (each(halved), halved.memory_bytes) == (pytest.approx(tokens_each(replicas) * 4 / 7), 0)
+
+
+def test_accumulation_gathers_again_unless_weights_are_kept():
+    for name, of_now in (("gradient accumulation", 4), ("gradient accumulation, weights kept gathered", 1)):
+        assert each(ranked(EXERCISE)[name]) == pytest.approx(2750 * of_now)
+    kept = ranked(replace(EXERCISE, gathers=4))["gradient accumulation, weights kept gathered"]
+    assert each(kept) == pytest.approx(2750)
+    assert kept.memory_bytes == pytest.approx(ALL_WEIGHTS * 125 / 126)
+    staged = replace(EXERCISE, sharding=Sharding(fsdp=4, pp=2))
+    name = "gradient accumulation, weights kept gathered"
+    assert ranked(staged)[name].memory_bytes == 0
+    assert ranked(replace(staged, gathers=2))[name].memory_bytes == pytest.approx(ALL_WEIGHTS / 2 - ALL_WEIGHTS / 126)
+
+
+def test_without_fsdp_nothing_is_gathered_or_kept():
+    found = ranked(h100({"tp": 8, "dp": 4}, step="training"))
+    for name in ("gradient accumulation", "gradient accumulation, weights kept gathered"):
+        assert found[name].why == "no weights are gathered, for one microbatch or for many"
+        assert found[name].memory_bytes == 0
+    assert techniques.gathered_bytes(h100({"tp": 8})) == 0
+    assert techniques.gathered_bytes(h100({"fsdp": 2, "tp": 8, "ep": 2}, experts=4)) == 2 * D * F * 2 * 4 / 16
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (v5p(), "in place of an all-reduce are the same bytes"),
+        (v5p(degrees={"fsdp": 8}), "there is no tensor parallelism that it could go with"),
+        (h100({"fsdp": 8, "tp": 8}, sharp=True), "in place of an all-reduce in the switch"),
+    ],
+)
+def test_sequence_parallelism(setting, said):
+    technique = ranked(setting)["sequence parallelism"]
+    assert said in technique.why
+    assert (technique.setting == setting) == (not getattr(setting.mesh, "sharp", False))
+
+
+def test_techniques_for_a_wire_that_is_too_slow_for_every_token():
+    now = v5p({"fsdp": 2, "tp": 1}, degrees={"fsdp": 2, "tp": 32})
+    assert now.bound().tokens is None
+    found = ranked(now)
+    assert found["a better split of X and Y"].helps(now)
+    assert not found["8-bit gathers of weights"].helps(now)
+
+
+@quick
+@given(made_up())
+def test_those_that_help_come_first_and_keep_the_devices(now):
+    memory = Memory(now.model, now.dtypes, 1000, experts=now.experts, top_k=now.top_k)
+    found = techniques.ranked(now, memory)
+    helps = [technique.helps(now) for technique in found]
+    assert helps == sorted(helps, reverse=True)
+    bounds = [technique.bound.tokens for technique in found if technique.helps(now)]
+    assert bounds == sorted(bounds)
+    for technique in found:
+        assert technique.why
+        if technique.setting:
+            assert technique.setting.sharding.devices == now.sharding.devices
+            assert technique.setting.model is now.model
