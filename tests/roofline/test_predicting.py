@@ -2,9 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import made_up_gpu
@@ -181,22 +178,10 @@ def test_runs_that_keep_no_prediction_are_named(tmp_path, capsys):
     assert "measured no ceilings" in capsys.readouterr().err
 
 
-def test_answer_in_half_a_second_without_packages(gpu):
-    code = (
-        "import sys; from roofline.cli import main; main(sys.argv[1:]); "
-        "print([m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'seaborn') if m in sys.modules])"
-    )
+def test_answer_in_half_a_second_without_packages(gpu, in_a_blink):
     gather = "all_gather_matmul-xxl-up-p8-tp4-m8192-bf16-balance2750"
-    for arguments in ([MATMUL, "--run", str(gpu)], [gather, *H100]):
-        quickest = float("inf")
-        for _ in range(3):  # the machine may be busy
-            start = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", code, "predict", *arguments], capture_output=True, text=True, check=True
-            )
-            quickest = min(quickest, time.perf_counter() - start)
-        assert done.stdout.splitlines()[-1] == "[]"
-        assert quickest < 0.5
+    assert MATMUL in in_a_blink("predict", MATMUL, "--run", str(gpu))
+    assert "own ideal" in in_a_blink("predict", gather, *H100)
 
 
 def test_json_is_documented(gpu, cpu, capsys):
