@@ -30,13 +30,19 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
+    tail: int = 0  # programs that share the tiles of the last wave along K, see kernels.stream_tail; 0: each takes one
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
         text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
         if self.subtile > 1:
             text += f" subtile{self.subtile}"
-        return text + (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
+        return (
+            text
+            + (" flatten" if self.flatten else "")
+            + (f" raster-{self.raster}" if self.raster != "m" else "")
+            + (f" tail{self.tail}" if self.tail else "")
+        )
 
 
 @dataclass(frozen=True)
