@@ -6,10 +6,10 @@ for the whole kernel and take tile after tile. The epilogue is stored in two hal
 128x256x64 gets a fourth stage into the 232,448 bytes of a Hopper SM (4 stages need 262,176 bytes with a whole epilogue,
 229,408 with a halved one).
 
-Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need. Loses
-at small M (the weights are read once, and a tile of 64 rows is mostly padding) and where tiles leave the last wave
-nearly empty. Needs rows of a multiple of 16 bytes. Descriptors are encoded anew at each launch, which costs tens of
-microseconds of host time.
+Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need; tile,
+group, raster and whether the last wave is shared out along K (kernels.stream_tail) are the model's of
+roofline.theory.waves. Loses at small M: the weights are read once, and a tile of 64 rows is mostly padding. Needs rows
+of a multiple of 16 bytes. Descriptors are encoded anew at each launch, which costs tens of microseconds of host time.
 
 Sources: the persistent grid and the fourth stage are those of Triton's persistent matmul tutorial and of
 https://github.com/meta-pytorch/tritonbench/pull/1149; grouping after the L2 model of DeepGEMM (heuristics/sm90.hpp), by
