@@ -1,6 +1,8 @@
 """The last wave of the persistent kernel, shared out along K: right, to the bit the same each time, and nothing left
 behind."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -80,9 +82,9 @@ def test_every_step_has_one_program_and_a_program_at_most_two_tiles(tiles, tile_
     sharers, steps = min(132, tiles + more), tiles * tile_steps
     begins = [stream_tail.first_step.fn(sharer, steps, sharers) for sharer in range(sharers + 1)]
     assert (begins[0], begins[-1]) == (0, steps)
-    parts = [end - begin for begin, end in zip(begins, begins[1:], strict=False)]
+    parts = [end - begin for begin, end in itertools.pairwise(begins)]
     assert max(parts) - min(parts) <= 1
-    for sharer, (begin, end) in enumerate(zip(begins, begins[1:], strict=False)):
+    for sharer, (begin, end) in enumerate(itertools.pairwise(begins)):
         if begin < end:
             assert stream_tail.sharer_of.fn(begin, steps, sharers) == sharer
             assert stream_tail.sharer_of.fn(end - 1, steps, sharers) == sharer
