@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +24,7 @@ import torch
 import triton
 
 from kernels import flagged, persistent, tiled
-from kernels.configs import DTYPE_NAMES, Config, Table, architectures, read, table
+from kernels.configs import DTYPE_NAMES, MODELLED, Config, Entry, Table, architectures, read, table
 from kernels.contract import Launch, Signals
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
 from kernels.load_order import early_loads
@@ -146,17 +146,25 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
     """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
     dtype."""
     found = [
-        Job(entry.kernel, t.arch, entry.config, dtype, t.target, t.shared_limit_bytes, entry.mma)
+        Job(entry.kernel, t.arch, config, dtype, t.target, t.shared_limit_bytes, entry.mma)
         for t in tables
         if t.target is not None
         for entry in t.entries
         for dtype in entry.dtypes
+        for config in _variants(entry, t.arch, dtype)
         if not kernels or entry.kernel in kernels
     ]
     if one_per_kernel:
         names = dict.fromkeys(job.kernel for job in found)
         found = [max((job for job in found if job.kernel == name), key=_weight) for name in names]
     return list(dict.fromkeys(found))
+
+
+def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
+    """What the table has, and in its first dtype what the model of waves may make of it."""
+    if MODELLED.get(entry.kernel) != arch or dtype != entry.dtypes[0]:
+        return [entry.config]
+    return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
 
 
 def _weight(job: Job) -> tuple[int, int, int]:

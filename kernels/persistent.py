@@ -6,10 +6,10 @@ for the whole kernel and take tile after tile. The epilogue is stored in two hal
 128x256x64 gets a fourth stage into the 232,448 bytes of a Hopper SM (4 stages need 262,176 bytes with a whole epilogue,
 229,408 with a halved one).
 
-Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need. Loses
-at small M (the weights are read once, and a tile of 64 rows is mostly padding) and where tiles leave the last wave
-nearly empty. Needs rows of a multiple of 16 bytes. Descriptors are encoded anew at each launch, which costs tens of
-microseconds of host time.
+Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need; tile,
+group, raster and whether the last wave is shared out along K (kernels.stream_tail) are the model's of
+roofline.theory.waves. Loses at small M: the weights are read once, and a tile of 64 rows is mostly padding. Needs rows
+of a multiple of 16 bytes. Descriptors are encoded anew at each launch, which costs tens of microseconds of host time.
 
 Sources: the persistent grid and the fourth stage are those of Triton's persistent matmul tutorial and of
 https://github.com/meta-pytorch/tritonbench/pull/1149; grouping after the L2 model of DeepGEMM (heuristics/sm90.hpp), by
@@ -28,6 +28,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.configs import Config, capability, choose_for
 from kernels.contract import Launch, host, interpreted, register_kernel, require_runnable, validate
+from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of, workspace
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
@@ -85,12 +86,21 @@ def persistent_kernel(
     ALONG_N: tl.constexpr,
     SUBTILE: tl.constexpr,
     FLATTEN: tl.constexpr,
+    out_ptr=None,
+    out_stride=None,
+    sums_ptr=None,
+    arrived_ptr=None,
+    sharers=0,
+    TAIL: tl.constexpr = False,
+    CHUNK: tl.constexpr = 32,
 ):
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    whole = tiles // tl.num_programs(0) * tl.num_programs(0) if TAIL else tiles
     # Program p takes tiles p, p + programs, ...: what runs at the same time stays close together, as in a grid of
     # single tiles.
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
+    for tile in tl.range(tl.program_id(0), whole, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k0 in range(0, K, BLOCK_K):
@@ -98,6 +108,34 @@ def persistent_kernel(
             w = w_desc.load([n0, k0])
             acc = tl.dot(x, w.T, acc, input_precision="ieee")
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
+    if TAIL:
+        # What is left is shared out along K, see kernels.stream_tail.
+        sharer = tl.program_id(0)
+        tile_steps = tl.cdiv(K, BLOCK_K)
+        steps = (tiles - whole) * tile_steps
+        begin, end = first_step(sharer, steps, sharers), first_step(sharer + 1, steps, sharers)
+        for second in range(2):
+            tile = begin // tile_steps + second
+            first_k = tl.maximum(begin, tile * tile_steps) - tile * tile_steps
+            last_k = tl.minimum(end - tile * tile_steps, tile_steps)
+            if (sharer < sharers) & (first_k < last_k):
+                m0, n0 = tile_corner(whole + tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
+                acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+                for step in range(first_k, last_k):
+                    x = x_desc.load([m0, step * BLOCK_K])
+                    w = w_desc.load([n0, step * BLOCK_K])
+                    acc = tl.dot(x, w.T, acc, input_precision="ieee")
+                first = sharer_of(tile * tile_steps, steps, sharers)
+                last = sharer_of(tile * tile_steps + tile_steps - 1, steps, sharers)
+                if first == last:
+                    store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
+                else:
+                    leave_sums(sums_ptr, acc, 2 * sharer + second, BLOCK_M, BLOCK_N)
+                    if is_last(arrived_ptr, tile, last - first + 1):
+                        add_sums(
+                            sums_ptr, out_ptr, out_stride, m0, n0, M, N, tile, first, last, steps, tile_steps, sharers,
+                            BLOCK_M, BLOCK_N, CHUNK,
+                        )  # fmt: skip
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
@@ -180,7 +218,16 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         GROUP=config.group_m, ALONG_N=config.raster == "n", SUBTILE=config.subtile, FLATTEN=config.flatten,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
+    if not config.tail:
+        return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
+    left = tiles % programs(x.device)
+    sharers = max(left, min(config.tail, programs(x.device)))
+    sums, arrived = workspace(x.device, sharers, left, config.block_m, config.block_n)
+    args |= dict(
+        out_ptr=out, out_stride=out.stride(0), sums_ptr=sums, arrived_ptr=arrived, sharers=sharers, TAIL=left > 0,
+        CHUNK=min(CHUNK_N, config.block_n),
+    )  # fmt: skip
+    return Launch(persistent_kernel, (programs(x.device),), args)
 
 
 @cache

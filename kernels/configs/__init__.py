@@ -1,20 +1,29 @@
 """Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
 
 One file per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU since Ampere (99 KB of
-shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed. Entries stand in order of M
-and N; the first one that admits the shape is taken. Each says which MMA instruction it should compile to, and under
-which conditions it was measured (`null`: it was not, it is reasoned from the sources in the kernel's docstring).
+shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed. Each entry says which MMA
+instruction it should compile to, and under which conditions it was measured (`null`: it was not, it is reasoned from
+the sources in the kernel's docstring).
+
+The first measured entry that admits a shape is taken. Without one, the first that is not; but for the kernels in
+`MODELLED` these are candidates, of which the model of waves (roofline.theory.waves) takes the best for the shape and
+the device, with the group, raster and tail that suit it.
 """
 
 import json
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
 
+from roofline.theory import chips, waves
+from roofline.theory.waves import Machine
+
 FOLDER = Path(__file__).parent
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+MODELLED = {"persistent": "sm90"}
+"""Kernel -> the table whose unmeasured entries are candidates for the model."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +39,19 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
+    tail: int = 0  # programs that share the tiles of the last wave along K, see kernels.stream_tail; 0: each takes one
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
         text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
         if self.subtile > 1:
             text += f" subtile{self.subtile}"
-        return text + (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
+        return (
+            text
+            + (" flatten" if self.flatten else "")
+            + (f" raster-{self.raster}" if self.raster != "m" else "")
+            + (f" tail{self.tail}" if self.tail else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -50,10 +65,14 @@ class Entry:
     config: Config
     mma: str | None  # the instruction it must compile to on the table's target; None in the interpreter
     measured: dict | None  # None: unmeasured; else chip, date, shape, versions of the measurement that chose it
+    m_min: int = 0
+    n: int | None = None  # this N and no other; None: any
+    k: int | None = None
 
-    def admits(self, kernel: str, m: int, n: int, dtype: str) -> bool:
-        in_range = (self.m_max is None or m <= self.m_max) and (self.n_max is None or n <= self.n_max)
-        return kernel == self.kernel and dtype in self.dtypes and in_range
+    def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
+        in_range = self.m_min <= m <= (self.m_max or m) and (self.n_max is None or n <= self.n_max)
+        fits = self.n in (None, n) and self.k in (None, k)
+        return kernel == self.kernel and dtype in self.dtypes and in_range and fits
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,7 @@ def _entries(path: Path, rows: list[dict]) -> tuple[Entry, ...]:
     entries = []
     for row in rows:
         known = {key: row[key] for key in ("kernel", "m_max", "n_max", "mma", "measured")}
+        known |= {key: row[key] for key in ("m_min", "n", "k") if key in row}
         config = Config(**{key: value for key, value in row.items() if key in names})
         if unknown := row.keys() - known.keys() - names - {"dtypes"}:
             raise ValueError(
@@ -103,25 +123,53 @@ def _entries(path: Path, rows: list[dict]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype) -> Config:
-    """The configuration of the first entry that admits [m, n, k] in `dtype`.
+def choose(
+    kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None = None
+) -> Config:
+    """The configuration for [m, n, k] in `dtype`, see above. Without a `machine` there is nothing to model.
 
-    K chooses nothing yet; it is asked for so that callers need not change when it does. ValueError when no entry admits
-    the shape.
+    ValueError when no entry admits the shape.
     """
     short = DTYPE_NAMES[dtype]
-    for entry in table(arch).entries:
-        if entry.admits(kernel, m, n, short):
-            return entry.config
-    raise ValueError(
-        f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
-        f"add an entry to kernels/configs/{arch}.json"
-    )
+    admitted = [entry for entry in table(arch).entries if entry.admits(kernel, m, n, k, short)]
+    if not admitted:
+        raise ValueError(
+            f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
+            f"add an entry to kernels/configs/{arch}.json"
+        )
+    measured = next((entry.config for entry in admitted if entry.measured), None)
+    if measured or not machine or MODELLED.get(kernel) != arch or not m * n * k:
+        return measured or admitted[0].config
+    return modelled(tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
+
+
+@lru_cache(maxsize=4096)
+def modelled(candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: Machine) -> Config:
+    """The best of `candidates` for a shape by the model of waves, with its group, raster and tail. Cached: it stands in
+    the path of every launch."""
+    by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
+    best = waves.best(m, n, k, itemsize, reversed(by_block), machine)
+    several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
+    # With several tiles to a program, the loads of the next one start under the store of this one.
+    return replace(
+        by_block[best.block_m, best.block_n],
+        group_m=best.group, raster=best.raster, tail=best.tail, flatten=several,
+    )  # fmt: skip
 
 
 def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     """`choose` for x[M, K] and w[N, K], by the device they are on."""
-    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype)
+    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
+
+
+@cache
+def machine_of(device: torch.device) -> Machine | None:
+    """What the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the CPU."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    known = Machine.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
+    return replace(known, sms=properties.multi_processor_count)
 
 
 def arch_of(device: torch.device) -> str:

@@ -14,7 +14,7 @@ import triton
 
 from kernels import cubin
 from kernels.compiled import EXAMPLES
-from kernels.configs import architectures, table
+from kernels.configs import MODELLED, architectures, table
 
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
@@ -52,7 +52,9 @@ def test_the_whole_table_is_compiled(report):
     else:
         tables = [table(arch) for arch in architectures() if table(arch).target]
         declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
-        assert found == declared
+        modelled = {row for row in found - declared if MODELLED.get(row[1]) == row[0]}
+        assert found - modelled == declared
+        assert sum("tail" in row[2] for row in modelled) == len(modelled) / 2 > 0
     assert code == 0
 
 

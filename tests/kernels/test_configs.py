@@ -5,8 +5,12 @@ import json
 import pytest
 import torch
 
-from kernels.configs import FOLDER, Config, arch_of, architectures, choose, read, table
+from kernels import configs
+from kernels.configs import FOLDER, MODELLED, Config, arch_of, architectures, choose, read, table
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
 
+H200 = Machine.of_chip(find("H200"))
 HALF = (torch.float16, torch.bfloat16)
 # Which kernel must find a tile for which dtypes, per table.
 COVERED = {
@@ -53,18 +57,42 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch):
         assert (entry.mma is None) == (table(arch).target is None)
         m, n = entry.m_max or 10**6, entry.n_max or 10**6
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[entry.dtypes[0]]
-        assert choose(entry.kernel, arch, m, n, 4096, dtype) == entry.config, "an entry before this one hides it"
+        if MODELLED.get(entry.kernel) == arch and not entry.measured:
+            tile = (entry.config.block_m, entry.config.block_n)
+            shapes = [(2**i, n, k) for i in range(14) for n in (6656, 16384, 53248) for k in (6656, 16384, 53248)]
+            found = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
+            assert tile in {(config.block_m, config.block_n) for config in found}, "the model never takes it"
+        else:
+            assert choose(entry.kernel, arch, m, n, 4096, dtype) == entry.config, "an entry before this one hides it"
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (512, (128, 128)), (1024, (128, 256)), (8192, (128, 256))])
+@pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (128, (128, 128)), (1024, (256, 128)), (8192, (128, 256))])
 def test_tiles_grow_with_m(m, tile):
-    config = choose("persistent", "sm90", m, 53248, 16384, torch.bfloat16)
+    config = choose("persistent", "sm90", m, 16384, 53248, torch.bfloat16, H200)
     assert (config.block_m, config.block_n) == tile
 
 
+def test_the_model_gives_a_candidate_its_group_raster_and_tail():
+    config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
+    assert str(config) == "256x128x64 warps8 stages4 group8 subtile2 flatten tail120"
+
+
+def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
+    document = json.loads((FOLDER / "sm90.json").read_text())
+    own = document["entries"][0] | {"kernel": "persistent", "block_m": 64, "m_min": 1024, "m_max": 2048}
+    own |= {"n": 6656, "k": 16384, "measured": dict.fromkeys(MEASURED_FIELDS, "made up")}
+    document["entries"].append(own)
+    (tmp_path / "sm90.json").write_text(json.dumps(document))
+    monkeypatch.setattr(configs, "table", lambda arch: read(tmp_path / "sm90.json"))
+    for (m, n, k), measured in {(2048, 6656, 16384): 1, (2049, 6656, 16384): 0, (1023, 6656, 16384): 0,
+                                (2048, 6664, 16384): 0, (2048, 6656, 16376): 0}.items():  # fmt: skip
+        config = choose("persistent", "sm90", m, n, k, torch.bfloat16, H200)
+        assert ((config.block_m, config.block_n) == (64, 128)) == measured
+
+
 def test_a_configuration_reads_as_one_short_line():
-    config = choose("persistent", "sm90", 8192, 53248, 16384, torch.bfloat16)
-    assert str(config) == "128x256x64 warps8 stages4 group16 subtile2 flatten"
+    config = choose("persistent", "sm90", 8192, 6656, 16384, torch.bfloat16, H200)
+    assert str(config) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
     assert str(Config(64, 64, 32, 4, 2, raster="n")) == "64x64x32 warps4 stages2 group8 raster-n"
 
 
@@ -84,8 +112,6 @@ def test_a_misspelt_field_is_refused(tmp_path):
 
 
 def test_the_table_of_a_device(monkeypatch):
-    from kernels import configs
-
     assert arch_of(torch.device("cpu")) == "interpreter"
     for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
         monkeypatch.setattr(configs, "capability", lambda device, found=found: found)

@@ -1,0 +1,197 @@
+"""How long a matmul of tiles takes on so many SMs, and which tiles are best: whole waves, and the bytes that feed them.
+
+A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
+reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
+nearly empty takes as long as a full one, unless its tiles are shared out along K (kernels.stream_tail).
+
+Measured efficiencies are not known here: this ranks choices, `predict` scales it. The model of L2 and of the rows that
+a wave fetches is that of DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
+"""Of a Hopper chip: 8 TB/s from L2 at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs (whitepaper)."""
+
+HELD_SHARE = 0.5
+"""Of the last-level cache that an operand may take, and still be there when it is read again."""
+
+REDUCER_BYTES_PER_S = 64e9
+"""What one SM reads of other SMs' sums. Unmeasured: half of 64 bytes a clock."""
+
+LEAST_SHARE = 512
+"""Of K, that each program has of the last wave: below, filling the pipeline costs what sharing saves."""
+
+GROUPS = (4, 8, 16)
+"""Tiles that share one sweep of the other dimension; the choices."""
+
+TAIL_GAIN = 0.02
+"""Of all time, that sharing the last wave has to save before it is chosen: the model is not finer than that."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the model needs of a chip: `flops` and bytes/s are a datasheet's, or a run's measured ceilings.
+
+    >>> from roofline.theory.chips import find
+    >>> Machine.of_chip(find("H200")).sms
+    132
+    """
+
+    sms: int
+    flops: float
+    memory_bytes_per_s: float
+    cache_bytes: int
+
+    @classmethod
+    def of_chip(cls, chip, dtype: str = "bf16") -> "Machine":
+        """Of a datasheet. Raises ValueError for a chip whose SMs, cache or memory bandwidth it does not give."""
+        found = (chip.sms, chip.flops.get(dtype), chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
+        if not all(found):
+            raise ValueError(f"{chip.name}: SMs, FLOP/s in {dtype}, memory bandwidth and cache are not all known")
+        return cls(*found)
+
+
+class Tiling(NamedTuple):
+    """A tile of block_m x block_n; `group` of them along `raster` ("m" or "n") share one sweep of the other dimension;
+    `tail` programs share those of the last wave along K (0: each tile has a program)."""
+
+    block_m: int
+    block_n: int
+    group: int = 8
+    raster: str = "m"
+    tail: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a matmul, and where they go. A wave takes the longest of the first three."""
+
+    mma_s: float
+    """A tile's products."""
+    l2_s: float
+    """A full wave's bytes from L2."""
+    memory_s: float
+    """A full wave's bytes from memory."""
+    tiles: int
+    full_waves: int
+    tail_tiles: int
+    tail_s: float
+    """The last wave, shared out along K or not, with adding the sums up."""
+    epilogue_s: float
+    """Of all waves: the outputs that nothing runs beside."""
+
+    @property
+    def wave_s(self) -> float:
+        return max(self.mma_s, self.l2_s, self.memory_s)
+
+    @property
+    def seconds(self) -> float:
+        return self.full_waves * self.wave_s + self.tail_s + self.epilogue_s
+
+    @property
+    def limit(self) -> str:
+        """What a wave waits for."""
+        return max(("mma", self.mma_s), ("L2", self.l2_s), ("memory", self.memory_s), key=lambda pair: pair[1])[0]
+
+
+def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: Machine) -> Cost:
+    """What out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
+
+    >>> h200 = Machine(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
+    >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
+    >>> case.tiles, case.full_waves, case.tail_tiles
+    (416, 3, 20)
+
+    Raises ValueError for sizes below 1, or more programs for the last wave than there are SMs.
+    """
+    block_m, block_n, group, raster, sharers = tiling
+    for name, value in (("m", m), ("n", n), ("k", k)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: it must be 1 or more")
+    if not 0 <= sharers <= machine.sms:
+        raise ValueError(f"tail={sharers}: it must be 0 to {machine.sms}, a program on each SM")
+    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    tiles = tiles_m * tiles_n
+    full, tail = divmod(tiles, machine.sms)
+    mma_s = 2 * block_m * block_n * k / (machine.flops / machine.sms)
+
+    def moved_s(running: int) -> tuple[float, float]:
+        """What `running` tiles at a time take from L2 and from memory."""
+        l2 = running * (block_m + block_n) * k * itemsize
+        rows, columns = _rows_of(running, tiles_m, tiles_n, group, raster)
+        memory = (
+            rows * block_m * _held(m, k, itemsize, full, machine)
+            + columns * block_n * _held(n, k, itemsize, full, machine)
+        ) * (k * itemsize)
+        return l2 / (machine.flops * L2_BYTES_PER_FLOP), memory / machine.memory_bytes_per_s
+
+    l2_s, memory_s = moved_s(min(tiles, machine.sms))
+    out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s
+    tail_s = 0.0
+    if tail:
+        l2, memory = moved_s(tail)
+        tail_s = max(mma_s * tail / max(tail, sharers), l2, memory)
+        if sharers > tail:
+            sums = 4 * block_m * block_n
+            even = sharers % tail == 0  # no program has parts of two tiles
+            left, of_a_tile = (sharers, sharers // tail) if even else (sharers + tail - 1, sharers // tail + 2)
+            tail_s += left * sums / machine.memory_bytes_per_s + of_a_tile * sums / REDUCER_BYTES_PER_S
+    waves = full + bool(tail)
+    return Cost(mma_s, l2_s, memory_s, tiles, full, tail, tail_s, waves * out_s)
+
+
+def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) -> tuple[int, int]:
+    """Rows and columns of tiles that `running` neighbours cover."""
+    grouped, swept = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
+    along = min(group, grouped, running)
+    across = -(-running // along)
+    if across > swept:  # more than one group at a time
+        along, across = min(grouped, -(-running // swept)), swept
+    return (along, across) if raster == "m" else (across, along)
+
+
+def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: Machine) -> float:
+    """The share of an operand's reads that comes from memory: one of all waves where the cache holds it."""
+    return 1 / max(1, full_waves) if rows * k * itemsize <= HELD_SHARE * machine.cache_bytes else 1.0
+
+
+def tails(tiles: int, k: int, sms: int) -> Iterator[int]:
+    """How many programs may share the last wave: none (0), a whole number for each of its tiles, or all."""
+    yield 0
+    tail = tiles % sms
+    if tail:
+        most = min(sms, tail * k // LEAST_SHARE)
+        yield from dict.fromkeys([*range(2 * tail, most + 1, tail), *([most] if most > tail else [])])
+
+
+def choices(m: int, n: int, k: int, block_m: int, block_n: int, machine: Machine) -> Iterator[Tiling]:
+    """Every group, raster and tail for one tile."""
+    tiles = -(-m // block_m) * -(-n // block_n)
+    for tail in tails(tiles, k, machine.sms):
+        for raster in ("m", "n"):
+            for group in GROUPS:
+                yield Tiling(block_m, block_n, group, raster, tail)
+
+
+def best(m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: Machine) -> Tiling:
+    """The tiling of `blocks` (block_m, block_n) that takes least; of equals the one that reads least from memory, of
+    those the first in the order of `blocks`.
+
+    >>> h200 = Machine(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
+    >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
+    Tiling(block_m=128, block_n=256, group=16, raster='m', tail=120)
+
+    Raises ValueError where there are no blocks.
+    """
+    found = [tiling for block in blocks for tiling in choices(m, n, k, *block, machine)]
+    if not found:
+        raise ValueError("no tile to choose from")
+
+    def key(tiling: Tiling) -> tuple[float, float]:
+        found = cost(m, n, k, itemsize, tiling, machine)
+        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), found.memory_s
+
+    return min(found, key=key)

@@ -1,0 +1,97 @@
+"""The last wave of the persistent kernel, shared out along K: right, to the bit the same each time, and nothing left
+behind."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import persistent, stream_tail
+from kernels.configs import Config
+
+TILE = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3, tail=132)
+# By name, on the three programs of the interpreter: whole waves + tiles that are left.
+SHAPES = {
+    "0+1": (64, 64, 200),
+    "0+2": (70, 64, 200),
+    "1+1": (130, 128, 136),
+    "2+2": (250, 128, 72),
+    "0+1 of one step": (33, 24, 8),
+    "fewer steps than programs": (64, 64, 64),
+    "3+0": (190, 184, 64),
+}
+
+
+@pytest.fixture
+def needs(device):
+    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
+    try:
+        persistent.require(probe, probe)
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def whole_numbers(m, n, k, device):
+    """Operands whose products and sums are exact in fp16."""
+    generator = torch.Generator().manual_seed(m + n + k)
+    x, w = (torch.randint(-2, 3, (rows, k), generator=generator).half().to(device) for rows in (m, n))
+    return x, w, (x.double() @ w.double().T).half()
+
+
+@pytest.mark.parametrize("tail", [1, 2, 3, 132])
+@pytest.mark.parametrize("name", SHAPES)
+def test_sums_of_several_programs_are_exact(name, tail, device, needs):
+    x, w, expected = whole_numbers(*SHAPES[name], device)
+    out = torch.full(expected.shape, torch.nan, dtype=torch.float16, device=device)
+    for config in (TILE, Config(**{**TILE.__dict__, "subtile": 2, "flatten": True, "raster": "n"})):
+        persistent.matmul(x, w, out.fill_(torch.nan), Config(**{**config.__dict__, "tail": tail}))
+        assert torch.equal(out, expected)
+
+
+def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(device, needs, monkeypatch):
+    made = []
+
+    def poisoned(*args):
+        sums, counts = workspace(*args)
+        made.append(counts)
+        return sums.fill_(torch.nan), counts
+
+    workspace = stream_tail.workspace
+    monkeypatch.setattr(persistent, "workspace", poisoned)
+    x, w, expected = whole_numbers(*SHAPES["2+2"], device)
+    for _ in range(3):
+        assert torch.equal(persistent.matmul(x, w, config=TILE), expected)
+    assert len(made) == 3
+    assert all(not counts.any() for counts in made)
+
+
+def test_the_same_bits_each_time(device, needs):
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn((rows, 1000), generator=generator).half().to(device) for rows in (70, 64))
+    once, again = (persistent.matmul(x, w, config=TILE) for _ in range(2))
+    assert torch.equal(once, again)
+    reference = x.double() @ w.double().T
+    assert (once.double() - reference).norm() / reference.norm() < 5e-4
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(tiles=st.integers(1, 131), tile_steps=st.integers(1, 900), more=st.integers(0, 131))
+def test_every_step_has_one_program_and_a_program_at_most_two_tiles(tiles, tile_steps, more):
+    sharers, steps = min(132, tiles + more), tiles * tile_steps
+    begins = [stream_tail.first_step.fn(sharer, steps, sharers) for sharer in range(sharers + 1)]
+    assert (begins[0], begins[-1]) == (0, steps)
+    parts = [end - begin for begin, end in itertools.pairwise(begins)]
+    assert max(parts) - min(parts) <= 1
+    for sharer, (begin, end) in enumerate(itertools.pairwise(begins)):
+        if begin < end:
+            assert stream_tail.sharer_of.fn(begin, steps, sharers) == sharer
+            assert stream_tail.sharer_of.fn(end - 1, steps, sharers) == sharer
+            assert (end - 1) // tile_steps - begin // tile_steps <= 1
+
+
+def test_without_a_last_wave_there_is_no_tail(device, needs):
+    x, w, _ = whole_numbers(*SHAPES["3+0"], device)
+    if device == "cpu":
+        assert not persistent.prepare(x, w, torch.empty(190, 184).half(), TILE).args["TAIL"]

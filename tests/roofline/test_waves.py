@@ -1,0 +1,139 @@
+"""The model of waves: known answers by hand, what it may never do, and what it picks for the suite's shapes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline.theory.chips import find
+from roofline.theory.waves import REDUCER_BYTES_PER_S, Machine, Tiling, best, choices, cost, tails
+
+H200 = Machine.of_chip(find("H200"))
+ROUND = Machine(sms=100, flops=1e14, memory_bytes_per_s=1e12, cache_bytes=10**8)
+BLOCKS = [(128, 256), (256, 128), (128, 128), (64, 256), (64, 128)]
+
+
+def test_a_wave_takes_as_long_as_its_products():
+    """A tile of 100 x 100 with K = 1000 is 2e7 FLOP, on an SM of 1e12 FLOP/s 20 us."""
+    found = cost(1000, 1000, 1000, 2, Tiling(100, 100), ROUND)
+    assert (found.tiles, found.full_waves, found.tail_tiles) == (100, 1, 0)
+    assert found.mma_s == pytest.approx(20e-6)
+
+
+def test_bytes_of_a_wave_by_hand():
+    """100 tiles in 10 rows, groups of 5: 5 rows and 20 columns of tiles at a time."""
+    found = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), Machine(100, 1e14, 1e12, 0))
+    assert found.full_waves == 4
+    assert found.memory_s == pytest.approx((5 + 20) * 100 * 1000 * 2 / 1e12)
+    assert found.l2_s == pytest.approx(100 * 200 * 1000 * 2 / (1e14 * 8e12 / 1.3e9 / (4096 * 132)))
+    along_n = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=4, raster="n"), Machine(100, 1e14, 1e12, 0))
+    assert along_n.memory_s == pytest.approx((10 + 10) * 100 * 1000 * 2 / 1e12)  # 4 columns at a time reach 10 rows
+
+
+def test_an_operand_that_the_cache_holds_is_read_once():
+    """x is 1000 x 1000 of 2 bytes: 2 MB of 100; its rows are read in the first of 4 waves alone."""
+    held = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), Machine(100, 1e14, 1e12, 4 * 10**6))
+    assert held.memory_s == pytest.approx((5 / 4 + 20) * 100 * 1000 * 2 / 1e12)
+
+
+@pytest.mark.parametrize(("n", "waves"), [(256 * 132, 1), (256 * 132 + 1, 2), (256 * 264, 2)])
+def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
+    found = cost(128, n, 16384, 2, Tiling(128, 256), Machine(132, 1e15, 1e15, 0))
+    assert found.full_waves * found.wave_s + found.tail_s == pytest.approx(waves * found.wave_s, rel=0.03)
+
+
+def test_416_tiles_on_132_sms_do_not_cost_four_waves():
+    whole = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), H200)
+    shared = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16, "m", 120), H200)
+    assert (whole.tiles, whole.full_waves, whole.tail_tiles) == (416, 3, 20)
+    assert whole.seconds / whole.wave_s == pytest.approx(4, rel=0.03)
+    sums = 4 * 128 * 256  # six programs to a tile, none with two: 120 sums are left, one SM reads six
+    assert shared.tail_s == pytest.approx(whole.mma_s / 6 + 120 * sums / 4.8e12 + 6 * sums / REDUCER_BYTES_PER_S)
+    assert shared.seconds < 0.85 * whole.seconds
+
+
+def test_a_program_with_parts_of_two_tiles_leaves_two_sums():
+    found = cost(2560, 2560, 16384, 2, Tiling(256, 256, 16, "m", 132), H200)  # a tile that L2 keeps up with
+    sums = 4 * 256 * 256
+    products = 100 / 132 * 2 * 256 * 256 * 16384 / (989.4e12 / 132)
+    expected = products + (132 + 100 - 1) * sums / 4.8e12 + (1 + 2) * sums / REDUCER_BYTES_PER_S
+    assert found.tail_s == pytest.approx(expected)
+
+
+def test_who_may_share_the_last_wave():
+    assert list(tails(264, 16384, 132)) == [0]
+    assert list(tails(132 + 50, 16384, 132)) == [0, 100, 132]
+    assert list(tails(4, 1024, 132)) == [0, 8]  # K of 512 for each program at least
+    assert list(tails(4, 512, 132)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"m": 0}, "m=0: it must be 1 or more"), ({"tail": 133}, "tail=133: it must be 0 to 132")],
+)
+def test_bad_sizes_are_refused(change, said):
+    sizes = {"m": 128, "n": 128, "k": 128} | {key: value for key, value in change.items() if key != "tail"}
+    with pytest.raises(ValueError, match=said):
+        cost(**sizes, itemsize=2, tiling=Tiling(128, 128, tail=change.get("tail", 0)), machine=H200)
+
+
+def test_chips_without_the_figures_are_refused():
+    with pytest.raises(ValueError, match="TPU v4: SMs, FLOP/s in bf16, memory bandwidth and cache are not all known"):
+        Machine.of_chip(find("TPU v4"))
+
+
+SIZES = st.integers(1, 4000).map(lambda i: 8 * i)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(m=SIZES, n=SIZES, k=SIZES, block=st.sampled_from(BLOCKS))
+def test_no_tiling_beats_the_chip_and_more_of_it_is_never_slower(m, n, k, block):
+    for tiling in choices(m, n, k, *block, H200):
+        found = cost(m, n, k, 2, tiling, H200)
+        assert found.seconds >= 2 * m * n * k / H200.flops * (1 - 1e-9)
+        assert found.limit in ("mma", "L2", "memory")
+        faster = Machine(H200.sms, H200.flops, 2 * H200.memory_bytes_per_s, H200.cache_bytes)
+        assert cost(m, n, k, 2, tiling, faster).seconds <= found.seconds
+        assert cost(m, n, 2 * k, 2, tiling, H200).seconds > found.seconds
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(m=SIZES, n=SIZES, k=SIZES)
+def test_the_best_is_the_best(m, n, k):
+    chosen = cost(m, n, k, 2, best(m, n, k, 2, BLOCKS, H200), H200).seconds
+    least = min(cost(m, n, k, 2, t, H200).seconds for b in BLOCKS for t in choices(m, n, k, *b, H200))
+    assert chosen <= 1.02 * least
+
+
+# tp, M -> tile of the model's choice, whole waves + tiles left, whether those are shared, and what a wave waits for.
+UP = {
+    (1, 128): ("128x256", "1+76", False, "memory"),  # 1.7 GB of weights: the tile does not matter
+    (1, 256): ("128x256", "3+20", True, "L2"),
+    (1, 512): ("128x256", "6+40", True, "L2"),
+    (1, 1024): ("256x128", "12+80", True, "L2"),
+    (1, 4096): ("128x256", "50+56", False, "L2"),  # half a wave of 51: sharing it saves under 2 %
+    (1, 8192): ("128x256", "100+112", False, "L2"),
+    (8, 256): ("128x256", "0+52", True, "mma"),  # 52 tiles and 132 SMs
+    (8, 512): ("128x256", "0+104", True, "mma"),
+    (8, 1024): ("256x128", "1+76", True, "L2"),
+    (8, 2048): ("256x128", "3+20", True, "L2"),
+    (8, 4096): ("128x256", "6+40", True, "L2"),
+    (8, 8192): ("128x256", "12+80", True, "L2"),
+}
+DOWN = {
+    (1, 256): ("128x256", "0+128", False, "mma"),  # N = 16384 fills 128 of 132 SMs by itself
+    (1, 512): ("128x256", "1+124", False, "L2"),
+    (1, 8192): ("128x256", "31+4", True, "L2"),  # four tiles that would take a wave of their own
+    (8, 512): ("128x256", "1+124", False, "L2"),
+    (8, 1024): ("256x128", "3+116", False, "L2"),
+    (8, 4096): ("128x256", "15+68", False, "L2"),  # K = 6656: adding the sums costs what sharing saves
+}
+
+
+@pytest.mark.parametrize(("layer", "tp", "m"), [("up", *key) for key in UP] + [("down", *key) for key in DOWN])
+def test_what_the_model_picks_and_why(layer, tp, m):
+    n, k = (53248 // tp, 16384) if layer == "up" else (16384, 53248 // tp)
+    tiling = best(m, n, k, 2, BLOCKS, H200)
+    found = cost(m, n, k, 2, tiling, H200)
+    waves = f"{found.full_waves}+{found.tail_tiles}"
+    picked = (f"{tiling.block_m}x{tiling.block_n}", waves, bool(tiling.tail), found.limit)
+    assert picked == (UP if layer == "up" else DOWN)[tp, m]
