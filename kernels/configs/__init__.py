@@ -19,7 +19,8 @@ DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` and `flatten` matter to the persistent kernel alone."""
+    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
+    `persistent` alone. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
