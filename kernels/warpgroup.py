@@ -101,9 +101,9 @@ def consume(
     tiles_n = gl.cdiv(N, block_n)
     stage = 0
     phase = 0
-    before = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, block_m, block_n, GROUP, ALONG_N)
+        before = stage
         acc = gl.zeros([rows, block_n], gl.float32, sums)
         for k0 in range(0, K, block_k):
             mbarrier.wait(full.index(stage), phase)
