@@ -112,7 +112,7 @@ class Finding:
                 "check the descriptors"
             )
         if job.kernel in SPECIALISED:
-            found += _unspecialised(cubin, SPECIALISED[job.kernel])
+            found += _unspecialised(cubin, job.config.num_warps, *SPECIALISED[job.kernel])
         return found
 
     def as_row(self) -> dict:
@@ -125,18 +125,26 @@ class Finding:
         return asdict(self.job) | cubin | named | said
 
 
-def _unspecialised(cubin: Cubin, registers: tuple[int, ...]) -> list[str]:
-    """What a kernel with producer and consumer warps lacks."""
+def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
+    """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
     found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
     if 1 not in cubin.wgmma_waits:
         found.append(
             f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
             "look for what ptxas serialised"
         )
-    if missing := sorted(set(registers) - set(cubin.register_counts)):
+    if missing := sorted({consumer, producer} - set(cubin.register_counts)):
         found.append(
             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
             "register limit"
+        )
+    # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
+    # registers of a whole warpgroup.
+    pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
+    wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
+    if wanted > pool:
+        found.append(
+            f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
         )
     return found
 

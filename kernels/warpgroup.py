@@ -16,6 +16,10 @@ The epilogue goes through shared memory in `subtile` parts, two buffers in turn 
 than one part: 128x256x64 gets a fourth stage that way (229,576 of 232,448 bytes). Consumers share no buffer, and wait
 for each other nowhere but at the ring.
 
+128x256 is the tile of choice, by arithmetic: for 64 along K its 64x256x16 instructions read 80 KiB of shared memory and
+TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a cycle, all that an SM has. 256x128, in
+64x128x16 instructions, reads 96 KiB for as many sums; it is for narrow N, of which 256 columns would be padded more.
+
 Wins, if it does, where the compiler's pipeline in `kernels.persistent` leaves the tensor cores waiting: loads need no
 issue slots of the warps that multiply, and short K is where running ahead across tiles shows most. Loses at small M,
 and where tiles leave the last wave nearly empty. Both consumers store at the same time, so a tile's store is hidden
@@ -24,8 +28,9 @@ launch's host time, are as in `persistent`. Gluon is experimental, its names mov
 the same in Triton 3.6 and 3.7.
 
 Sources: the roles, 2 x 64x256 sums and 240 / 24 registers are those of CUTLASS's cooperative kernel and of fast.cu
-(https://github.com/pranjalssh/fast.cu, matmul_12.cuh); the one group in flight is that of Triton's Gluon tutorials
-(python/tutorials/gluon), which have warp specialisation for Blackwell. Grid and order of tiles: `kernels.persistent`.
+(https://github.com/pranjalssh/fast.cu, matmul_12.cuh); barriers by parity after Triton's Gluon tutorial on warp
+specialisation (python/tutorials/gluon/08-warp-specialization.py), which multiplies with Blackwell's instructions; one
+wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of tiles: `kernels.persistent`.
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)

@@ -17,7 +17,7 @@ import torch
 from kernels import CONTENDERS, persistent, warpgroup
 from kernels.configs import Config, table
 from kernels.contract import interpreted
-from kernels.cubin import Cubin
+from kernels.cubin import Cubin, compile_launch
 from kernels.ring_order import misplaced, unsynchronised
 
 ROOT = Path(__file__).parents[2]
@@ -218,9 +218,16 @@ def test_a_kernel_that_is_not_specialised_is_a_finding():
     from kernels.compiled import Finding, Job
 
     config = next(entry.config for entry in table("sm90").entries if entry.kernel == "warpgroup")
-    plain = Cubin(168, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
+    plain = Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
     problems = Finding(Job("warpgroup", "sm90", config, "bf16", 90, 232_448, "wgmma"), plain).problems()
-    for words in ("(0,) wgmma groups", "[24, 240] is missing", "no TMA load", "releases a stage", "TMA stores out of"):
+    for words in (
+        "(0,) wgmma groups",
+        "[24, 240] is missing",
+        "no TMA load",
+        "releases a stage",
+        "TMA stores out of",
+        "64512 registers",
+    ):
         assert any(words in problem for problem in problems), words
     assert not Finding(Job("persistent", "sm90", config, "bf16", 90, 232_448, "wgmma"), plain).problems()
 
@@ -255,13 +262,26 @@ def test_configurations_for_other_kernels_are_refused(change, said):
         warpgroup.prepare(X, X, X, config)
 
 
-def test_no_more_programs_than_tiles():
-    config = Config(128, 64, 64, num_warps=8, num_stages=2, subtile=4)
+def test_a_configuration_becomes_a_launch(monkeypatch):
+    config = Config(128, 64, 32, num_warps=8, num_stages=3, group_m=5, subtile=4, raster="n")
     x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((129, 8), (64, 8), (129, 64)))
     launch = warpgroup.prepare(x, w, out, config)
-    assert launch.grid == (2,)
-    assert launch.args["BUFFERS"] == 2
-    assert launch.args["out_desc"].block_shape == [64, 16]
+    assert launch.grid == (2,), "no more programs than tiles"
+    blocks = [launch.args[f"{name}_desc"].block_shape for name in ("x", "w", "out")]
+    assert blocks == [[128, 32], [64, 32], [64, 16]]
+    plain = {name: value for name, value in launch.args.items() if not name.endswith("_desc")}
+    assert plain == dict(M=129, N=64, K=8, STAGES=3, BUFFERS=2, GROUP=5, ALONG_N=True, num_warps=4)
+    launch = warpgroup.prepare(x, w, out, replace(config, subtile=1, raster="m"))
+    assert (launch.args["BUFFERS"], launch.args["ALONG_N"]) == (1, False)
+    monkeypatch.setattr(warpgroup, "programs", lambda device: 1)
+    assert warpgroup.prepare(x, w, out, config).grid == (1,)
+
+
+@pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
+def test_an_interpreting_process_does_not_compile():
+    config = Config(128, 64, 32, num_warps=8, num_stages=3)
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
+        compile_launch(warpgroup.prepare(X, X, X, config), 90)
 
 
 ABSENT = """
