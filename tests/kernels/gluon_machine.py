@@ -87,6 +87,7 @@ class Machine:
         self.program, self.programs, self.rng = program, programs, rng
         self.baton, self.local, self.over = threading.Semaphore(0), threading.local(), False
         self.partitions, self.events = [], []
+        self.fenced = False  # barriers, once they are initialised, for TMA
         self.weights = [10 ** rng.uniform(-3, 3) for _ in range(4)]  # of the events, and of each partition
 
     def run(self, text, *args):
@@ -98,7 +99,7 @@ class Machine:
         """Let others go first. Returns the partition that calls; before the fork, one that stands for the program."""
         partition = getattr(self.local, "partition", None)
         if partition is None:
-            return SimpleNamespace(unfenced=[])
+            return SimpleNamespace(name=None, unfenced=[])
         partition.pause(ready)
         return partition
 
@@ -177,6 +178,8 @@ class Machine:
 
     def _load(self, descriptor, corner, barrier, target):
         self.step()
+        if not self.fenced:
+            raise BrokenError("TMA is given a barrier whose start its proxy may not see")
 
         def land():
             descriptor.read_into(corner, target.array)
@@ -201,6 +204,7 @@ class Machine:
 
     def _fence(self):
         partition = self.step()
+        self.fenced |= partition.name is None
         for array, value in partition.unfenced:
             array[...] = value
         partition.unfenced.clear()
