@@ -3,9 +3,10 @@
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
 instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit, or
 compiles to other tensor core instructions than it was chosen for is wrong however it measures, and the command exits
-with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no room for the copier it waits for.
+with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no room for the copier it waits for,
+and a specialised one whose wgmma is not pipelined, whose registers were not moved, or whose ring is out of order.
 `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`, the order of
-loads in `kernels.load_order`; tables in `kernels.configs`.
+loads in `kernels.load_order`, that of a ring in `kernels.ring_order`; tables in `kernels.configs`.
 
 A later kernel joins with one line in `EXAMPLES` and its entries in a table.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from kernels.configs import DTYPE_NAMES, MODELLED, Config, Entry, Table, archite
 from kernels.contract import Launch, Signals
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
 from kernels.load_order import early_loads
+from kernels.ring_order import misplaced, unsynchronised
 from roofline.arguments import Parser
 from roofline.theory.schedule import Grid, chunk_outer, tile_outer
 
@@ -40,6 +43,9 @@ SIZE = 4096
 WAITS = {"flagged", "flagged_spills"}
 SHARED_BESIDE_COPIER_BYTES = 230_400
 REGISTERS_BESIDE_COPIER = 65_536 - 8_192
+
+# Kernels with producer and consumer warps: registers a thread that setmaxnreg must give the consumers and the producer.
+SPECIALISED = {"warpgroup": (240, 24)}
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,42 @@ class Finding:
                 f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, 1 of each is the least; "
                 "check the descriptors"
             )
+        if job.kernel in SPECIALISED:
+            found += _unspecialised(cubin, job.config.num_warps, *SPECIALISED[job.kernel])
         return found
 
     def as_row(self) -> dict:
         cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
-        cubin.pop("ttgir", None)  # for reading here, not for a row
+        for text in ("ttgir", "ptx"):  # for reading here, not for a row
+            cubin.pop(text, None)
         named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
         said = {"triton": triton.__version__, "error": self.error}
         said |= {"early_loads": self.early_loads, "problems": self.problems()}
         return asdict(self.job) | cubin | named | said
+
+
+def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
+    """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
+    found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
+    if 1 not in cubin.wgmma_waits:
+        found.append(
+            f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+            "look for what ptxas serialised"
+        )
+    if missing := sorted({consumer, producer} - set(cubin.register_counts)):
+        found.append(
+            f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
+            "register limit"
+        )
+    # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
+    # registers of a whole warpgroup.
+    pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
+    wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
+    if wanted > pool:
+        found.append(
+            f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
+        )
+    return found
 
 
 def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.dtype) -> Launch:
@@ -136,10 +169,12 @@ def flagged_example(visits: Callable, config: Config, dtype: torch.dtype, *, sta
 EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
     "tiled": partial(matmul_example, tiled.prepare),
     "persistent": partial(matmul_example, persistent.prepare),
+    # Imported late: where Gluon lacks something, that is a finding of its own.
+    "warpgroup": lambda *config: matmul_example(import_module("kernels.warpgroup").prepare, *config),
     "flagged": partial(flagged_example, tile_outer),
     "flagged_spills": partial(flagged_example, chunk_outer),
 }
-NEEDS_TMA = {"persistent", "flagged", "flagged_spills"}
+NEEDS_TMA = {"persistent", "warpgroup", "flagged", "flagged_spills"}
 
 
 def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:

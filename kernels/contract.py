@@ -245,13 +245,14 @@ def require_runnable(kernel: Any, x: Tensor) -> None:
         )
 
 
-def register_absent(*names: str) -> None:
-    """Stand-ins for Triton kernels where Triton is missing: they give that as the reason, and raise it when they are
+def register_absent(
+    *names: str, why: str = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
+) -> None:
+    """Stand-ins for kernels that cannot be imported here: they give `why` as the reason, and raise it when they are
     run."""
-    reason_text = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
 
     def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-        raise ValueError(reason_text)
+        raise ValueError(why)
 
     for name in names:
-        register(Contender(name, "triton", "cuda", True, run, lambda x, w: "none", lambda x, w, out=None: reason_text))
+        register(Contender(name, "triton", "cuda", True, run, lambda x, w: "none", lambda x, w, out=None: why))

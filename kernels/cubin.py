@@ -1,4 +1,5 @@
-"""Compile a launch with no GPU, and read registers, spills, shared memory, MMA and TMA from the machine code.
+"""Compile a launch, of Triton or of Gluon, with no GPU; read registers, spills, shared memory, MMA and TMA from the
+machine code.
 
 The launch goes through `JITFunction.warmup`, Triton's own path up to the point where it would touch a device, under a
 driver that knows a target and nothing else. So the signature, the divisibility of every argument and the descriptors
@@ -36,7 +37,10 @@ class Cubin:
     mma: dict[str, int]
     tma_loads: int
     tma_stores: int
+    wgmma_waits: tuple[int, ...] = ()  # wgmma groups that waits leave in flight, each number once
+    register_counts: tuple[int, ...] = ()  # per thread, that setmaxnreg asks for, each number once
     ttgir: str = field(default="", repr=False)  # the last IR in which loops and loads can be told
+    ptx: str = field(default="", repr=False)  # where barriers between threads stand
 
     @property
     def spills(self) -> bool:
@@ -75,7 +79,7 @@ def offline(target: int) -> Iterator[None]:
 
 def compile_launch(launch: Launch, target: int) -> Cubin:
     """Compile for `target` and read the result. RuntimeError under the interpreter; compiler errors pass through."""
-    if interpreted(launch.kernel):
+    if interpreted(launch.kernel) or triton.knobs.runtime.interpret:  # Gluon's kernels are never interpreted
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
     with offline(target):
         kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
@@ -84,7 +88,7 @@ def compile_launch(launch: Launch, target: int) -> Cubin:
         path.write_bytes(kernel.asm["cubin"])
         usage = _tool("cuobjdump", "-res-usage", str(path))
         sass = _tool("nvdisasm", "-c", str(path))
-    return replace(read(usage, sass, kernel.metadata.shared), ttgir=kernel.asm["ttgir"])
+    return replace(read(usage, sass, kernel.metadata.shared), ttgir=kernel.asm["ttgir"], ptx=kernel.asm["ptx"])
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
@@ -97,6 +101,9 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     registers, stack = (int(re.search(rf"{name}:(\d+)", usage).group(1)) for name in ("REG", "STACK"))
     opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
 
+    def numbers(pattern: str) -> tuple[int, ...]:
+        return tuple(sorted({int(n, 16) for n in re.findall(pattern, sass)}))
+
     def count(*stems: str) -> int:
         return sum(n for op, n in opcodes.items() if op.split(".")[0] in stems)
 
@@ -108,6 +115,8 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
         mma=_mma(opcodes) or ({"fma": count("FFMA")} if count("FFMA") else {}),
         tma_loads=count("UTMALDG"),
         tma_stores=count("UTMASTG"),
+        wgmma_waits=numbers(r"\bWARPGROUP\.DEPBAR\.LE gsb\d+, (0x[0-9a-f]+)"),
+        register_counts=numbers(r"\bUSETMAXREG\.\S+ (?:UP\d+, )?(0x[0-9a-f]+)"),
     )
 
 

@@ -28,7 +28,8 @@ MODELLED = {"persistent": "sm90"}
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` and `flatten` matter to the persistent kernel alone."""
+    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
+    `persistent` alone. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int

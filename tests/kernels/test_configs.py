@@ -18,6 +18,7 @@ COVERED = {
     ("tiled", "generic"): (*HALF, torch.float32),
     ("tiled", "interpreter"): (torch.float16, torch.float32),
     ("persistent", "sm90"): HALF,
+    ("warpgroup", "sm90"): HALF,
     ("persistent", "interpreter"): (torch.float16, torch.float32),
 }
 FIELDS = {

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import CONTENDERS, contract, persistent, tiled, vendor
+from kernels import CONTENDERS, contract, persistent, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, check, overlap
 
 
@@ -106,7 +106,8 @@ def refused(call, error: type, words: list[str]) -> str:
 def test_refusals_of_the_contract(case):
     inputs, error, words = REFUSED[case]
     message = refused(lambda: check(*inputs()), error, words)
-    for run in (kernels.matmul, tiled.matmul, persistent.matmul, vendor.mm, vendor.numpy_mm, vendor.inductor_mm):
+    ours = (kernels.matmul, tiled.matmul, persistent.matmul, warpgroup.matmul)
+    for run in (*ours, vendor.mm, vendor.numpy_mm, vendor.inductor_mm):
         assert refused(lambda run=run: run(*inputs()), error, words) == message
     if len(inputs()) == 2:
         for contender in CONTENDERS.values():
@@ -179,7 +180,7 @@ def test_matmul_picks(where, able, picked, monkeypatch):
 
 
 def test_the_registry():
-    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent"}
+    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent", "warpgroup"}
     assert {name for name, c in CONTENDERS.items() if not c.default} == {"inductor"}
     assert {(c.device, name) for name, c in CONTENDERS.items() if c.kind == "vendor"} == {
         ("cuda", "cublas"),

@@ -1,5 +1,5 @@
-"""Both Triton kernels against float64: every kind of shape and stride the contract allows, and nothing written or read
-beyond it."""
+"""Our kernels against float64: every kind of shape and stride the contract allows, and nothing written or read beyond
+it. `warpgroup` has no interpreter and is skipped without a GPU: test_warpgroup.py has what can be told of it there."""
 
 import importlib
 
@@ -24,6 +24,8 @@ SHAPES = [
     "200x7x65",
 ]
 SMALL = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3)
+# Two consumers need twice the rows of a wgmma.
+SMALLEST = {"warpgroup": {"block_m": 128, "num_warps": 8}}
 VARIANTS = {
     "plain": {},
     "subtile": {"subtile": 2},
@@ -36,12 +38,16 @@ VARIANTS = {
 FAR = 2**29 + 8
 
 
-@pytest.fixture(params=["tiled", "persistent"])
+@pytest.fixture(params=["tiled", "persistent", "warpgroup"])
 def kernel(request, device):
-    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
-    if reason := CONTENDERS[request.param].why_not(probe, probe):
-        pytest.skip(reason)  # persistent on a GPU that is no Hopper; never in the interpreter
+    if reason := cannot(request.param, device):
+        pytest.skip(reason)  # on a GPU that is no Hopper; of all but warpgroup never in the interpreter
     return importlib.import_module(f"kernels.{request.param}")
+
+
+def cannot(name: str, device: str) -> str | None:
+    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
+    return CONTENDERS[name].why_not(probe, probe)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -102,9 +108,11 @@ def test_a_single_row_may_have_any_stride(kernel, device, assert_close):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_way_through_the_persistent_kernel(kernel, variant, operands):
-    config = Config(**{**SMALL.__dict__, **VARIANTS[variant]})
-    # 6 x 4 tiles: groups of 3 and 64, more tiles than interpreted programs.
+def test_every_way_through_the_persistent_kernels(kernel, variant, operands, monkeypatch):
+    name = kernel.__name__.rpartition(".")[2]
+    config = Config(**{**SMALL.__dict__, **SMALLEST.get(name, {}), **VARIANTS[variant]})
+    # 6 x 4 tiles, or 3 x 4: groups of 3 and 64, and fewer programs than tiles on a GPU too.
+    monkeypatch.setattr(kernel, "programs", lambda device: 3, raising=False)
     case = operands(330, 200, 72, torch.float16)
     case.verify(kernel.matmul(case.x, case.w, case.out, config=config))
 
@@ -118,10 +126,23 @@ def test_every_checked_in_configuration(arch, device, operands):
     for entry in table(arch).entries:
         if entry.kernel.startswith("flagged"):
             continue  # takes flags too: test_flagged.py
+        if entry.kernel == "warpgroup" and cannot("warpgroup", device):
+            continue  # has no interpreter: test_warpgroup.py
         dtype = torch.float32 if entry.dtypes == ("fp32",) else torch.float16
         case = operands(entry.config.block_m + 3, entry.config.block_n + 5, entry.config.block_k + 1, dtype)
         kernel = importlib.import_module(f"kernels.{entry.kernel}")
         case.verify(kernel.matmul(case.x, case.w, case.out, config=entry.config))
+
+
+@pytest.mark.parametrize("kernel", ["warpgroup"], indirect=True)
+@pytest.mark.parametrize("shape", ["300x9000x128", "4104x2040x1032", "1536x4096x4160", "2056x9224x520"])
+def test_a_ring_in_use(kernel, shape, dtypes, operands):
+    """Every tile of the table, more of them than a GPU has SMs: the producer runs ahead of its consumers' epilogue."""
+    for dtype in dtypes.values():
+        case = operands(*map(int, shape.split("x")), dtype)
+        for _ in range(5):  # a race need not show the first time
+            case.out.fill_(torch.nan)
+            case.verify(kernel.matmul(case.x, case.w, case.out))
 
 
 def test_tiled_takes_rows_of_any_stride(device, assert_close):
