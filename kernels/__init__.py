@@ -2,7 +2,7 @@
 
 `matmul(x, w)` picks one of ours for the shape; `CONTENDERS` holds ours and the yardsticks by name. Read
 `kernels/contract.py` for the promise, then `kernels/tiled.py` for a kernel. Without Triton (it is built for Linux) the
-vendors still work, and `tiled` and `persistent` say that it is missing.
+vendors still work, and ours say that it is missing.
 """
 
 from importlib.util import find_spec
@@ -11,8 +11,8 @@ from kernels import vendor
 from kernels.contract import CONTENDERS, Contender, matmul, register_absent
 
 if find_spec("triton"):
-    from kernels import persistent, tiled
+    from kernels import decode, persistent, tiled
 else:
-    register_absent("persistent", "tiled")
+    register_absent("persistent", "tiled", "decode")
 
-__all__ = ["CONTENDERS", "Contender", "matmul", "persistent", "tiled", "vendor"]
+__all__ = ["CONTENDERS", "Contender", "decode", "matmul", "persistent", "tiled", "vendor"]

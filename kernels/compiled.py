@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import triton
 
-from kernels import flagged, persistent, tiled
+from kernels import decode, flagged, persistent, tiled
 from kernels.configs import DTYPE_NAMES, Config, Table, architectures, read, table
 from kernels.contract import Launch, Signals
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
@@ -100,9 +100,10 @@ class Finding:
             )
         if self.mma != job.mma:
             found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
-        if job.kernel in NEEDS_TMA and not (cubin.tma_loads and cubin.tma_stores):
+        loads, stores = NEEDS_TMA.get(job.kernel, (0, 0))
+        if cubin.tma_loads < loads or cubin.tma_stores < stores:
             found.append(
-                f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, 1 of each is the least; "
+                f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
                 "check the descriptors"
             )
         return found
@@ -122,6 +123,12 @@ def matmul_example(prepare: Callable[..., Launch], config: Config, dtype: torch.
     return prepare(x, w, out, config)
 
 
+def decode_example(config: Config, dtype: torch.dtype, split: int = 3) -> Launch:
+    """The launch for as many rows as the tile has, K split, which takes more registers and shared memory than not."""
+    x, w, out = (torch.empty((rows, SIZE), dtype=dtype) for rows in (config.block_m, SIZE, config.block_m))
+    return decode.prepare(x, w, out, replace(config, split=split))
+
+
 def flagged_example(visits: Callable, config: Config, dtype: torch.dtype, *, stamped: bool = False) -> Launch:
     """The launch over 8 ranks by the table that `visits` makes, which spills or does not; `stamped` as for a trace."""
     ranks = 8
@@ -136,10 +143,13 @@ def flagged_example(visits: Callable, config: Config, dtype: torch.dtype, *, sta
 EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
     "tiled": partial(matmul_example, tiled.prepare),
     "persistent": partial(matmul_example, persistent.prepare),
+    "decode": decode_example,
+    "decode_vector": decode_example,
     "flagged": partial(flagged_example, tile_outer),
     "flagged_spills": partial(flagged_example, chunk_outer),
 }
-NEEDS_TMA = {"persistent", "flagged", "flagged_spills"}
+# The least number of TMA loads and stores in their code.
+NEEDS_TMA = {"persistent": (1, 1), "decode": (1, 0), "flagged": (1, 1), "flagged_spills": (1, 1)}
 
 
 def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:

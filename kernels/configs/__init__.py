@@ -19,7 +19,8 @@ DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` and `flatten` matter to the persistent kernel alone."""
+    """A tile and how it is pipelined. `raster`, `subtile` and `flatten` matter to the persistent kernel alone, `split`
+    to the one for few rows."""
 
     block_m: int
     block_n: int
@@ -30,12 +31,14 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
+    split: int = 0  # parts that the steps along K of a tile are cut into; 0: roofline.theory.decode_split says how many
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
         text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
         if self.subtile > 1:
             text += f" subtile{self.subtile}"
+        text += f" split{self.split}" if self.split else ""
         return text + (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
 
 
