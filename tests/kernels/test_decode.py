@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from kernels import CONTENDERS, configs, decode
 from kernels.configs import Config, table
 from kernels.workspace import Workspace
 
-ROOT = Path(__file__).parents[2]
 ROWS = [1, 2, 3, 8, 15, 16, 17, 33, 64]
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, splits of 2 and 5 that do not divide 7, single steps.
 RAGGED = {"n": 150, "k": 200}
@@ -63,6 +61,17 @@ def test_right_however_k_is_split(m, split, operands, programs):
             decode.prepare(case.x, case.w, case.out, config, own).run(case.x.device)
             assert not own.counters.any()
         case.verify(case.out)
+
+
+def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
+    programs(5)
+    case = operands(16, **RAGGED, dtype=torch.float16)
+    config = small(16, 5)
+    own = poisoned(case.x, case.w, config)
+    own.counters.fill_(-1)  # one more to come
+    decode.prepare(case.x, case.w, case.out, config, own).run(case.x.device)
+    assert own.counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
+    assert case.out.isnan().all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 8), (1, 1), (5, 3), (64, 32), (65, 31), (129, 33), (200, 520), (7, 1000)])
