@@ -20,7 +20,7 @@ the last count see them. It stands behind the loop, since Triton pipelines a loo
 
 Wins where a tile of tokens would be mostly padding: at M = 1 against a matmul for more rows, and at M <= 64 against one
 that reads with shallow rings or leaves SMs idle. Loses above (`kernels.persistent`): more than 64 rows of x beside 128
-of w make L2 the limit. The deal is fixed, so the slowest SM ends last. Descriptors cost tens of microseconds of host
+of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured. Descriptors cost tens of microseconds of host
 time a launch: without a CUDA graph that is what a short call costs. Needs a Hopper, and rows of a multiple of 16 bytes;
 with K no multiple of 8, M = 1 reads w by single elements.
 

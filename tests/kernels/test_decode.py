@@ -74,6 +74,47 @@ def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs
     assert case.out.isnan().all()
 
 
+@pytest.mark.parametrize("split", [2, 3, 5, 7])
+def test_shares_are_those_of_the_deal(split, device, programs):
+    programs(8)
+    x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
+    config = small(16, split)
+    own, deal = poisoned(x, w, config), decode.deal_for(x, w, config)
+    own.counters.fill_(-9)
+    decode.prepare(x, w, torch.empty((16, 150), dtype=x.dtype, device=device), config, own).run(x.device)
+    end = 0
+    for program, run in enumerate(deal.runs):
+        start, end = end, end + run
+        for tile in range(start // 7, (end - 1) // 7 + 1):
+            steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
+            share = own.partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones counts columns
+            assert share == 32 * steps or (steps == 7 and share.isnan())
+
+
+def test_one_row_reads_every_weight_once(device, operands, programs, monkeypatch):
+    if device != "cpu":
+        pytest.skip("only the interpreter can count")
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    read, written = [], []
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def counted_load(pointers, mask, *others):
+        read.append(int(mask.data.sum()) if mask.data.ndim == 2 else 0)
+        return load(pointers, mask, *others)
+
+    def counted_store(pointers, value, mask, *others):
+        written.append(int(mask.data.sum()))
+        return store(pointers, value, mask, *others)
+
+    monkeypatch.setattr(builder, "create_masked_load", counted_load)
+    monkeypatch.setattr(builder, "create_masked_store", counted_store)
+    programs(7)
+    case = operands(1, 50, 136, torch.float16)
+    case.verify(decode.matmul(case.x, case.w, case.out))
+    assert (sum(read), sum(written)) == (50 * 136, 50)
+
+
 @pytest.mark.parametrize(("n", "k"), [(1, 8), (1, 1), (5, 3), (64, 32), (65, 31), (129, 33), (200, 520), (7, 1000)])
 def test_right_for_odd_sizes(n, k, operands, programs):
     programs(5)
