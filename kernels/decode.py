@@ -16,13 +16,13 @@ its even share of an H200's bandwidth (36 GB/s), about four times what it has to
 Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
 all slots, its own too, in the order of programs, rounds once, and sets the counter back. So the bits do not depend on
 who is last. The count is an acq_rel atomic behind a barrier: stores of all threads happen before it, and loads behind
-the last count see them. It stands behind the loop, since Triton pipelines a loop only if no other is inside it.
+the last count see them. Both stand behind the loop, since Triton does not pipeline one with a barrier inside.
 
 Wins where a tile of tokens would be mostly padding: at M = 1 against a matmul for more rows, and at M <= 64 against one
 that reads with shallow rings or leaves SMs idle. Loses above (`kernels.persistent`): more than 64 rows of x beside 128
-of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured. Descriptors cost tens of microseconds of host
-time a launch: without a CUDA graph that is what a short call costs. Needs a Hopper, and rows of a multiple of 16 bytes;
-with K no multiple of 8, M = 1 reads w by single elements.
+of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured.
+Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a short call costs. Needs
+a Hopper, and rows of a multiple of 16 bytes; with K no multiple of 8, M = 1 reads w by single elements.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
