@@ -11,7 +11,7 @@ from kernels import vendor
 from kernels.contract import CONTENDERS, Contender, matmul, register_absent
 
 if find_spec("triton"):
-    from kernels import persistent, tiled
+    from kernels import decode, persistent, tiled
 
     try:
         from kernels import warpgroup
@@ -20,6 +20,6 @@ if find_spec("triton"):
             raise
         register_absent("warpgroup", why=f"this Triton lacks a part of Gluon: {error}; take 3.6, 3.7 or 'persistent'")
 else:
-    register_absent("persistent", "tiled", "warpgroup")
+    register_absent("persistent", "tiled", "decode", "warpgroup")
 
-__all__ = ["CONTENDERS", "Contender", "matmul", "persistent", "tiled", "vendor", "warpgroup"]
+__all__ = ["CONTENDERS", "Contender", "decode", "matmul", "persistent", "tiled", "vendor", "warpgroup"]

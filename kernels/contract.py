@@ -86,15 +86,14 @@ def register(contender: Contender) -> Contender:
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """`x[M, K] @ w[N, K].T` by one of our kernels: `persistent` where it can run on a GPU, else `tiled`.
+    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the first of `decode` (few rows) and `persistent` that can
+    run, else `tiled`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
     out = check(x, w, out)
-    ours = CONTENDERS["persistent"]
-    if not x.is_cuda or ours.why_not(x, w, out) is not None:
-        ours = CONTENDERS["tiled"]
-    return ours.run(x, w, out)
+    able = (name for name in ("decode", "persistent") if x.is_cuda and CONTENDERS[name].why_not(x, w, out) is None)
+    return CONTENDERS[next(able, "tiled")].run(x, w, out)
 
 
 def check(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:

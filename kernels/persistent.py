@@ -28,7 +28,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.configs import Config, capability, choose_for
 from kernels.contract import Launch, host, interpreted, register_kernel, require_runnable, validate
-from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of, workspace
+from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
+from kernels.workspace import workspace
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
@@ -154,19 +155,26 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, name: str = "persis
     or overlap, a base address that is no multiple of 16.
     """
     validate(x, w, out)
-    require_runnable(persistent_kernel, x)
-    if not interpreted(persistent_kernel):
-        if (found := capability(x.device))[0] != 9:
-            raise ValueError(
-                f"{x.device} has compute capability {found[0]}.{found[1]}, {name} needs 9.x (Hopper); use kernels.tiled"
-            )
-        if x.dtype == torch.float32:
-            raise TypeError(f"x is float32, {name} takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled")
+    require_hopper(x, name)
     (m, k), n = x.shape, w.shape[0]
     if m and n and k:  # else nothing is launched
         require_tma("x", "K", m, k, x.stride(0), x)
         require_tma("w", "K", n, k, w.stride(0), w)
         require_tma("out", "N", m, n, n if out is None else out.stride(0), x if out is None else out)
+
+
+def require_hopper(x: Tensor, name: str) -> None:
+    """TypeError or ValueError, in the words of the kernel `name`, unless this is a Hopper GPU and a dtype of its tensor
+    cores, or the interpreter and a dtype of that."""
+    require_runnable(persistent_kernel, x)
+    if interpreted(persistent_kernel):
+        return
+    if (found := capability(x.device))[0] != 9:
+        raise ValueError(
+            f"{x.device} has compute capability {found[0]}.{found[1]}, {name} needs 9.x (Hopper); use kernels.tiled"
+        )
+    if x.dtype == torch.float32:
+        raise TypeError(f"x is float32, {name} takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled")
 
 
 def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, tensor: Tensor) -> None:
@@ -222,7 +230,8 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
     left = tiles % programs(x.device)
     sharers = max(left, min(config.tail, programs(x.device)))
-    sums, arrived = workspace(x.device, sharers, left, config.block_m, config.block_n)
+    # Two slots for each program: it has parts of two tiles at most.
+    sums, arrived = workspace(x.device, 2 * sharers * config.block_m * config.block_n, left)
     args |= dict(
         out_ptr=out, out_stride=out.stride(0), sums_ptr=sums, arrived_ptr=arrived, sharers=sharers, TAIL=left > 0,
         CHUNK=min(CHUNK_N, config.block_n),

@@ -2,9 +2,9 @@
 
 Of T tiles on P programs, T mod P are left after the full waves. Their steps along K, tile after tile, are one stretch
 that `sharers` programs divide evenly: each multiplies its part of one or two tiles. A tile that one program does not
-finish is summed through a workspace: each program leaves its sums there in fp32, and the last one to arrive adds all of
-them in the order of the programs, so that the same inputs give the same bits. That is the split of Stream-K, for the
-last wave alone; full waves stay as they are.
+finish is summed through a workspace (kernels.workspace): each program leaves its sums there in fp32, and the last one
+to arrive adds all of them in the order of the programs, so that the same inputs give the same bits. That is the split
+of Stream-K, for the last wave alone; full waves stay as they are.
 
 Wins where the last wave is nearly empty and K is long: 416 tiles on 132 SMs take 3.2 waves in place of 4. Loses where
 the last wave is nearly full: writing and adding the sums costs more than the idle SMs. `roofline.theory.waves` says
@@ -15,12 +15,8 @@ Source of the idea: M. Osama et al., Stream-K (https://arxiv.org/abs/2301.03598)
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import cache
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 CHUNK_N = 32
 """Columns that the last one adds at a time: few registers, rows of 128 bytes."""
@@ -76,18 +72,3 @@ def add_sums(
         at = out_ptr + out_rows[:, None].to(tl.int64) * stride + out_columns[None, :]
         mask = (out_rows < M)[:, None] & (out_columns < N)[None, :]
         tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-def workspace(device: torch.device, sharers: int, tiles: int, block_m: int, block_n: int) -> tuple[Tensor, Tensor]:
-    """The sums (fp32, two slots for each program) and the counts of arrivals (int32, all 0 between launches).
-
-    The sums are new, so that calls on several streams do not meet. The counts are kept for each stream.
-    """
-    sums = torch.empty(2 * sharers * block_m * block_n, dtype=torch.float32, device=device)
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return sums, _counts(device, stream, triton.next_power_of_2(max(tiles, 256)))
-
-
-@cache
-def _counts(device: torch.device, stream: int, size: int) -> Tensor:
-    return torch.zeros(size, dtype=torch.int32, device=device)

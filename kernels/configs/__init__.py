@@ -28,8 +28,8 @@ MODELLED = {"persistent": "sm90"}
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
-    `persistent` alone. `num_warps` are those that multiply."""
+    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` and
+    `tail` to `persistent` alone, `split` to the one for few rows. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
@@ -41,18 +41,16 @@ class Config:
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
     tail: int = 0  # programs that share the tiles of the last wave along K, see kernels.stream_tail; 0: each takes one
+    split: int = 0  # parts that the steps along K of a tile are cut into; 0: roofline.theory.decode_split says how many
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
         text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
         if self.subtile > 1:
             text += f" subtile{self.subtile}"
-        return (
-            text
-            + (" flatten" if self.flatten else "")
-            + (f" raster-{self.raster}" if self.raster != "m" else "")
-            + (f" tail{self.tail}" if self.tail else "")
-        )
+        text += f" split{self.split}" if self.split else ""
+        text += (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
+        return text + (f" tail{self.tail}" if self.tail else "")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import pytest
 import triton
 
 from kernels import cubin
-from kernels.compiled import EXAMPLES
 from kernels.configs import MODELLED, architectures, table
+from kernels.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
@@ -72,15 +72,17 @@ def test_shared_memory_fits(report):
 
 def test_tensor_cores_are_used_as_declared(report):
     assert not [f for f in report[1] if f["mma"] != f["mma_expected"]]
-    hopper = [f for f in report[1] if f["target"] == 90 and f["dtype"] != "fp32"]
+    on_cores = ("decode_vector",)
+    hopper = [f for f in report[1] if f["target"] == 90 and f["dtype"] != "fp32" and f["kernel"] not in on_cores]
     assert hopper
     assert all(f["mma"].startswith("wgmma.m64n") for f in hopper)
 
 
 def test_tma_is_used_by_hoppers_kernels_alone(report):
     for finding in report[1]:
-        expected = finding["kernel"] != "tiled"
-        assert bool(finding["tma_loads"]) == bool(finding["tma_stores"]) == expected
+        kernel = finding["kernel"]
+        assert bool(finding["tma_loads"]) == (kernel not in ("tiled", "decode_vector"))
+        assert bool(finding["tma_stores"]) == (kernel not in ("tiled", "decode_vector", "decode"))
 
 
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
@@ -94,7 +96,8 @@ PLANTED = {
 
 STAMPED = """
 import json, torch
-from kernels.compiled import Finding, Job, flagged_example
+from kernels.compiled import Finding, Job
+from kernels.examples import flagged_example
 from kernels.configs import table
 from kernels.cubin import compile_launch
 from roofline.theory.schedule import chunk_outer, tile_outer

@@ -94,6 +94,7 @@ def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
 def test_a_configuration_reads_as_one_short_line():
     config = choose("persistent", "sm90", 8192, 6656, 16384, torch.bfloat16, H200)
     assert str(config) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
+    assert str(Config(16, 128, 128, 4, 6, 1, split=5)) == "16x128x128 warps4 stages6 group1 split5"
     assert str(Config(64, 64, 32, 4, 2, raster="n")) == "64x64x32 warps4 stages2 group8 raster-n"
 
 

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import CONTENDERS, contract, persistent, tiled, vendor, warpgroup
+from kernels import CONTENDERS, contract, decode, persistent, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, check, overlap
 
 
@@ -106,7 +106,7 @@ def refused(call, error: type, words: list[str]) -> str:
 def test_refusals_of_the_contract(case):
     inputs, error, words = REFUSED[case]
     message = refused(lambda: check(*inputs()), error, words)
-    ours = (kernels.matmul, tiled.matmul, persistent.matmul, warpgroup.matmul)
+    ours = (kernels.matmul, tiled.matmul, persistent.matmul, warpgroup.matmul, decode.matmul)
     for run in (*ours, vendor.mm, vendor.numpy_mm, vendor.inductor_mm):
         assert refused(lambda run=run: run(*inputs()), error, words) == message
     if len(inputs()) == 2:
@@ -132,14 +132,14 @@ def test_a_gradient_is_fine_where_none_is_recorded():
 def test_compiled_kernels_refuse_the_cpu(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
     words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]
-    for name in ("tiled", "persistent"):
+    for name in ("tiled", "persistent", "decode"):
         refused(lambda name=name: CONTENDERS[name].run(X, half(8, 8), half(4, 8)), ValueError, words)
         assert "x is on cpu" in CONTENDERS[name].why_not(X, half(8, 8))
 
 
 def test_the_interpreter_refuses_bf16(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: True)
-    for module in (tiled, persistent):
+    for module in (tiled, persistent, decode):
         refused(
             lambda module=module: module.require(X.bfloat16(), W.bfloat16()),
             TypeError,
@@ -161,16 +161,37 @@ def test_persistent_refuses_other_gpus_and_fp32(monkeypatch):
     persistent.require(X, half(8, 8))
 
 
+def test_decode_refuses_what_persistent_does_and_many_rows(monkeypatch):
+    monkeypatch.setattr(persistent, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(persistent, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(persistent, "capability", lambda device: (8, 9))
+    refused(lambda: decode.require(X, half(8, 8)), ValueError, ["capability 8.9", "decode needs 9.x", "kernels.tiled"])
+    monkeypatch.setattr(persistent, "capability", lambda device: (9, 0))
+    refused(lambda: decode.require(X.float(), half(8, 8).float()), TypeError, ["float32, decode takes bfloat16"])
+    refused(lambda: decode.require(half(65, 8), W), ValueError, ["M=65", "up to 64", "kernels.persistent"])
+    refused(lambda: decode.require(half(4, 100), half(8, 100)), ValueError, ["K=100", "multiple of 8", "kernels.tiled"])
+    refused(lambda: decode.require(half(1, 100), half(8, 100)), ValueError, ["K=100", "multiple of 8", "kernels.tiled"])
+    refused(lambda: decode.require(BUFFER[:4, 4:12], half(8, 8)), ValueError, ["x starts 8 bytes past", ".clone()"])
+    refused(lambda: decode.require(X, BUFFER[:4, 4:12]), ValueError, ["w starts 8 bytes past", ".clone()"])
+    decode.require(half(64, 8), W, BUFFER[:, 1:7])  # out needs no alignment
+
+
 @pytest.mark.parametrize(
-    ("where", "able", "picked"), [("cpu", True, "tiled"), ("cuda", False, "tiled"), ("cuda", True, "persistent")]
+    ("where", "able", "picked"),
+    [
+        ("cpu", ("decode", "persistent"), "tiled"),
+        ("cuda", (), "tiled"),
+        ("cuda", ("persistent",), "persistent"),
+        ("cuda", ("decode", "persistent"), "decode"),
+    ],
 )
 def test_matmul_picks(where, able, picked, monkeypatch):
     ran = []
-    for name in ("tiled", "persistent"):
+    for name in ("tiled", "persistent", "decode"):
         stub = dataclasses.replace(
             CONTENDERS[name],
             run=lambda x, w, out, name=name: ran.append(name) or out,
-            why_not=lambda x, w, out=None: None if able else "no TMA",
+            why_not=lambda x, w, out=None, name=name: None if name in able else "no TMA",
         )
         monkeypatch.setitem(CONTENDERS, name, stub)
     with FakeTensorMode():  # a CUDA tensor without a GPU
@@ -180,7 +201,7 @@ def test_matmul_picks(where, able, picked, monkeypatch):
 
 
 def test_the_registry():
-    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent", "warpgroup"}
+    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent", "warpgroup", "decode"}
     assert {name for name, c in CONTENDERS.items() if not c.default} == {"inductor"}
     assert {(c.device, name) for name, c in CONTENDERS.items() if c.kind == "vendor"} == {
         ("cuda", "cublas"),

@@ -1,0 +1,251 @@
+"""The matmul for few rows, M <= 64: bounded by reading w once, so everything serves to keep reading.
+
+out[M, N] = x[M, K] @ w[N, K].T. One program per SM streams its share of w through one loop that crosses tiles: the ring
+of loads never drains before the program ends. With 144 to 180 KB of it in flight an SM covers some 4 us of latency at
+its even share of an H200's bandwidth (36 GB/s), about four times what it has to.
+
+- M = 1, `vector_kernel`: CUDA cores. Rows of w are dealt evenly, one by one. All threads of a program lie along K, so
+  that a row is read 4 KB at a time, 16 bytes a thread, and one piece of x serves 8 rows. Sums stay apart in registers
+  until a row ends.
+- M = 2..64, `decode_kernel`: operands swapped. Rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64; the
+  other way round 64 rows would be computed for a few. x comes by TMA in the same ring: all of x fits no SM, but L2
+  holds it, and beside 128 rows of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory (rows
+  beyond M are not fetched). Tiles are dealt by `roofline.theory.decode_split`: where whole ones leave SMs idle, K is
+  split, and a tile that programs share goes through an fp32 workspace.
+
+Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
+all slots, its own too, in the order of programs, rounds once, and sets the counter back. So the bits do not depend on
+who is last. The count is an acq_rel atomic behind a barrier: stores of all threads happen before it, and loads behind
+the last count see them. Both stand behind the loop, since Triton does not pipeline one with a barrier inside.
+
+Wins where a tile of tokens would be mostly padding: at M = 1 against a matmul for more rows, and at M <= 64 against one
+that reads with shallow rings or leaves SMs idle. Loses above (`kernels.persistent`): more than 64 rows of x beside 128
+of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured.
+Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a short call costs. Needs
+a Hopper, and rows of a multiple of 16 bytes; with K no multiple of 8, M = 1 reads w by single elements.
+
+Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
+tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
+"""
+
+# ruff: noqa: N803, N806 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.configs import Config, choose_for
+from kernels.contract import Contender, Launch, host, reason, register, validate
+from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
+from kernels.workspace import Workspace, workspace
+from roofline.theory.decode_split import Deal, choose
+
+MOST_TOKENS = 64
+"""Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
+
+
+@triton.jit
+def vector_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    N,
+    k_units,  # of UNIT elements, so that the compiler knows what K is a multiple of, and masks whole 16 bytes
+    w_row_units,  # of ROW_UNIT
+    UNIT: tl.constexpr,
+    ROW_UNIT: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # 1. My rows: as many as any other program's, or one more.
+    program = tl.program_id(0).to(tl.int64)
+    row_from = (program * N // tl.num_programs(0)).to(tl.int32)
+    row_to = ((program + 1) * N // tl.num_programs(0)).to(tl.int32)
+    K = k_units * UNIT
+    steps = tl.cdiv(K, BLOCK_K)
+    ks = tl.arange(0, BLOCK_K)
+    acc = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
+
+    # 2. One loop over all of them, BLOCK_N at a time, so that the next rows are under way while these end. Loads
+    #    without a tl.dot are pipelined if the loop itself has num_stages. What a mask leaves out is not read.
+    for step in tl.range(0, tl.cdiv(row_to - row_from, BLOCK_N) * steps, num_stages=STAGES):
+        group = step // steps
+        k = step - group * steps
+        rows = row_from + group * BLOCK_N + tl.arange(0, BLOCK_N)
+        columns = k * BLOCK_K + ks
+        x = tl.load(x_ptr + columns, mask=columns < K, other=0.0)
+        at = w_ptr + rows.to(tl.int64)[:, None] * w_row_units * ROW_UNIT + columns[None, :]
+        w = tl.load(at, mask=(rows < row_to)[:, None] & (columns < K)[None, :], other=0.0)
+        acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
+        if k == steps - 1:
+            tl.store(out_ptr + rows, tl.sum(acc, axis=1).to(out_ptr.dtype.element_ty), mask=rows < row_to)
+            acc = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
+
+
+@triton.jit
+def first_step(part, split, steps):
+    """Of a part, counted over all tiles."""
+    return part // split * steps + part % split * steps // split
+
+
+@triton.jit
+def owner(part, parts, programs):
+    """The program whose run has a part: the last whose first part, program * parts // programs, is not beyond it."""
+    return ((part + 1) * programs - 1) // parts
+
+
+@triton.jit
+def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Round sums[BLOCK_N, BLOCK_M] and store them where rows are tokens."""
+    m = tl.arange(0, BLOCK_M)
+    n = n0 + tl.arange(0, BLOCK_N)
+    at = out_ptr + m.to(tl.int64)[:, None] * out_row + n[None, :]
+    tl.store(at, sums.to(out_ptr.dtype.element_ty).T, mask=(m < M)[:, None] & (n < N)[None, :])
+
+
+@triton.jit(do_not_specialize=["split"])
+def decode_kernel(
+    x_desc,
+    w_desc,
+    out_ptr,
+    partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32
+    counters_ptr,  # [tiles] int32
+    M,
+    N,
+    K,
+    out_row,
+    split,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SHARED: tl.constexpr,
+):
+    # 1. My run of steps, counted over all tiles: the same as roofline.theory.decode_split has it.
+    program = tl.program_id(0).to(tl.int64)
+    programs = tl.num_programs(0)
+    tiles, steps = tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
+    parts = tiles * split
+    start = first_step(program * parts // programs, split, steps).to(tl.int32)
+    end = first_step((program + 1) * parts // programs, split, steps).to(tl.int32)
+
+    # 2. Read all of it. Tile and program both grow along the work, so their sum numbers the shares of tiles, each once.
+    slot = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    tokens = (tl.arange(0, BLOCK_M) < M)[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for step in range(start, end):
+        tile = step // steps
+        k = step - tile * steps
+        w = w_desc.load([tile * BLOCK_N, k * BLOCK_K])
+        x = x_desc.load([0, k * BLOCK_K])
+        acc = tl.dot(w, x.T, acc, input_precision="ieee")
+        if (k == steps - 1) | (step == end - 1):
+            if SHARED and (k < steps - 1) | (step - k < start):
+                share = (tile + program) * (BLOCK_N * BLOCK_M)
+                tl.store(partials_ptr + share + slot, acc, mask=tokens)
+            else:
+                store_transposed(out_ptr, out_row, acc, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
+            acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+
+    # 3. My first and my last tile, if others have steps of them too.
+    if SHARED:
+        tl.debug_barrier()  # the counts below, by one thread, stand for the stores of all
+        head, tail = start // steps, (end - 1) // steps
+        for tile in range(head, tail + 1, tl.maximum(tail - head, 1)):
+            part = split.to(tl.int64) * tile
+            first, last = owner(part, parts, programs), owner(part + split - 1, parts, programs)
+            if first < last:
+                here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+                if here == last - first:
+                    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+                    for other in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
+                        share = (tile + other) * (BLOCK_N * BLOCK_M)
+                        sums += tl.load(partials_ptr + share + slot, mask=tokens, other=0.0, cache_modifier=".cg")
+                    store_transposed(out_ptr, out_row, sums, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
+                    tl.store(counters_ptr + tile, 0)
+
+
+def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter); returns `out` (a new
+    tensor when None).
+
+    `config` overrides the checked-in table; with a `split` of 0 the split is chosen for the shape. Raises what
+    `require` raises, and ValueError for a `config` that does not fit the shape.
+    """
+    return host(x, w, out, require, lambda out: prepare(x, w, out, config or config_for(x, w)))
+
+
+def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """What `kernels.contract.validate` refuses. TypeError: a dtype that cannot be run here. ValueError: a GPU that is
+    no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
+    multiple of 16. `out` may have any rows."""
+    validate(x, w, out)
+    require_hopper(x, "decode")
+    (m, k), n = x.shape, w.shape[0]
+    if m > MOST_TOKENS:
+        raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
+    if m and n and k:  # else nothing is launched
+        require_tma("x", "K", m, k, x.stride(0), x)
+        require_tma("w", "K", n, k, w.stride(0), w)
+
+
+def config_for(x: Tensor, w: Tensor) -> Config:
+    """From the table for these inputs, with the split it leaves open."""
+    if x.shape[0] == 1:
+        return choose_for("decode_vector", x, w)
+    config = choose_for("decode", x, w)
+    return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
+
+
+def deal_for(x: Tensor, w: Tensor, config: Config) -> Deal:
+    """By `config`'s split, or the one chosen where that is 0."""
+    (n, k), sms = w.shape, programs(x.device)
+    if not config.split:
+        return choose(n, k, config.block_n, config.block_k, sms)
+    return Deal(triton.cdiv(n, config.block_n), triton.cdiv(k, config.block_k), config.split, sms)
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> Launch:
+    """The launch for checked, non-empty tensors. `given` in place of the stream's own workspace."""
+    m = x.shape[0]
+    if m > config.block_m:
+        raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
+    if config.block_m == 1:
+        return _prepare_vector(x, w, out, config)
+    deal = deal_for(x, w, config)
+    slots = deal.tiles + deal.programs - 1 if deal.shared else 0
+    sizes = slots * config.block_n * config.block_m, deal.tiles if deal.shared else 0
+    partials, counters = given or workspace(x.device, *sizes)
+    args = dict(
+        x_desc=describe(x, (config.block_m, config.block_k)),
+        w_desc=describe(w, (config.block_n, config.block_k)),
+        out_ptr=out, partials_ptr=partials, counters_ptr=counters,
+        M=m, N=w.shape[0], K=x.shape[1], out_row=out.stride(0), split=deal.split,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=deal.shared,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return Launch(decode_kernel, (deal.programs,), args)
+
+
+def _prepare_vector(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+    n, k = w.shape
+    row_unit = TMA_ALIGNMENT_BYTES // w.element_size()
+    unit = math.gcd(k, row_unit)
+    w_row = w.stride(0) if n > 1 else 0  # torch leaves that of a single row to chance
+    args = dict(
+        x_ptr=x, w_ptr=w, out_ptr=out, N=n, k_units=k // unit, w_row_units=w_row // row_unit,
+        UNIT=unit, ROW_UNIT=row_unit, BLOCK_N=config.block_n, BLOCK_K=config.block_k, STAGES=config.num_stages,
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return Launch(vector_kernel, (min(programs(x.device), n),), args)
+
+
+def _said(x: Tensor, w: Tensor) -> str:
+    return str(config_for(x, w))
+
+
+register(Contender("decode", "triton", "cuda", True, matmul, _said, partial(reason, require), decode_kernel))

@@ -1,0 +1,258 @@
+"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from kernels import CONTENDERS, configs, decode
+from kernels.configs import Config, table
+from kernels.workspace import Workspace
+
+ROWS = [1, 2, 3, 8, 15, 16, 17, 33, 64]
+# 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, splits of 2 and 5 that do not divide 7, single steps.
+RAGGED = {"n": 150, "k": 200}
+SPLITS = [1, 2, 5, 7]
+
+
+@pytest.fixture(autouse=True)
+def runnable(device):
+    probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
+    if reason := CONTENDERS["decode"].why_not(probe, probe):
+        pytest.skip(reason)  # on a GPU that is no Hopper; never in the interpreter
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """`programs(count)`: as if there were so many SMs."""
+    return lambda count: monkeypatch.setattr(decode, "programs", lambda device: count)
+
+
+def small(m: int, split: int = 0) -> Config:
+    block_m = next(block for block in (16, 32, 64) if m <= block)
+    return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
+
+
+def poisoned(x, w, config: Config) -> Workspace:
+    """A workspace of exactly what the launch may use, NaN but for its counters."""
+    deal = decode.deal_for(x, w, config)
+    slots = (deal.tiles + deal.programs - 1) * config.block_n * config.block_m
+    counters = torch.zeros(deal.tiles, dtype=torch.int32, device=x.device)
+    return Workspace(torch.full((slots,), math.nan, device=x.device), counters)
+
+
+@pytest.mark.parametrize("m", ROWS)
+def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
+    for dtype in dtypes.values():
+        case = operands(m, **RAGGED, dtype=dtype)
+        case.verify(decode.matmul(case.x, case.w, case.out))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("m", [1, 2, 16, 33])
+def test_right_however_k_is_split(m, split, operands, programs):
+    for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
+        programs(count)
+        case = operands(m, **RAGGED, dtype=torch.float16)
+        config = small(m, split)
+        own = poisoned(case.x, case.w, config)
+        for _ in range(2):  # the first launch leaves the workspace as it found it
+            decode.prepare(case.x, case.w, case.out, config, own).run(case.x.device)
+            assert not own.counters.any()
+        case.verify(case.out)
+
+
+def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
+    programs(5)
+    case = operands(16, **RAGGED, dtype=torch.float16)
+    config = small(16, 5)
+    own = poisoned(case.x, case.w, config)
+    own.counters.fill_(-1)  # one more to come
+    decode.prepare(case.x, case.w, case.out, config, own).run(case.x.device)
+    assert own.counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
+    assert case.out.isnan().all()
+
+
+@pytest.mark.parametrize("split", [2, 3, 5, 7])
+def test_shares_are_those_of_the_deal(split, device, programs):
+    programs(8)
+    x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
+    config = small(16, split)
+    own, deal = poisoned(x, w, config), decode.deal_for(x, w, config)
+    own.counters.fill_(-9)
+    decode.prepare(x, w, torch.empty((16, 150), dtype=x.dtype, device=device), config, own).run(x.device)
+    end = 0
+    for program, run in enumerate(deal.runs):
+        start, end = end, end + run
+        for tile in range(start // 7, (end - 1) // 7 + 1):
+            steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
+            share = own.partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones counts columns
+            assert share == 32 * steps or (steps == 7 and share.isnan())
+
+
+def test_one_row_reads_every_weight_once(device, operands, programs, monkeypatch):
+    if device != "cpu":
+        pytest.skip("only the interpreter can count")
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    read, written = [], []
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def counted_load(pointers, mask, *others):
+        read.append(int(mask.data.sum()) if mask.data.ndim == 2 else 0)
+        return load(pointers, mask, *others)
+
+    def counted_store(pointers, value, mask, *others):
+        written.append(int(mask.data.sum()))
+        return store(pointers, value, mask, *others)
+
+    monkeypatch.setattr(builder, "create_masked_load", counted_load)
+    monkeypatch.setattr(builder, "create_masked_store", counted_store)
+    programs(7)
+    case = operands(1, 50, 136, torch.float16)
+    case.verify(decode.matmul(case.x, case.w, case.out))
+    assert (sum(read), sum(written)) == (50 * 136, 50)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 8), (1, 1), (5, 3), (64, 32), (65, 31), (129, 33), (200, 520), (7, 1000)])
+def test_right_for_odd_sizes(n, k, operands, programs):
+    programs(5)
+    for m in (1, 9):
+        case = operands(m, n, k, torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out))
+
+
+def test_rows_are_dealt_to_more_programs_than_there_are_rows_in_a_group(operands, programs):
+    for count in (1, 7, 50, 90):
+        programs(count)
+        case = operands(1, 50, 136, torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out))
+
+
+@pytest.fixture
+def backwards(device, monkeypatch):
+    """`backwards()`: from now on the interpreter runs the last program first."""
+    if device != "cpu":
+        pytest.skip("a GPU chooses the order of programs by itself")
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    forwards = builder.set_grid_idx
+    return lambda: monkeypatch.setattr(
+        builder, "set_grid_idx", lambda x, y, z: forwards(builder.grid_dim[0] - 1 - x, y, z)
+    )
+
+
+@pytest.mark.parametrize("m", [1, 16])
+def test_the_same_bits_each_time(m, operands, programs):
+    programs(5)
+    case = operands(m, **RAGGED, dtype=torch.float16)
+    results = [decode.matmul(case.x, case.w, config=small(m, 5)) for _ in range(3)]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("split", [2, 5])
+def test_the_same_bits_whoever_comes_last(split, operands, programs, backwards):
+    programs(5)
+    case = operands(16, **RAGGED, dtype=torch.float32)  # sums that are not rounded: another order would show
+    forwards = decode.matmul(case.x, case.w, config=small(16, split))
+    backwards()
+    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, split)), forwards)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("m", [1, 3, 64])
+def test_whole_numbers_are_summed_exactly(m, split, device, programs):
+    programs(4)
+    generator = torch.Generator().manual_seed(m)
+    x, w = (torch.randint(-3, 4, (rows, 200), generator=generator).half().to(device) for rows in (m, 150))
+    expected = x.double() @ w.double().T
+    assert expected.abs().max() < 2048  # exact in fp16
+    config = Config(1, 8, 128, 4, 3) if m == 1 else small(m, split)
+    assert torch.equal(decode.matmul(x, w, config=config).double(), expected)
+
+
+def test_sums_are_rounded_once(device, programs):
+    programs(2)
+    # Two halves of K on two programs: 2048 and 1 are exact in fp16, 2049 is not, and 2049 + 1 is 2050.
+    x = torch.ones((2, 64), dtype=torch.float16, device=device)
+    w = torch.zeros((1, 64), dtype=torch.float16, device=device)
+    w[0, 0], w[0, 1], w[0, 32] = 2048, 1, 1
+    assert decode.matmul(x, w, config=small(2, 2)).tolist() == [[2050.0], [2050.0]]
+
+
+@pytest.mark.parametrize("m", [1, 17])
+def test_the_kernel_for_one_row_and_that_for_several_agree(m, operands, assert_close):
+    case = operands(m, 70, 136, torch.float16)
+    for row in range(0, m, 8):
+        x = case.x[row : row + 1]
+        one = decode.matmul(x, case.w)
+        several = decode.matmul(x, case.w, config=small(1))
+        assert_close(one, x, case.w)
+        assert_close(several, x, case.w)
+
+
+def test_rows_of_w_any_multiple_of_16_bytes_apart(device, assert_close):
+    buffer = torch.randn(20_000, device=device).half()
+    for m in (1, 5):
+        x = torch.randn((m, 32), device=device).half()[:, :30]
+        for stride in (32, 40, 104):
+            w = buffer.as_strided((66, 30), (stride, 1), 8)
+            out = torch.full((m, 99), math.nan, dtype=torch.float16, device=device)[:, 3:69]  # no alignment at all
+            assert_close(decode.matmul(x, w, out), x, w)
+
+
+@pytest.mark.parametrize("which", ["w", "out"])
+@pytest.mark.parametrize("m", [1, 5])
+def test_offsets_beyond_2_to_31(which, m, device, assert_close):
+    far_rows = 2**29 + 8
+    tensors = {"x": torch.randn((m, 72), device=device).half(), "w": torch.randn((5, 72), device=device).half()}
+    tensors["out"] = torch.empty((m, 5), dtype=torch.float16, device=device)
+    storage = torch.empty(2**31 + 4 * far_rows + 1024, dtype=torch.float16, device=device)  # address space, not memory
+    far = storage.as_strided(tensors[which].shape, (far_rows, 1), 2**31)
+    tensors[which] = far.copy_(tensors[which])
+    assert_close(decode.matmul(**tensors), tensors["x"], tensors["w"])
+
+
+@pytest.mark.parametrize("shape", ["0x8x8", "8x0x8", "1x0x8", "0x0x0", "0x8x0"])
+def test_empty_out_returns_before_any_launch(shape, device, monkeypatch):
+    monkeypatch.setattr(decode, "prepare", None)
+    m, n, k = map(int, shape.split("x"))
+    x, w = (torch.ones((rows, k), dtype=torch.float16, device=device) for rows in (m, n))
+    assert decode.matmul(x, w).shape == (m, n)
+    assert CONTENDERS["decode"].config(x, w)
+
+
+@pytest.mark.parametrize("m", [1, 9])
+def test_an_empty_sum_is_zero(m, operands):
+    case = operands(m, 8, 0, torch.float16)
+    assert (decode.matmul(case.x, case.w, case.out) == 0).all()
+    case.verify(case.out)
+
+
+def test_what_does_not_fit_is_refused_with_the_way_out(device):
+    x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
+    with pytest.raises(ValueError, match=r"M=17 rows, the tile has room for 16; change the configuration"):
+        decode.matmul(x, w, config=small(16))
+    with pytest.raises(ValueError, match=r"split=3: a tile has 2 steps along k, choose 1 to 2"):
+        decode.matmul(x, w, config=small(17, split=3))
+    many = torch.zeros((65, 64), dtype=torch.float16, device=device)
+    assert "M=65 rows, decode takes up to 64; use kernels.persistent" in CONTENDERS["decode"].why_not(many, w)
+
+
+def test_every_checked_in_configuration(device, operands):
+    arch = configs.arch_of(torch.device(device))
+    entries = [entry for name in {"sm90", arch} for entry in table(name).entries if entry.kernel.startswith("decode")]
+    assert len(entries) == (4 if arch == "sm90" else 8)
+    for entry in entries:
+        m, config = entry.config.block_m, dataclasses.replace(entry.config, split=2 if entry.config.block_m > 1 else 0)
+        case = operands(m, config.block_n + 5, 2 * config.block_k + 1, torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out, config=config))
+
+
+def test_the_configuration_tells_the_split(device, programs):
+    programs(132)
+    x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
+    assert str(decode.deal_for(x, w, Config(16, 128, 128, 4, 6)).split) == "5"
+    assert CONTENDERS["decode"].config(x, w).endswith(f"split{decode.config_for(x, w).split}")
+    assert "split" not in CONTENDERS["decode"].config(x[:1], w)

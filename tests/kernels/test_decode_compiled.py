@@ -1,0 +1,82 @@
+"""What the compiler made of the matmul for few rows, K split or not: rings, and the order of sums and counts. In a
+subprocess: this one may be interpreting."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+COMPILED = """
+import json, re, torch
+from kernels import decode
+from kernels.compiled import Finding, Job
+from kernels.examples import SIZE, decode_example
+from kernels.configs import table
+from kernels.cubin import compile_launch, offline
+
+found = []
+for entry in (entry for entry in table("sm90").entries if entry.kernel.startswith("decode")):
+    for split in (1, 3):
+        launch = decode_example(entry.config, torch.bfloat16, split)
+        cubin = compile_launch(launch, 90)
+        with offline(90):
+            ptx = launch.kernel.warmup(grid=launch.grid, **launch.args).asm["ptx"]
+        job = Job(entry.kernel, "sm90", entry.config, "bf16", 90, 232448, entry.mma)
+        allocated = re.findall(r"local_alloc : \\(\\) -> !ttg.memdesc<([0-9x]+)xbf16", cubin.ttgir)
+        found.append({
+            "kernel": entry.kernel, "block_m": entry.config.block_m, "split": split, "cubin": cubin.mma,
+            "problems": Finding(job, cubin).problems(), "ring": [list(map(int, a.split("x"))) for a in allocated],
+            "copies_16B": len(re.findall(r"cp\\.async\\.cg\\.shared\\.global .*0x10,", ptx)),
+            "order": re.findall(r"st\\.global\\.v4|bar\\.sync|atom\\.\\S+|ld\\.global\\.cg", ptx),
+            "pendings": re.findall(r"warp_group_dot_wait.*pendings = (\\d)", cubin.ttgir),
+        })
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[dict]:
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
+    command = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_compiled_as_declared_split_or_not(compiled):
+    """No spills, wgmma with the declared n, TMA loads, at most 232,448 bytes of shared memory."""
+    assert [(found["block_m"], found["split"]) for found in compiled] == [
+        (m, s) for m in (1, 16, 32, 64) for s in (1, 3)
+    ]
+    assert [found["problems"] for found in compiled] == [[]] * 8
+
+
+def test_the_ring_keeps_100_to_200_kilobytes_in_flight(compiled):
+    for found in compiled:
+        stages, in_flight = found["ring"][0][0], sum(2 * math.prod(shape) for shape in found["ring"])
+        in_flight -= in_flight // stages  # one is being multiplied
+        assert len(found["ring"]) == 2, "w and x have a ring each"
+        assert 100_000 <= in_flight <= 200_000, found
+        if found["kernel"] == "decode":
+            assert "1" in found["pendings"], "a step waits for its own wgmma before it loads the next"
+        else:
+            assert found["copies_16B"] >= 8 + 1, "w and x are copied 16 bytes at a time"
+
+
+def test_sums_are_stored_before_they_are_counted_and_read_behind_the_count(compiled):
+    for found in compiled:
+        order, counted = found["order"], "atom.global.gpu.acq_rel.add.u32"
+        assert (counted in order) == (found["kernel"] == "decode" and found["split"] > 1)
+        if counted in order:
+            count = order.index(counted)
+            stored = max(i for i, what in enumerate(order[:count]) if what == "st.global.v4")
+            assert "bar.sync" in order[count - 1 : count]
+            assert "ld.global.cg" not in order[:count]
+            assert order.index("ld.global.cg", count) > order.index("bar.sync", count), order[stored:]
