@@ -17,7 +17,7 @@ from roofline.measure.lineup import Prepare
 
 CASES, SAID = "cases.json", "progress.jsonl"
 PREPARE, CALL, DONE, LOST = "prepare", "call", "done", "lost"
-"""Steps that are said of a case, the last with a reason. There is one of the last two, unless its process ends there."""
+"""Steps that are said of a case. One of the last two is, unless the process ends there; the last has a reason."""
 
 MARKER_CYCLES = 1000
 

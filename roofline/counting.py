@@ -18,7 +18,7 @@ from roofline.measure import counters, faults, ncu
 from roofline.report import overlap
 from roofline.report.journal import Run
 
-BOX_S = 900.0
+BOX_S = 600.0
 """For all of it. What is counted first is spread over the run, so that a run cut short here still shows the whole."""
 
 STALL_S = 180.0
@@ -51,7 +51,7 @@ def spread(items: list) -> list:
     """`items` in an order of which every beginning is spread over all of them: multiples of the golden ratio.
 
     >>> spread(list(range(8)))
-    [0, 4, 1, 6, 3, 7, 5, 2]
+    [0, 4, 1, 6, 3, 5, 2, 7]
     """
     steps = (int(len(items) * (step * GOLDEN % 1)) for step in range(8 * len(items)))
     return [items[index] for index in dict.fromkeys([*steps, *range(len(items))])]

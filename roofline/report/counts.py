@@ -4,8 +4,8 @@ from roofline.report import tables
 
 EXPLAINED = (
     "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over what "
-    "had to be, each input read once and each output written once. Where operations are not the FLOP of the case, that is "
-    "said below the table."
+    "had to be, each input read once and each output written once. Where operations are not the FLOP of the case, the "
+    "lines below the table say so."
 )
 SLACK = 0.01
 """Beyond this, operations of the tensor cores are not the FLOP of the case."""

@@ -125,8 +125,10 @@ def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> 
     Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
     is joined to its own: how far to the left it lies is what was moved beyond the least.
     """
-    hollow = {"markerfacecolor": "white"} if any(record["counted_intensity"] for record in records) else {}
+    hollow = any(record["counted_intensity"] for record in records)
     for index, name in enumerate(contenders):
+        edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+        modelled = {"markerfacecolor": "white", "markeredgecolor": colours[name], "markeredgewidth": 1.4}
         own = [record for record in records if record["contender"] == name]
         shift = 1.035 ** (index - (len(contenders) - 1) / 2)
         xs = [record["device_intensity"] * shift for record in own]
@@ -137,15 +139,15 @@ def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> 
         ]
         axes.errorbar(
             xs, ys, yerr=errors, linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
-            color=colours[name], markeredgecolor=DARK, markeredgewidth=0.6, ecolor=DARK, elinewidth=0.9, capsize=2,
-            label=name, zorder=4, **hollow,
+            color=colours[name], ecolor=DARK, elinewidth=0.9, capsize=2, label=name, zorder=4,
+            **(modelled if hollow else edge),
         )  # fmt: skip
         for x, y, record in zip(xs, ys, own, strict=True):
             if counted := record["counted_intensity"]:
                 axes.plot([x, counted * shift], [y, y], color=colours[name], linewidth=1.2, zorder=3.5)
                 axes.plot(
                     [counted * shift], [y], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
-                    color=colours[name], markeredgecolor=DARK, markeredgewidth=0.6, zorder=4.5,
+                    color=colours[name], zorder=4.5, **edge,
                 )  # fmt: skip
         hot = [(x, y) for x, y, record in zip(xs, ys, own, strict=True) if record.get("throttled")]
         if hot:

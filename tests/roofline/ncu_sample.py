@@ -86,8 +86,8 @@ with open(os.environ["FAKE_NCU_LOG"], "a") as asked:
 if mode[0] == "garbage":
     log.write_bytes(bytes(range(256)) * 20)
     sys.exit(3)
-if mode[0] == "refuses" and any(name.endswith("_on.sum") for name in metrics):
-    log.write_text("==ERROR== Failed to find metric regex:^" + ncu_sample.METRICS[5] + "(sum|avg)$\\n")
+if mode[0] == "refuses" and ncu_sample.METRICS[2] in metrics:
+    log.write_text("==ERROR== Failed to find metric regex:^lts__t_bytes(\\\\.sum|avg)$\\n")
     sys.exit(1)
 if mode[0] == "hangs":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

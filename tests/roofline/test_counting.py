@@ -1,0 +1,215 @@
+"""--ffn-counters from end to end, under a stand-in for Nsight Compute: counts reach records, trouble costs nothing."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from ncu_sample import FAKE
+
+from roofline import counting
+from roofline.report import journal
+
+SMALL = (Path(__file__).parent / "small_project.py").read_text()
+
+# The CPU stands in for a GPU: there is nothing to switch on in the process that is counted.
+CONFTEST = f"""{SMALL}
+import sys
+from pathlib import Path
+
+from roofline import counting
+from roofline.measure import ncu
+
+counting.STALL_S = float(os.environ.get("STALL_S", "60"))
+ncu.PLACES, ncu.PARAMETERS = (), Path("/nowhere")
+ncu.why_not = lambda device, asked=ncu.why_not: asked("cuda")
+"""
+DIES = CONFTEST.replace(
+    "    index = next(calls)\n",
+    "    index = next(calls)\n"
+    "    if any('--ffn-counted' in a for a in sys.argv) and (name, case.m) == ('numpy', 128):\n"
+    "        os.kill(os.getpid(), signal.SIGKILL)\n",
+)
+RAISES = DIES.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise RuntimeError('an illegal memory access')")
+
+
+@pytest.fixture
+def count(three_shapes, tmp_path):
+    """`count(*arguments, ncu=...)` is `three_shapes` with a stand-in for ncu on PATH that does what `ncu` says."""
+
+    def run(*arguments, ncu="counts", conftest=CONFTEST, env=None, **more):
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        if ncu != "absent":
+            (folder / "ncu").write_text(FAKE)
+            (folder / "ncu").chmod(0o755)
+        path = os.pathsep.join([str(folder), "/usr/bin", "/bin"])
+        found = {"PATH": path, "FAKE_NCU": ncu, "FAKE_NCU_LOG": str(tmp_path / "asked")} | (env or {})
+        return three_shapes(*arguments, conftest=conftest, env=found, **more)
+
+    return run
+
+
+def counted(outcome) -> list[str]:
+    run = journal.load(outcome.folder)
+    return sorted(f"m{run.shapes[shape]['m']}-{name}" for shape, name in counted_cases(run))
+
+
+def counted_cases(run) -> list[tuple[str, str]]:
+    return [(shape, name) for shape, about in run.shapes.items() for name in about["counters"]]
+
+
+ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
+
+
+def told(outcome) -> str:
+    """What the report says of counters: one line."""
+    (line,) = [text for text in (outcome.folder / "report.md").read_text().splitlines() if text.startswith("Counters:")]
+    assert line in outcome.text
+    return line
+
+
+def asked(tmp_path) -> list[list[str]]:
+    return [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
+
+
+def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
+    outcome = count("--ffn-counters")
+    assert outcome.code == 0
+    assert counted(outcome) == ALL
+    assert "counted 6 of 6 cases, one call each" in told(outcome)
+    record = outcome.rows["numpy"]["extra_info"]
+    assert (record["dram_bytes"], record["l2_bytes"], record["tensor_ops"]) == (120_000, 400_000, None)
+    assert record["counted_intensity"] == record["flop"] / 120_000
+    assert record["counter_source"] == "ncu 2025.1.1.0; dram__bytes_read.sum + dram__bytes_write.sum; lts__t_bytes.sum"
+    report = (outcome.folder / "report.md").read_text()
+    assert "## Counted" in report
+    assert "| FLOP/byte counted |" in report
+    assert "tensor operations were not counted" in report
+    first, *_, last = asked(tmp_path)
+    for flag in ("--csv", "--clock-control", "--profile-from-start", "off", "application-only"):
+        assert flag in first
+    assert len(asked(tmp_path)) == 2  # the first case alone, then the rest
+    assert any(argument.endswith("test_small.py") for argument in last)
+    assert len(list((outcome.root / "results" / "local").iterdir())) == 1
+    lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("sample", "ceiling"))
+
+
+def test_without_the_option_nothing_is_counted(count, tmp_path):
+    outcome = count()
+    assert outcome.code == 0
+    assert not (tmp_path / "asked").exists()
+    assert outcome.rows["numpy"]["extra_info"]["dram_bytes"] is None
+    report = (outcome.folder / "report.md").read_text()
+    assert "ounter" not in report
+    assert "counted" not in report
+
+
+def test_number_of_cases_is_a_choice_and_the_vendor_is_counted_beside_them(count):
+    outcome = count("--ffn-counters=2", "-k", "numpy")
+    assert counted(outcome) == ["m64-numpy", "m64-torch"]
+    assert "counted 2 of 2 cases" in told(outcome)
+
+
+@pytest.mark.parametrize(
+    ("ncu", "said"),
+    [
+        ("absent", "none were read: ncu is not on PATH"),
+        ("denied", "counted 0 of 6 cases; this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"),
+        ("garbage", "counted 0 of 6 cases; "),
+        ("hangs", "counted 0 of 6 cases; it hung: nothing happened for 2 s"),
+        ("cut", "it was cut off"),
+    ],
+)
+def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(count, ncu, said, tmp_path):
+    outcome = count("--ffn-counters", ncu=ncu, env={"STALL_S": "2" if ncu == "hangs" else "60"})
+    assert outcome.code == 0
+    assert said in told(outcome)
+    assert sorted(outcome.cases) == ALL
+    assert "Traceback" not in outcome.text
+    assert ncu in ("absent", "cut") or len(asked(tmp_path)) == 1
+
+
+def test_finished_run_can_be_counted_later(count):
+    outcome = count("-k", "m64", ncu="absent")
+    again = count("--ffn-counters", f"--ffn-resume={outcome.folder}", root=outcome.root)
+    assert again.code == 0
+    assert counted(again) == ["m64-numpy", "m64-torch"]
+    assert "counted 2 of 2 cases" in told(again)
+    samples = [journal.load(one.folder).shapes for one in (outcome, again)]
+    assert samples[0].keys() == samples[1].keys()
+
+
+def test_tool_that_cannot_be_started_is_told(count):
+    broken = CONFTEST + "\nncu.find = lambda: '/nowhere/ncu'\nncu.why_not = lambda device: None\n"
+    outcome = count("--ffn-counters", conftest=broken)
+    assert outcome.code == 0
+    assert "FileNotFoundError" in told(outcome)
+
+
+def test_metric_that_the_tool_refuses_is_not_asked_for_again(count, tmp_path):
+    outcome = count("--ffn-counters", ncu="refuses")
+    assert counted(outcome) == ALL
+    assert outcome.rows["numpy"]["extra_info"]["l2_bytes"] is None
+    assert outcome.rows["numpy"]["extra_info"]["dram_bytes"] == 120_000
+    metrics = [arguments[arguments.index("--metrics") + 1] for arguments in asked(tmp_path)]
+    assert ["lts__t_bytes.sum" in names for names in metrics] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("conftest", "said"), [(DIES, "-m128-fp32-numpy: "), (RAISES, "-m128-fp32-numpy: RuntimeError: an illegal memory")]
+)
+def test_lost_case_loses_no_other(count, conftest, said):
+    outcome = count("--ffn-counters", conftest=conftest)
+    assert outcome.code == 0
+    assert counted(outcome) == sorted(set(ALL) - {"m128-numpy"})
+    assert "counted 5 of 6 cases" in told(outcome)
+    assert said in told(outcome)
+
+
+def test_time_that_is_over_keeps_what_was_counted(count):
+    outcome = count("--ffn-counters", conftest=CONFTEST + "\ncounting.BOX_S, counting.BATCH = 0.001, 1\n")
+    assert outcome.code == 0
+    assert counted(outcome) == []
+    assert "counted 0 of 6 cases; the 0.001 s that this may take were over" in told(outcome)
+
+
+def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
+    strikes = CONFTEST + (
+        "\ncounting.BATCH = 1\nfrom roofline.measure import counters as c\n"
+        "def counts(*arguments, made=iter(range(9)), counts=c.counts):\n"
+        "    if next(made) == 2: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return counts(*arguments)\nc.counts = counts\n"
+    )
+    outcome = count("--ffn-counters", conftest=strikes)
+    assert outcome.code == 2
+    assert len(counted(outcome)) == 2
+    assert "interrupted by SIGTERM: not all of the counters were read" in outcome.text
+    assert "it was interrupted" in told(outcome)
+    assert sorted(outcome.cases) == ALL
+    again = count(f"--ffn-resume={outcome.folder}", root=outcome.root)
+    assert again.code == 0
+    assert counted(again) == ALL
+
+
+def test_without_timing_and_with_a_path_for_a_number_the_option_is_refused(run_project):
+    plain = run_project("--ffn-counters")
+    assert plain.code == 2
+    assert "--ffn-counters measures: it needs --benchmark-only" in plain.text
+    path = run_project("--benchmark-only", "--ffn-counters", "tests")
+    assert path.code == 2
+    assert "--ffn-counters 'tests': it must be a whole number, as in --ffn-counters=12" in path.text
+    assert len(path.text.strip().splitlines()) == 1
+    assert "--ffn-counted" not in run_project("--help").text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 28])
+def test_every_beginning_is_spread_over_all(count):
+    order = counting.spread(list(range(count)))
+    assert sorted(order) == list(range(count))
+    for length in range(1, count + 1):
+        chosen = sorted(order[:length])
+        gaps = [b - a for a, b in zip([-1, *chosen], [*chosen, count], strict=True)]
+        assert max(gaps) <= 2.7 * (count + 1) / (length + 1) + 1
