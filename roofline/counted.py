@@ -62,12 +62,14 @@ class Counted:
             if name not in found.ready:
                 reason = found.unable.get(name) or found.wrong.get(name) or found.lost or "it was left out"
                 self._say(LOST, shape, name, reason)
+                found.ready.clear()
                 continue
             try:
                 with _counted(self._device):
                     self._say(CALL, shape, name)
                     found.ready[name]()
                 self._say(DONE, shape, name)
+                found.ready.clear()  # lets go of operands that are not shared with other cases
             except Exception as error:
                 self._say(LOST, shape, name, faults.reason(error))
                 pytest.exit(f"{shape}-{name}: {faults.reason(error)}", returncode=1)  # a new process is safer

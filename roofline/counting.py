@@ -73,7 +73,7 @@ class Counting:
     lost: dict[Case, str] = field(default_factory=dict)
     wanted: list[Case] = field(default_factory=list)
 
-    what = "not all of the counters were read"
+    what = "not all of the counters were read, --ffn-resume reads the rest"
 
     def __call__(self) -> None:
         run, options = self.session.run, self.session.options

@@ -36,6 +36,7 @@ class Naming:
                 if faults.device_lost(session.options.device):
                     break
                 continue
+            found.ready.clear()  # lets go of operands that are not shared with other shapes
             failures += [found.unable.get(name) or found.wrong.get(name) or "" for name in names if name not in named]
             if named:
                 session.add({"kind": "kernels", "shape": shape, "kernel_names": named})

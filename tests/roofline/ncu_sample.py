@@ -82,7 +82,7 @@ if arguments == ["--query-metrics"]:
 option = lambda name: arguments[arguments.index(name) + 1]
 log, metrics = pathlib.Path(option("--log-file")), option("--metrics").split(",")
 with open(os.environ["FAKE_NCU_LOG"], "a") as asked:
-    asked.write(json.dumps(arguments) + "\\n")
+    asked.write(json.dumps([*arguments, "LC_ALL=" + os.environ["LC_ALL"]]) + "\\n")
 if mode[0] == "garbage":
     log.write_bytes(bytes(range(256)) * 20)
     sys.exit(3)

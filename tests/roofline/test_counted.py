@@ -77,6 +77,21 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
     assert told(tmp_path)[-1][:2] == ("done", "s-right")
 
 
+def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
+    counted.write(tmp_path, [("s", "one"), ("s", "two"), ("s", "three")])
+    alive = []
+
+    def prepare(shape, names):
+        assert not any(lineup.ready for lineup in alive)
+        alive.append(
+            Lineup(None, "v", ready={"v": lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})})
+        )
+        return alive[-1]
+
+    counted.Counted(tmp_path, "cpu").call("s", prepare)
+    assert len(alive) == 3
+
+
 def test_call_that_raises_ends_the_process(tmp_path):
     counted.write(tmp_path, [("s", "bad"), ("s", "next")])
     bad = Lineup(None, "v", ready={"bad": lambda: 1 / 0, "next": lambda: None})

@@ -2,10 +2,13 @@
 
 import json
 import os
+import time
+import types
 from pathlib import Path
 
 import pytest
-from ncu_sample import FAKE
+from made_up_run import LINES, save
+from ncu_sample import FAKE, HEADER, MARKER, UNITS, row
 
 from roofline import counting
 from roofline.report import journal
@@ -87,7 +90,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     assert "| FLOP/byte counted |" in report
     assert "tensor operations were not counted" in report
     first, *_, last = asked(tmp_path)
-    for flag in ("--csv", "--clock-control", "--profile-from-start", "off", "application-only"):
+    for flag in ("--csv", "--clock-control", "--profile-from-start", "off", "application-only", "LC_ALL=C"):
         assert flag in first
     assert len(asked(tmp_path)) == 2  # the first case alone, then the rest
     assert any(argument.endswith("test_small.py") for argument in last)
@@ -107,8 +110,15 @@ def test_without_the_option_nothing_is_counted(count, tmp_path):
     assert "counted" not in report
 
 
+def test_cpu_has_none_and_says_so(three_shapes):
+    outcome = three_shapes("--ffn-counters", "-k", "m64")
+    assert outcome.code == 0
+    assert told(outcome) == "Counters: none were read: they are a GPU's, and this run measured the CPU."
+
+
 def test_number_of_cases_is_a_choice_and_the_vendor_is_counted_beside_them(count):
-    outcome = count("--ffn-counters=2", "-k", "numpy")
+    # The child has options of its own: it would refuse this one.
+    outcome = count("--ffn-counters=2", "-k", "numpy", env={"PYTEST_ADDOPTS": "--ffn-seed=0"})
     assert counted(outcome) == ["m64-numpy", "m64-torch"]
     assert "counted 2 of 2 cases" in told(outcome)
 
@@ -192,6 +202,79 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     again = count(f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0
     assert counted(again) == ALL
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """A run of four cases, and what is noted of them; `tool(run)` has `run(batch)` in the place of Nsight Compute."""
+    run = journal.load(save(tmp_path / "run", LINES))
+
+    class Session:
+        folder, options, notes = tmp_path / "run", types.SimpleNamespace(counters=0, device="cuda"), []
+
+        def add(self, line):
+            run.take(line)
+
+        def note(self, about, text):
+            self.notes.append(text)
+
+    Session.run = run
+    monkeypatch.setattr(counting.ncu, "why_not", lambda device: None)
+    monkeypatch.setattr(counting.ncu, "find", lambda: "ncu")
+    monkeypatch.setattr(counting.ncu, "ask", lambda *question: "")
+
+    def tool(act):
+        def run(ncu, metrics, command, *, folder, progress, seconds, **more):
+            cases = json.loads((folder / "cases.json").read_text())
+            said, printed, ended = act([tuple(case) for case in cases])
+            progress.write_text("".join(json.dumps(line) + "\n" for line in said))
+            return counting.ncu.Ended(printed, "", 1, *ended)
+
+        monkeypatch.setattr(counting.ncu, "run", run)
+        return counting.Counting(Session(), [], tmp_path, lambda text: None)
+
+    return tool
+
+
+def called(*cases):
+    return [{"step": "call", "case": case, "reason": ""} for case in cases]
+
+
+def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, monkeypatch):
+    monkeypatch.setattr(counting, "BOX_S", 0.2)
+
+    def slow(batch):
+        time.sleep(0.3)
+        return called(batch[0]), "", (counting.ncu.OVER, True)
+
+    count = session(slow)
+    count()
+    assert count.lost == {}
+    assert count.session.notes == [
+        "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 0.2 s that this may take were over."
+    ]
+
+
+def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counted_again(session):
+    asked = []
+
+    def hangs_at_second(batch):
+        asked.append(batch)
+        if len(batch) == 3:
+            return called(*batch[:2]), "", ("it hung", False)
+        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
+        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
+
+    count = session(hangs_at_second)
+    count()
+    assert [len(batch) for batch in asked] == [1, 3, 2]
+    assert count.lost == {asked[1][1]: "it hung"}
+    assert asked[2] == [asked[1][0], asked[1][2]]
+    assert len(counted_cases(count.session.run)) == 3
+    (note,) = count.session.notes
+    assert "counted 3 of 4 cases" in note
+    assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
 
 def test_without_timing_and_with_a_path_for_a_number_the_option_is_refused(run_project):
