@@ -17,7 +17,7 @@ from pathlib import Path
 PLACES = ("/usr/local/cuda/bin/ncu",)
 """Where it is looked for beside PATH: CUDA's installer puts it there."""
 
-PARAMETERS = Path("/proc/driver/nvidia/params")
+PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 """Either lets a process count where the driver restricts it to administrators; the second from driver 565 on
 (developer.nvidia.com/ERR_NVGPUCTRPERM). Numbers: linux/capability.h."""
@@ -78,7 +78,7 @@ def why_not(device: str) -> str | None:
     if find() is None:
         return "ncu is not on PATH: install Nsight Compute, which comes with the CUDA toolkit"
     with suppress(OSError):
-        capabilities = int(re.search(r"CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text())[1], 16)
+        capabilities = int(re.search(r"CapEff:\s*([0-9a-f]+)", STATUS.read_text())[1], 16)
         may = any(capabilities >> bit & 1 for bit in CAPABILITIES.values())
         if not may and re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text()):
             return FORBIDDEN

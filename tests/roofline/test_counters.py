@@ -24,6 +24,12 @@ def test_kernels_of_each_call_by_the_markers_before_them():
     ]
 
 
+def test_marker_is_whatever_came_first():
+    rows = [row(i, kernel, *NONE) for i, kernel in enumerate(["later::name", "a", "spin_kernel", "later::name", "b"])]
+    calls = counters.by_call(counters.parse(table(*rows)))
+    assert [[launch.kernel for launch in call] for call in calls] == [["a", "spin_kernel"], ["b"]]
+
+
 def test_counts_of_a_call_are_the_sums_over_its_kernels():
     one = counters.counts(CALLS[0], "bf16")
     assert one["dram_bytes"] == 352_321_536 + 54_525_952
@@ -122,7 +128,11 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     monkeypatch.setattr(ncu, "PARAMETERS", tmp_path / "params")
     assert ncu.why_not("cuda") is None  # the driver does not say
     (tmp_path / "params").write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(ncu, "CAPABILITIES", {"none that any process has": 63})
+    monkeypatch.setattr(ncu, "STATUS", tmp_path / "status")
+    for capability in (1 << 21, 1 << 38):
+        (tmp_path / "status").write_text(f"Name:\tpython\nCapPrm:\t0\nCapEff:\t{capability:016x}\n")
+        assert ncu.why_not("cuda") is None
+    (tmp_path / "status").write_text("CapEff:\t00000000a80425fb\n")  # root in a container of Docker's
     assert "ERR_NVGPUCTRPERM" in ncu.why_not("cuda")
     (tmp_path / "params").write_text("RmProfilingAdminOnly: 0\n")
     assert ncu.why_not("cuda") is None
@@ -176,6 +186,17 @@ def test_all_that_a_program_began_ends_with_it(tmp_path):
         env={},
     )  # fmt: skip
     assert over.over
+
+
+def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path):
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\nfor i in 1 2 3 4 5 6; do sleep 0.5; echo $i >> {tmp_path / 'progress'}; done\n")
+    tool.chmod(0o755)
+    ended = ncu.run(
+        str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "progress", cwd=tmp_path, stall_s=2, seconds=60,
+        env={},
+    )  # fmt: skip
+    assert (ended.why, ended.code) == (None, 0)
 
 
 def test_version_and_silence_of_a_tool(tmp_path):

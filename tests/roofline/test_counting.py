@@ -277,6 +277,21 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
 
+def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
+    def refuses_once(batch, before=[]):  # noqa: B006
+        before.append(batch)
+        if len(before) == 1:
+            return called(*batch), "==ERROR== Failed to find metric lts__t_bytes.sum", (None, False)
+        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
+        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
+
+    count = session(refuses_once)
+    count()
+    assert count.lost == {}
+    assert len(counted_cases(count.session.run)) == 4
+
+
 def test_without_timing_and_with_a_path_for_a_number_the_option_is_refused(run_project):
     plain = run_project("--ffn-counters")
     assert plain.code == 2

@@ -5,8 +5,11 @@ import types
 from pathlib import Path
 
 import pytest
+from made_up_run import LINES, save
 
+from roofline import naming
 from roofline.measure import kernel_names
+from roofline.measure.lineup import Lineup
 from roofline.report import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
@@ -61,6 +64,20 @@ def test_cpu_has_none(three_shapes):
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
     assert not kernel_names.available("cpu")
     assert kernel_names.available("cuda")
+
+
+def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    run, lineups, lines = journal.load(save(tmp_path / "run", LINES)), [], []
+
+    def prepare(shape, names):
+        assert not any(lineup.ready for lineup in lineups)
+        lineups.append(Lineup(None, "cublas", ready=dict.fromkeys(names)))
+        return lineups[-1]
+
+    options = types.SimpleNamespace(device="cuda")
+    naming.Naming(types.SimpleNamespace(run=run, options=options, prepare=prepare, add=lines.append))()
+    assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
 
 
 @pytest.fixture
