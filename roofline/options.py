@@ -1,5 +1,6 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
+import argparse
 import difflib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ class Options:
     max_seconds: float
     results: Path
     steady: bool = False
+    counters: int | None = None
+    """How many cases to count bytes and operations of: 0 for all, None for none."""
     gather: sweeps.Sweep = field(default_factory=sweeps.Sweep)
     """Of the operations that gather over a wire."""
 
@@ -85,6 +88,11 @@ def add(parser) -> None:
     add_option("--ffn-seed", metavar="N", help="of inputs and orders (default: 0)")
     add_option("--ffn-max-seconds", metavar="S", help="cap on the time of one shape (default: 7)")
     add_option("--ffn-steady", action="store_true", help="kernels of 2 ms and more also in blocks of a second")
+    add_option(
+        "--ffn-counters", metavar="N", nargs="?", const="0",
+        help="afterwards, let Nsight Compute count bytes and tensor operations of N of the matmuls (default: of all)",
+    )  # fmt: skip
+    add_option("--ffn-counted", metavar="DIR", help=argparse.SUPPRESS)  # how that calls itself
     add_option("--ffn-results", metavar="DIR", help="where run folders go (default: results/local)")
     add_option("--ffn-resume", metavar="RUN", help="go on with a run folder that was cut off, by its own options")
 
@@ -96,6 +104,8 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     model, tokens, tp, dtypes = DEFAULTS[device if timed else f"test-{device}"]
     if get("ffn_steady") and not timed:
         raise ValueError("--ffn-steady measures: it needs --benchmark-only")
+    if get("ffn_counters") is not None and not timed:
+        raise ValueError("--ffn-counters measures: it needs --benchmark-only")
     ranks = _list("--ffn-ranks", get("ffn_ranks"), _whole)
     wires = _list("--ffn-link-bandwidth", get("ffn_link_bandwidth"), lambda text: parse_wire(text).token)
     options = Options(
@@ -111,6 +121,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds) or 7.0,
         results=Path(get("ffn_results") or root / "results" / "local"),
         steady=bool(get("ffn_steady")),
+        counters=_checked("--ffn-counters", get("ffn_counters"), _count),
     )
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
     given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
@@ -125,7 +136,10 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
 
 
 def resumed(get, head: dict, folder: Path) -> Options:
-    """The options of the run whose first line is `head`, in `folder`. Raises ValueError where others were given too."""
+    """The options of the run whose first line is `head`, in `folder`, and what to count, which may be asked for late.
+
+    Raises ValueError where others were given too.
+    """
     if given := [f"--ffn-{name.replace('_', '-')}" for name in PLANNED if get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not head.get("cases") or "options" not in head:
@@ -136,6 +150,8 @@ def resumed(get, head: dict, folder: Path) -> Options:
         if field.name not in ("results", "gather")
     }
     gather = {name: tuple(value) for name, value in (head["options"].get("gather", {})).items()}
+    if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
+        saved["counters"] = count
     return Options(results=folder.parent, gather=sweeps.Sweep(**gather), **saved)
 
 
@@ -175,6 +191,13 @@ def _seed(text: str) -> int:
     if value < 0:
         raise ValueError("it must be 0 or more")
     return value
+
+
+def _count(text: str) -> int:
+    try:
+        return _seed(text)
+    except ValueError as error:  # the word after an option without a value is easily taken for it
+        raise ValueError(f"{error}, as in --ffn-counters=12; alone, it stands last or before another option") from None
 
 
 def _seconds(text: str) -> float:

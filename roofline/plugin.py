@@ -8,7 +8,6 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 """
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from roofline import head, interruption
+from roofline import counting, head, interruption
 from roofline import options as ffn_options
+from roofline.counted import Counted
 from roofline.measure import clocks, telemetry
 from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
+from roofline.saving import Saving
 from roofline.terminal import Narrator
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
@@ -37,9 +38,12 @@ class State:
     folder: Path | None
     resumed: journal.Run | None
     """The run that --ffn-resume goes on with."""
+    counted: Counted | None = None
+    """Where nothing is timed, but counted by the tool that this runs under."""
     restore_signals: Callable[[], None] = lambda: None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
+    files: dict[Path, None] = field(default_factory=dict)
     session: object | None = None  # of roofline.session, once the first benchmark begins
     interrupted: str = ""
     """What interrupted the run, in words."""
@@ -79,6 +83,7 @@ def pytest_configure(config):
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         state.restore_signals = interruption.install()
     config.stash[STATE] = state
+    config.pluginmanager.register(Saving(state), "ffn-saving")
     if state.folder:
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
 
@@ -100,8 +105,10 @@ def _state(config, timed: bool) -> State:
         options = ffn_options.resumed(get, run.head, Path(resume))
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not run.unfinished:
+        if not (run.unfinished or counting.missing(run, options.counters) or get("ffn_counted")):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    if get("ffn_counted"):
+        return State(options, None, run, Counted(Path(get("ffn_counted")), options.device))
     folder = None
     if timed and not config.option.collectonly:
         folder = Path(resume) if resume else options.results / head.folder_name(options.device)
@@ -125,6 +132,8 @@ def pytest_collection_modifyitems(config, items):
         if state.resumed:
             planned = set(state.resumed.head["cases"])
             benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
+        if state.counted:
+            benchmarks = state.counted.select(benchmarks, _case)
         others = [item for item in items if item not in benchmarks]
         for item in others:
             if _case(item) and "benchmark" not in item.fixturenames:
@@ -153,6 +162,7 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             selected.setdefault(case[0], []).append(case[1])
+            session.config.stash[STATE].files[item.path] = None
             item.stash[CASE] = case
 
 
@@ -170,6 +180,7 @@ def ffn_instruments():
 @pytest.fixture(scope="session")
 def ffn_session(request, ffn_clock, ffn_instruments):
     """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
+    from roofline import naming
     from roofline.session import Session
 
     state = request.config.stash[STATE]
@@ -185,6 +196,9 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    say = request.config.pluginmanager.get_plugin("ffn-narrator").say
+    count = counting.Counting(state.session, list(state.files), request.config.rootpath, say)
+    state.session.afterwards = [count, naming.Naming(state.session)]
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
 
@@ -199,6 +213,10 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
+        if state.counted:
+            state.counted.call(shape, ffn_prepare)
+            benchmark.pedantic(lambda: None)
+            return
         if not state.options.timed:
             _verdict(ffn_prepare(shape, [contender]), contender)
             benchmark.pedantic(lambda: None)
@@ -251,28 +269,6 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def pytest_benchmark_update_machine_info(config, machine_info):
-    """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
-    machine_info.pop("node", None)
-    machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
-    session = config.stash[STATE].session
-    if session:
-        machine_info.update(session.run.head["machine"], ceilings=session.run.ceilings)
-
-
-def pytest_benchmark_update_json(config, output_json):
-    """Fields by the final ceilings, and what was not measured. Runs once for each file saved, with the same outcome."""
-    session = config.stash[STATE].session
-    if session is None:
-        return
-    for entry in output_json["benchmarks"]:
-        parameters = entry["params"] or {}
-        record = session.record(parameters.get("shape"), parameters.get("contender"))
-        if record:
-            entry["extra_info"] = record
-    output_json["not_measured"] = session.run.missing
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
@@ -281,8 +277,8 @@ def pytest_sessionfinish(session):
         return (yield)
     try:
         state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
-    except KeyboardInterrupt as signal:  # while the ceilings were measured for the last time
-        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: the last ceilings were not measured")
+    except KeyboardInterrupt as signal:  # while the ceilings were measured for the last time, or after that
+        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: {state.session.lacking}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
     failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)

@@ -1,6 +1,7 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,11 @@ class Session:
         self.planned = planned
         self.over = ""
         """Why nothing more can be measured, if that is so."""
+        self.afterwards: list[Callable[[], None]] = []
+        """What to do once all is timed. Each has `what`, in words, of what is lacking where it is interrupted."""
+        self.prepare: Prepare | None = None
+        self.lacking = ""
+        """What the end of the run is at."""
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
         if isinstance(run, dict):
@@ -72,6 +78,7 @@ class Session:
         On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told how
         far they are. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
         """
+        self.prepare = prepare
         if self.over or self._is_done(shape):
             return
         visits = self.clock.visits
@@ -220,10 +227,24 @@ class Session:
         self._entries[case_id] = entry
         self._write({"kind": "not_measured"} | entry)
 
+    def note(self, about: str, text: str) -> None:
+        """Tell in the report what is to be known `about` something, in place of what was told of it before."""
+        self.add({"kind": "note", "about": about, "text": anonymous(text)})
+
+    def add(self, line: dict) -> None:
+        """Journal a line, and take it into the run."""
+        if self._write(line):
+            self.run.take(line)
+
     def finish(self, why_cut_short: str) -> None:
-        """End the run: the ceilings once more if it came to its end, and a reason for all that has no number."""
+        """End the run: the ceilings once more if it came to its end, then what is to be done `afterwards`, and a reason
+        for all that has no number."""
         if not why_cut_short and not self.over:
+            self.lacking = "the last ceilings were not measured"
             self._ceilings_again("end")
+            for step in self.afterwards:
+                self.lacking = step.what
+                step()
         reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from roofline.replay import LaterFile
-from roofline.report import tables
+from roofline.report import counts, tables
 from roofline.report.records import derive_all
 from roofline.report.write import write
 
@@ -67,8 +67,10 @@ class Narrator:
         for own, columns in tables.by_kind(records):
             lines += [*tables.terminal(own, columns), ""]
         if held := tables.steady(records):
-            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), ""]
-        lines += [*tables.summary(records), *tables.ceilings(run), *run.head["notes"], *tables.missing(run)]
+            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), *tables.energy(held), ""]
+        if counted := counts.of(records):
+            lines += ["counted:", *tables.terminal(counted, counts.COLUMNS), *counts.checks(counted), ""]
+        lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
         shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
         if run.unfinished:
             lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")

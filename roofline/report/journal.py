@@ -9,10 +9,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 4
-READABLE = (1, 2, 3, 4)
+SCHEMA = 5
+READABLE = (1, 2, 3, 4, 5)
 """Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
-no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`."""
+no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`.
+Schema 4 has no `counters`, `kernels` and `note`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -36,17 +37,24 @@ REQUIRED = {
     "sample": ("shape", "contender", "round", "time_s"),
     "steady": ("shape", "contender", "block", "time_s"),
     "timeline": ("shape", "contender", "transfers", "arrivals_s", "waits", "end_s"),
+    "counters": ("shape", "contender", "dram_bytes", "l2_bytes", "tensor_ops", "counter_source"),
+    "kernels": ("shape", "kernel_names"),
+    "note": ("about", "text"),
     "not_measured": ("case", "outcome", "reason"),
     "end": (),
 }
 """Kind -> the fields without which a line of it cannot be read."""
 
 
-OF_A_SHAPE = ("visit", "sample", "steady", "timeline")
+OF_A_SHAPE = ("visit", "sample", "steady", "timeline", "counters", "kernels")
 SAMPLE = {"kind", "shape", "contender", "round", "position", "time_s"}
 """Fields of every sample; what else it has is its notes."""
 
-TABLES = {"machine": {"chip", "source", "datasheet"}, "telemetry": set(), "contenders": set(), "late": set()}
+TABLES = {
+    "machine": {"chip", "source", "datasheet"},
+    "counter_source": {"tool", "version", "metrics"},
+    **{name: set() for name in ("telemetry", "contenders", "late", "kernel_names")},
+}
 """Fields that are tables -> what must be in them."""
 
 POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds"}
@@ -102,9 +110,11 @@ class Run:
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, dict] = field(default_factory=dict)
     """Shape id -> its line, with `times_s`: {contender: {round: seconds}} added, `notes`: {contender: {round: further
-    fields of the sample}}, and `timelines`: {contender: its line}."""
+    fields of the sample}}, `timelines` and `counters`: {contender: its line}."""
     steady: list[dict] = field(default_factory=list)
     not_measured: list[dict] = field(default_factory=list)
+    told: dict[str, str] = field(default_factory=dict)
+    """What the report is to say beside the notes of the head, by what it is about."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
 
@@ -119,6 +129,11 @@ class Run:
         for shape_id, shape in self.shapes.items():
             for name in self.measured(shape_id):
                 yield shape, name
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know: sentences."""
+        return [*self.head["notes"], *self.told.values()]
 
     @property
     def interrupted(self) -> list[str]:
@@ -155,7 +170,7 @@ class Run:
             line.setdefault("late", {name: own.get("late", 0) for name, own in line["contenders"].items()})  # schema 1
             if self.head["schema"] < 4 and "row_block" in line["contenders"]:
                 line["contenders"]["row_block"]["simulated_as"] = "row_block_launches"
-            self.shapes[line["shape"]] = line | {"times_s": {}, "notes": {}, "timelines": {}}
+            self.shapes[line["shape"]] = line | {"times_s": {}, "notes": {}, "timelines": {}, "counters": {}}
             self.steady = [block for block in self.steady if block["shape"] != line["shape"]]
         elif kind == "visit":
             self.shapes[line["shape"]] |= line
@@ -166,6 +181,13 @@ class Run:
                 shape["notes"].setdefault(name, {})[index] = notes
         elif kind == "timeline":
             self.shapes[line["shape"]]["timelines"][line["contender"]] = line
+        elif kind == "counters":
+            self.shapes[line["shape"]]["counters"][line["contender"]] = line
+        elif kind == "kernels":
+            for name, kernels in line["kernel_names"].items():
+                self.shapes[line["shape"]]["contenders"].get(name, {})["kernel_name"] = kernels
+        elif kind == "note":
+            self.told[line["about"]] = line["text"]
         elif kind == "steady":
             self.steady.append(line)
         elif kind == "not_measured":

@@ -11,6 +11,7 @@ from roofline.report.tables import rate_text
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
+MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
 
 
 def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
@@ -32,7 +33,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
         axes.set_ylabel("TFLOP/s")
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
-        entries = {name: entries[name] for name in (*contenders, "throttled") if name in entries}
+        entries = {name: entries[name] for name in (*contenders, MODELLED, COUNTED, "throttled") if name in entries}
         axes.legend(
             entries.values(), entries.keys(), loc="lower right", fontsize=10, title="contender (95 % interval)",
             title_fontsize=9,
@@ -52,6 +53,7 @@ def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
 
 def _limits(axes, records: list[dict], run: Run, dtype: str) -> None:
     xs = [record["device_intensity"] for record in records]
+    xs += [record["counted_intensity"] for record in records if record["counted_intensity"]]
     ys = [record["tflops"] for record in records]
     roof = roof_of(run.ceilings, dtype)
     for flops, bandwidth in (_datasheet(run, dtype), (roof and roof.flops, roof and roof.read_bytes_per_s)):
@@ -118,8 +120,15 @@ def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool
 
 
 def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> None:
-    """Points by contender; they share an intensity at each shape, so neighbours step a little to the side."""
+    """Points by contender; they share an intensity at each shape, so neighbours step a little to the side.
+
+    Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
+    is joined to its own: how far to the left it lies is what was moved beyond the least.
+    """
+    hollow = any(record["counted_intensity"] for record in records)
     for index, name in enumerate(contenders):
+        edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+        modelled = {"markerfacecolor": "white", "markeredgecolor": colours[name], "markeredgewidth": 1.4}
         own = [record for record in records if record["contender"] == name]
         shift = 1.035 ** (index - (len(contenders) - 1) / 2)
         xs = [record["device_intensity"] * shift for record in own]
@@ -130,15 +139,24 @@ def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> 
         ]
         axes.errorbar(
             xs, ys, yerr=errors, linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
-            color=colours[name], markeredgecolor=DARK, markeredgewidth=0.6, ecolor=DARK, elinewidth=0.9, capsize=2,
-            label=name, zorder=4,
+            color=colours[name], ecolor=DARK, elinewidth=0.9, capsize=2, label=name, zorder=4,
+            **(modelled if hollow else edge),
         )  # fmt: skip
+        for x, y, record in zip(xs, ys, own, strict=True):
+            if counted := record["counted_intensity"]:
+                axes.plot([x, counted * shift], [y, y], color=colours[name], linewidth=1.2, zorder=3.5)
+                axes.plot(
+                    [counted * shift], [y], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
+                    color=colours[name], zorder=4.5, **edge,
+                )  # fmt: skip
         hot = [(x, y) for x, y, record in zip(xs, ys, own, strict=True) if record.get("throttled")]
         if hot:
             axes.plot(
                 *zip(*hot, strict=True), linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
                 markeredgewidth=0.8, label="throttled", zorder=3,
             )  # fmt: skip
+    for label, face in ((MODELLED, "white"), (COUNTED, GREY)) if hollow else ():
+        axes.plot([], [], linestyle="none", marker="o", color=GREY, markerfacecolor=face, label=label)
 
 
 def _tokens(axes, records: list[dict]) -> list:

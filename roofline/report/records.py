@@ -78,6 +78,8 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         "ratio_high": ratio.high,
         "relative_error": own["relative_error"],
         "config": own["config"],
+        "kernel_name": own.get("kernel_name"),
+        **_counted(shape, contender),
         "late": shape["late"][contender],
         "cache": shape["cache"],
         "stopped_by": shape["stopped_by"],
@@ -86,6 +88,22 @@ def derive(run: Run, shape: dict, contender: str) -> dict:
         **(overlap.fields(shape, contender) if overlap.is_gathered(shape) else {}),
         "source": run.head["machine"]["source"],
         "method_version": run.head["method_version"],
+    }
+
+
+def _counted(shape: dict, contender: str) -> dict:
+    """The fields of what a profiler counted in one call, all None where it did not."""
+    line = shape["counters"].get(contender, {})
+    dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
+    said = source and [" + ".join(names) for names in source["metrics"].values()]
+    return {
+        "dram_bytes": dram,
+        "l2_bytes": line.get("l2_bytes"),
+        "tensor_ops": tensor,
+        "counted_intensity": shape["flop"] / dram if dram else None,
+        "dram_of_device_bytes": None if dram is None else dram / shape["device_bytes"],
+        "tensor_ops_of_flop": None if tensor is None else tensor / shape["flop"],
+        "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *said]),
     }
 
 

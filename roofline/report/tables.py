@@ -1,6 +1,6 @@
 """Tables of a run: for the terminal and, as Markdown, for report.md. One list of columns serves both."""
 
-from roofline.report import overlap
+from roofline.report import kernels, overlap
 from roofline.report.journal import Run
 from roofline.report.texts import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import geometric_mean
@@ -46,6 +46,11 @@ def hidden_text(record: dict, field: str = "hidden_fraction", ends: str = "hidde
     return f"{record[field]:.2f} [{record[f'{ends}_low']:.2f}, {record[f'{ends}_high']:.2f}]"
 
 
+def is_counted(record: dict) -> bool:
+    """Whether a profiler counted a call of this case."""
+    return record["counter_source"] is not None
+
+
 COLUMNS = (
     ("shape", lambda r: r["case"].removesuffix("-" + r["contender"])),
     ("contender", lambda r: r["contender"]),
@@ -54,7 +59,9 @@ COLUMNS = (
     ("of roof", lambda r: percent_text(r["of_roof"])),
     ("ratio to vendor [95 %]", ratio_text),
     ("FLOP/byte", lambda r: f"{r['device_intensity']:.3g}"),
+    ("FLOP/byte counted", lambda r: number_text(r["counted_intensity"])),
     ("bound", lambda r: r["bound"] or "-"),
+    ("kernel", lambda r: kernels.words(r["kernel_name"]) if r["kernel_name"] else "-"),
     ("notes", notes_text),
 )
 GATHER_COLUMNS = (
@@ -81,10 +88,12 @@ STEADY_COLUMNS = (
     ("ratio to vendor [range]", lambda r: ratio_text(r, "steady_ratio")),
     ("SM clock, MHz", lambda r: number_text(r["steady_sm_clock_mhz"], 4)),
     ("power, W", lambda r: number_text(r["steady_power_w"])),
-    ("GFLOP/J", lambda r: number_text(r["steady_flop_per_joule"] and r["steady_flop_per_joule"] / 1e9)),
+    ("J/TFLOP", lambda r: number_text(r["steady_flop_per_joule"] and 1e12 / r["steady_flop_per_joule"])),
     ("notes", lambda r: r["steady_throttled"]),
 )
 OPTIONAL = {
+    "FLOP/byte counted": is_counted,
+    "kernel": lambda r: r["kernel_name"],
     "hidden at equal clock": lambda r: r["hidden_clock_normalised"] is not None,
     "spilled": lambda r: r["spilled_bytes"],
     "error": lambda r: r["own_fabric"],  # ours all sum in fp32 and round once, so that theirs says nothing by itself
@@ -125,6 +134,18 @@ def steady(records: list[dict]) -> list[dict]:
     return [record for record in records if "steady_time_s" in record]
 
 
+def energy(records: list[dict]) -> list[str]:
+    """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes."""
+    spent: dict[str, list[float]] = {}
+    for record in records:
+        if record.get("steady_flop_per_joule"):
+            spent.setdefault(record["contender"], []).append(1e12 / record["steady_flop_per_joule"])
+    return [
+        f"{name}: {geometric_mean(own):.3g} J per TFLOP in the geometric mean over {len(own)} shapes"
+        for name, own in spent.items()
+    ]
+
+
 def missing(run: Run) -> list[str]:
     """A line per reason for which cases failed or have no number, with the cases."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -132,9 +153,14 @@ def missing(run: Run) -> list[str]:
         reasons.setdefault((entry["outcome"].replace("_", " "), entry["reason"]), []).append(entry["case"])
     lines = []
     for (outcome, reason), cases in reasons.items():
-        more = len(cases) - MOST_NAMED
-        lines.append(f"{outcome}: {', '.join(cases[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}")
+        lines.append(f"{outcome}: {named(cases)}: {reason}")
     return lines
+
+
+def named(cases: list[str]) -> str:
+    """The first of `cases`, and how many more there are."""
+    more = len(cases) - MOST_NAMED
+    return ", ".join(cases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def summary(records: list[dict]) -> list[str]:

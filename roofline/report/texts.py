@@ -2,7 +2,8 @@
 
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
-LEFT = {"shape", "contender", "case", "bound", "notes", "verdict"} | {"run", "chip", "model", "torch, triton", "commit"}
+LEFT = {"shape", "contender", "case", "bound", "kernel", "notes", "verdict"}
+LEFT |= {"run", "chip", "model", "torch, triton", "commit"}
 """Columns of words; all others stand to the right."""
 
 

@@ -2,13 +2,18 @@
 
 from pathlib import Path
 
-from roofline.report import overlap_plots, plots, prediction, prediction_plot, prediction_text, tables
+from roofline.report import counts, overlap_plots, plots, prediction, prediction_plot, prediction_text, tables
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
 STEADY = (
     "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above are "
     "single calls that take turns. The ratio's range is the least and the greatest of its blocks."
+)
+
+KERNELS = (
+    "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
+    "of its tile lies along N. The journal has the whole names."
 )
 
 
@@ -36,7 +41,7 @@ def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
         parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
-    parts += [*run.head["notes"]]
+    parts += run.notes
     for own, columns in tables.by_kind(records):
         names = overlap_plots.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
         parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
@@ -45,6 +50,12 @@ def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
         parts.append(_list(lines))
     if held := tables.steady(records):
         parts += [f"## Steady state\n\n{STEADY}", tables.markdown(held, tables.STEADY_COLUMNS)]
+        parts += [_list(lines)] if (lines := tables.energy(held)) else []
+    if counted := counts.of(records):
+        parts += [f"## Counted\n\n{counts.EXPLAINED}", tables.markdown(counted, counts.COLUMNS)]
+        parts.append(_list([*counts.checks(counted), *counts.sources(counted)]))
+    if any(record["kernel_name"] for record in records):
+        parts.append(KERNELS)
     if records:
         parts += prediction_text.section(predicted)
     parts += ["## Ceilings", _list(tables.ceilings(run)) or "None was measured."]

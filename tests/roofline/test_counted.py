@@ -1,0 +1,116 @@
+"""The process that is counted: what is switched on around a call, and what it says of each case."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from roofline import counted
+from roofline.measure.lineup import Lineup
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A torch that notes what it is asked for, in order."""
+    from contextlib import contextmanager
+
+    log = []
+
+    @contextmanager
+    def profile():
+        log.append("start")
+        yield
+        log.append("stop")
+
+    torch = types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(
+        synchronize=lambda: log.append("wait"),
+        _sleep=lambda cycles: log.append("marker"),
+        profiler=types.SimpleNamespace(profile=profile),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return log
+
+
+def told(folder):
+    return [(line["step"], "-".join(line["case"]), line["reason"]) for line in counted.read(folder)]
+
+
+def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cuda, tmp_path):
+    counted.write(tmp_path, [("shape", "one"), ("shape", "two")])
+    prepared = []
+
+    def prepare(shape, names):
+        prepared.append((shape, names))
+        cuda.append("prepared")
+        return Lineup(None, "cublas", ready={name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
+
+    counted.Counted(tmp_path, "cuda").call("shape", prepare)
+    for name in ("one", "two"):
+        steps = ["prepared", "wait", "start", "marker", name, "wait", "stop"]
+        assert cuda[: len(steps)] == steps
+        del cuda[: len(steps)]
+    assert cuda == []
+    assert prepared == [("shape", ["one"]), ("shape", ["two"])]
+    assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "done"] * 2
+
+
+def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
+    names = ["unable", "wrong", "absent", "full", "right"]
+    counted.write(tmp_path, [("s", name) for name in names])
+
+    def prepare(shape, chosen):
+        if chosen == ["full"]:
+            raise MemoryError("12 GiB asked for")
+        ready = {"right": lambda: None} if chosen == ["right"] else {}
+        return Lineup(None, "v", ready=ready, unable={"unable": "needs a Hopper"}, wrong={"wrong": "is wrong"})
+
+    counted.Counted(tmp_path, "cpu").call("s", prepare)
+    lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
+    assert lost == {
+        "s-unable": "needs a Hopper",
+        "s-wrong": "is wrong",
+        "s-absent": "it was left out",
+        "s-full": "out of memory: 12 GiB asked for",
+    }
+    assert told(tmp_path)[-1][:2] == ("done", "s-right")
+
+
+def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
+    counted.write(tmp_path, [("s", "one"), ("s", "two"), ("s", "three")])
+    alive = []
+
+    def prepare(shape, names):
+        assert not any(lineup.ready for lineup in alive)
+        alive.append(
+            Lineup(None, "v", ready={"v": lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})})
+        )
+        return alive[-1]
+
+    counted.Counted(tmp_path, "cpu").call("s", prepare)
+    assert len(alive) == 3
+
+
+def test_call_that_raises_ends_the_process(tmp_path):
+    counted.write(tmp_path, [("s", "bad"), ("s", "next")])
+    bad = Lineup(None, "v", ready={"bad": lambda: 1 / 0, "next": lambda: None})
+    with pytest.raises(pytest.exit.Exception, match="ZeroDivisionError"):
+        counted.Counted(tmp_path, "cpu").call("s", lambda shape, names: bad)
+    assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]
+
+
+def test_line_that_the_end_cut_off_is_left_out(tmp_path):
+    assert counted.read(tmp_path) == []
+    line = json.dumps({"step": "call", "case": ["s", "a"], "reason": ""})
+    (tmp_path / counted.SAID).write_text(f'{line}\n{{"step": "ca')
+    assert told(tmp_path) == [("call", "s-a", "")]
+    counted.write(tmp_path, [])
+    assert counted.read(tmp_path) == []
+
+
+def test_one_test_stands_for_each_shape_that_is_wanted(tmp_path):
+    counted.write(tmp_path, [("a", "x"), ("a", "y"), ("c", "x")])
+    items = [("a", "x"), ("a", "y"), ("b", "x"), ("c", "z"), None]
+    found = counted.Counted(tmp_path, "cpu").select(items, lambda item: item)
+    assert [shape for shape, _ in found] == ["a", "c"]

@@ -1,0 +1,201 @@
+"""What was counted, and which kernels ran, in records, tables and the figure; runs without either look as ever."""
+
+import json
+import re
+
+import pytest
+from made_up_run import HEAD, LINES, save, shape
+from ncu_sample import NVJET, REDUCE
+
+from roofline.report import counts, journal, kernels, tables
+from roofline.report.records import derive_all
+from roofline.report.write import write
+
+SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
+FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
+LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
+SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
+
+
+def counted(m, contender, dram_bytes, tensor_ops):
+    return {
+        "kind": "counters", "shape": SHAPES[m], "contender": contender, "dram_bytes": dram_bytes, "l2_bytes": 10**9,
+        "tensor_ops": tensor_ops, "counter_source": SOURCE,
+    }  # fmt: skip
+
+
+NAMES = {
+    "kind": "kernels",
+    "shape": SHAPES[16],
+    "kernel_names": {"cublas": f"{NVJET} + {REDUCE}", "tiled": "tiled_kernel"},
+}
+COUNTED = [
+    HEAD | {"schema": 5},
+    *LINES[1:-2],
+    counted(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
+    counted(16, "tiled", None, 0),
+    counted(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
+    NAMES,
+    {"kind": "note", "about": "counters", "text": "Counters: none were read: before."},
+    {"kind": "note", "about": "counters", "text": "Counters: 3 of 4."},
+    LINES[-1],
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(tmp_path / "run", COUNTED)
+
+
+def records(folder):
+    return {(r["m"], r["contender"]): r for r in derive_all(journal.load(folder))}
+
+
+def test_derived_fields_by_hand(folder):
+    found = records(folder)
+    cublas = found[16, "cublas"]
+    assert cublas["dram_bytes"] == 2 * LEAST[16]
+    assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
+    assert (cublas["dram_of_device_bytes"], cublas["tensor_ops_of_flop"]) == (2, 4)
+    assert cublas["counter_source"] == "ncu 2025.1; a + b"
+    unknown = found[16, "tiled"]
+    assert (unknown["dram_bytes"], unknown["counted_intensity"], unknown["dram_of_device_bytes"]) == (None, None, None)
+    assert unknown["tensor_ops_of_flop"] == 0
+    never = found[8192, "cublas"]
+    fields = ("dram_bytes", "l2_bytes", "tensor_ops", "counter_source", "kernel_name")
+    assert [never[field] for field in fields] == [None] * 5
+    assert cublas["kernel_name"] == f"{NVJET} + {REDUCE}"
+
+
+def test_operations_that_are_not_the_flop_are_told(folder):
+    lines = counts.checks(list(records(folder).values()))
+    assert lines == [
+        "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "
+        f"{SHAPES[16]}-tiled (0)",
+        f"more tensor operations than FLOP: tiles reach past the end of the matrices, in {SHAPES[16]}-cublas (4)",
+    ]
+
+
+def test_report_has_the_columns_and_the_last_note_alone(folder):
+    write(folder)
+    report = (folder / "report.md").read_text()
+    assert "Counters: 3 of 4." in report
+    assert "before" not in report
+    header = next(line for line in report.splitlines() if line.startswith("| shape"))
+    assert "| FLOP/byte counted |" in header
+    assert "| kernel |" in header
+    assert "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K + splitKreduce_kernel" in report
+    assert NVJET not in report
+    assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
+    assert "- counted by ncu 2025.1; a + b" in report
+    assert "[3 of 4" not in report
+
+
+def test_run_without_counts_has_none_of_it(tmp_path):
+    folder = save(tmp_path / "run", LINES)
+    write(folder)
+    report, picture = ((folder / name).read_text() for name in ("report.md", "memory_roofline.svg"))
+    assert "ounted" not in report + picture
+    assert "kernel" not in report
+    assert "hollow" not in picture
+
+
+def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    save_figure = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save_figure(f, *a, **k)))
+    write(folder)
+    text = re.sub(r"<[^>]+>", "|", (folder / "memory_roofline.svg").read_text())
+    assert "hollow: each byte moved once" in text
+    assert "filled: bytes counted, from a cold cache" in text
+    axes = figures[-1].axes[0]
+    joined = [line for line in axes.lines if line.get_linewidth() == 1.2]
+    found = records(folder)
+    ends = {tuple(line.get_xdata()) for line in joined}
+    assert len(ends) == 2
+    for (left, right), r in zip(sorted(ends), (found[16, "cublas"], found[8192, "tiled"]), strict=True):
+        assert right / left == pytest.approx(r["counted_intensity"] / r["device_intensity"])
+    assert all(line.get_ydata()[0] == line.get_ydata()[1] for line in joined)
+    low, high = axes.get_xlim()
+    assert all(low < x < high for pair in ends for x in pair)
+    points = [line for line in axes.lines if line.get_marker() in ("o", "s") and line.get_linestyle() == "None"]
+    filled = [line for line in points if line.get_markersize() == 6.5 and line.get_markerfacecolor() != "white"]
+    assert sum(len(line.get_xdata()) for line in filled) == 2
+    hollow = [line for line in points if line.get_markersize() == 6.5 and line.get_markerfacecolor() == "white"]
+    assert sum(len(line.get_xdata()) for line in hollow) == 4
+
+
+def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
+    lines = [*COUNTED[:-1], *shape(16, {"cublas": 2e-6, "tiled": 4e-6}), COUNTED[-1]]
+    found = records(save(tmp_path / "run", lines))
+    assert found[16, "cublas"]["dram_bytes"] is None
+    assert found[16, "cublas"]["kernel_name"] is None
+    assert found[8192, "tiled"]["dram_bytes"] is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"kind": "counters", "shape": SHAPES[16], "contender": "tiled"}, "without 'dram_bytes'"),
+        (counted(16, "tiled", 1, 1) | {"counter_source": "ncu"}, "whose 'counter_source' is no table of"),
+        (counted(16, "tiled", 1, 1) | {"shape": "other"}, "a shape that no line before it describes"),
+        (NAMES | {"kernel_names": "a"}, "whose 'kernel_names' is no table"),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path, line, said):
+    with pytest.raises(ValueError, match=r"damaged|describes") as error:
+        journal.load(save(tmp_path / "run", [*COUNTED[:-1], line]))
+    assert said in str(error.value)
+
+
+def test_names_of_a_contender_that_the_shape_lacks_do_no_harm(tmp_path):
+    odd = NAMES | {"kernel_names": {"nobody": "k"}}
+    assert json.dumps(derive_all(journal.load(save(tmp_path / "run", [*COUNTED[:-1], odd]))))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT", "tile 256x128, BK 64, 4 stages, cluster 1x2"),
+        ("nvjet_sm90_tst_192x192_64x3_2x1_v_bz_coopB_NTN", "tile 192x192, BK 64, 3 stages, cluster 2x1"),
+        ("nvjet_hsh_320x128_64x3_1x2", "tile 320x128, BK 64, 3 stages, cluster 1x2"),
+        (NVJET, "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K"),
+        ("nvjet_of_a_later_age", "nvjet_of_a_later_age"),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, float>(Params<int>)", "gemv2T_kernel_val"),
+        ("void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sum_kernel"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", None),
+        ("Memset (Device)", "Memset"),
+    ],
+)
+def test_names_of_kernels_in_words(name, words):
+    assert kernels.words(name) == (words or name[:45] + "...")
+    assert kernels.words(f"{name} + k") == f"{words or name[:45] + '...'} + k"
+
+
+def test_terminal_shows_both(folder):
+    lines = "\n".join(tables.terminal(list(records(folder).values())))
+    assert "FLOP/byte counted" in lines
+    assert "splitKreduce_kernel" in lines
+
+
+def test_energy_is_told_in_joules_per_tflop(tmp_path):
+    blocks = [
+        {
+            "kind": "steady", "shape": SHAPES[8192], "contender": name, "block": index, "position": 0, "calls": 10,
+            "time_s": 1e-3, "energy_j": 10 * joules, "throttle_reasons": "",
+        }
+        for name, joules in (("cublas", 0.02), ("tiled", 0.04))
+        for index in range(3)
+    ]  # fmt: skip
+    folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
+    write(folder)
+    report = (folder / "report.md").read_text()
+    joules = 0.04 / FLOP[8192] * 1e12
+    assert "| J/TFLOP |" in report
+    assert f"| {joules:.3g} |" in report
+    assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
+    folder = save(tmp_path / "other", [*LINES[:-2], *[block | {"energy_j": None} for block in blocks]])
+    write(folder)
+    assert "J per TFLOP" not in (folder / "report.md").read_text()

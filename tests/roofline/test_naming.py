@@ -1,0 +1,136 @@
+"""Names of kernels: asked for after the last timed round, once for each shape; a profiler that fails is told."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from made_up_run import LINES, save
+
+from roofline import naming
+from roofline.measure import kernel_names
+from roofline.measure.lineup import Lineup
+from roofline.report import journal
+
+SMALL = (Path(__file__).parent / "small_project.py").read_text()
+NAMED = f"""{SMALL}
+from roofline.measure import kernel_names
+
+kernel_names.available = lambda device: True
+"""
+FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+FAILS = NAMED + (
+    "def of_call(call):\n"
+    "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
+    "    return call.args[1]\nkernel_names.of_call = of_call\n"
+)
+
+
+def kernels(outcome):
+    run = journal.load(outcome.folder)
+    return {
+        f"m{shape['m']}-{name}": own["kernel_name"]
+        for shape in run.shapes.values()
+        for name, own in shape["contenders"].items()
+        if "kernel_name" in own
+    }
+
+
+def test_names_are_asked_for_after_all_that_is_timed(three_shapes):
+    outcome = three_shapes(conftest=FOUND)
+    assert outcome.code == 0
+    assert kernels(outcome) == {
+        f"m{m}-{name}": f"spin<1>(int) + {name}" for m in (64, 128, 256) for name in ("torch", "numpy")
+    }
+    assert outcome.rows["numpy"]["extra_info"]["kernel_name"] == "spin<1>(int) + numpy"
+    assert "spin + numpy" in (outcome.folder / "report.md").read_text()
+    kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    last = max(index for index, kind in enumerate(kinds) if kind in ("sample", "visit", "ceiling"))
+    assert kinds.index("kernels") > last
+    assert kinds.count("kernels") == 3
+
+
+def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
+    outcome = three_shapes(conftest=FAILS)
+    assert outcome.code == 0
+    assert kernels(outcome).keys() == {"m64-torch", "m64-numpy", "m256-torch", "m256-numpy"}
+    assert "Kernel names: not all were found, 1 times: RuntimeError: no CUPTI here" in outcome.text
+    assert "no CUPTI here" in (outcome.folder / "report.md").read_text()
+
+
+def test_cpu_has_none(three_shapes):
+    outcome = three_shapes("-k", "m64")
+    assert kernels(outcome) == {}
+    assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
+    assert not kernel_names.available("cpu")
+    assert kernel_names.available("cuda")
+
+
+def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    run, lineups, lines = journal.load(save(tmp_path / "run", LINES)), [], []
+
+    def prepare(shape, names):
+        assert not any(lineup.ready for lineup in lineups)
+        lineups.append(Lineup(None, "cublas", ready=dict.fromkeys(names)))
+        return lineups[-1]
+
+    options = types.SimpleNamespace(device="cuda")
+    naming.Naming(types.SimpleNamespace(run=run, options=options, prepare=prepare, add=lines.append))()
+    assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
+
+
+@pytest.fixture
+def profiler(monkeypatch):
+    """torch with a profiler that sees `traces`, one for each time it is used: lists of (name, start, device)."""
+
+    def install(*traces):
+        left = iter(traces)
+
+        class Profile:
+            def __init__(self, activities):
+                assert activities == ["cuda activity"]
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *failure):
+                pass
+
+            def events(self):
+                range_of = lambda start: types.SimpleNamespace(start=start)  # noqa: E731
+                return [
+                    types.SimpleNamespace(name=name, time_range=range_of(start), device_type=device)
+                    for name, start, device in next(left)
+                ]
+
+        torch = types.ModuleType("torch")
+        torch.cuda = types.SimpleNamespace(synchronize=lambda: None)
+        torch.autograd = types.SimpleNamespace(DeviceType=types.SimpleNamespace(CUDA="cuda"))
+        inner = types.ModuleType("torch.profiler")
+        inner.profile, inner.ProfilerActivity = Profile, types.SimpleNamespace(CUDA="cuda activity")
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "torch.profiler", inner)
+
+    return install
+
+
+def test_kernels_are_joined_in_the_order_of_their_start(profiler):
+    profiler([("reduce", 5, "cuda"), ("cudaLaunchKernel", 1, "cpu"), ("split", 2, "cuda")])
+    assert kernel_names.of_call(lambda: None) == "split + reduce"
+
+
+def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
+    profiler([], [("k", 1, "cuda")])
+    assert kernel_names.of_call(lambda: None) == "k"
+    profiler([], [])
+    with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
+        kernel_names.of_call(lambda: None)
+
+
+@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="asks a real profiler: needs a GPU")
+def test_real_profiler_names_a_kernel():
+    import torch
+
+    x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
+    assert len(kernel_names.of_call(lambda: torch.mm(x, x))) > 3
