@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from roofline.report import overlap_plots, plots, tables
+from roofline.report import overlap_plots, plots, tables, tuned
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
@@ -10,6 +10,13 @@ STEADY = (
     "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above are "
     "single calls that take turns. The ratio's range is the least and the greatest of its blocks."
 )
+
+TUNED = (
+    "Candidates and the configuration that was taken before, the incumbent, took turns. The earlier half of the rounds "
+    "says which candidate is best, the later half how much faster it is than the incumbent; it is taken where all of "
+    "that interval is above 1. What was not timed is counted by reason."
+)
+CANDIDATES = "All that was timed, over all rounds. The best ratio of many flatters; those of the table above do not."
 
 
 def write(folder: Path) -> list[Path]:
@@ -19,7 +26,7 @@ def write(folder: Path) -> list[Path]:
     records = derive_all(run)
     report = folder / "report.md"
     report.write_text(_markdown(run, records), encoding="utf-8")
-    plain = [record for record in records if "ranks" not in record]
+    plain = tables.plain_matmuls(records)
     return [report, *plots.memory_roofline(run, plain, folder), *overlap_plots.draw(run, records, folder)]
 
 
@@ -33,6 +40,10 @@ def _markdown(run, records: list[dict]) -> str:
         names = overlap_plots.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
         parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
         parts.append(tables.markdown(own, columns))
+    if found := tuned.verdicts(run):
+        parts += [f"## Tuned\n\n{TUNED}", tables.markdown(found, tuned.COLUMNS)]
+        timed = [record for record in records if tuned.is_tuning(record)]
+        parts += [f"### Candidates\n\n{CANDIDATES}", tables.markdown(timed, tables.CANDIDATE_COLUMNS)]
     if lines := tables.summary(records):
         parts.append(_list(lines))
     if held := tables.steady(records):
