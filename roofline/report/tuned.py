@@ -9,6 +9,7 @@ and without halves.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from statistics import median
 
 from roofline.report.journal import Run
 from roofline.stats import FEWEST, Interval, paired_ratio
@@ -64,8 +65,12 @@ def verdict(run: Run, case: str) -> Verdict | None:
     half = shape["rounds"] // 2
     earlier, later = ({name: _part(shape["times_s"][name], half, late) for name in (INCUMBENT, *names)}
                       for late in (False, True))  # fmt: skip
-    ratios = {name: paired_ratio(earlier[INCUMBENT], earlier[name]) for name in names if later[name]}
-    medians = {name: ratio.median for name, ratio in ratios.items() if ratio}
+    both = {name: earlier[INCUMBENT].keys() & earlier[name].keys() for name in names if later[name]}
+    medians = {
+        name: median(earlier[INCUMBENT][index] / earlier[name][index] for index in rounds)
+        for name, rounds in both.items()
+        if rounds
+    }
     best = max(medians, key=medians.get, default=None)
     ratio = paired_ratio(later[INCUMBENT], later[best]) if best else None
     enough = best is not None and len(later[INCUMBENT].keys() & later[best].keys()) >= FEWEST
