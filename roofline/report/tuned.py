@@ -43,6 +43,8 @@ class Verdict:
     """Candidates that were timed."""
     pruned: dict[str, int] = field(default_factory=dict)
     """{kind of reason: candidates} that were not timed for it."""
+    not_compiled: str = ""
+    """Why the compiler could not be asked which candidates are sound, if that is so."""
 
     @property
     def stays(self) -> bool:
@@ -78,8 +80,9 @@ def verdict(run: Run, case: str) -> Verdict | None:
     configs = {name: own["config"] for name, own in shape["contenders"].items()}
     kernel = shape["op"].removeprefix(OP)
     return Verdict(
-        case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case))
-    )
+        case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case)),
+        shape.get("not_compiled", ""),
+    )  # fmt: skip
 
 
 def _part(times: dict[int, float], half: int, late: bool) -> dict[int, float]:
@@ -108,6 +111,11 @@ def ratio_text(found: Verdict) -> str:
     return f"{found.ratio.median:.3f} [{found.ratio.low:.3f}, {found.ratio.high:.3f}]"
 
 
+def _left_out(found: Verdict) -> str:
+    counts = [f"{kind}: {count}" for kind, count in found.pruned.items()]
+    return ", ".join(counts + ([f"none compiled ahead ({found.not_compiled})"] if found.not_compiled else []))
+
+
 def line(found: Verdict) -> str:
     """One shape, as soon as it is measured."""
     what = "stays" if found.stays else f"-> {found.config}"
@@ -121,7 +129,7 @@ COLUMNS = (
     ("was", lambda v: "the same" if v.stays else v.over),
     ("best candidate's ratio [95 %]", ratio_text),
     ("timed", lambda v: str(v.tried)),
-    ("not timed", lambda v: ", ".join(f"{kind}: {count}" for kind, count in v.pruned.items()) or "-"),
+    ("not timed", lambda v: _left_out(v) or "-"),
 )
 LEFT = {"kernel", "taken from now on", "was", "not timed"}
 """Columns that are text."""

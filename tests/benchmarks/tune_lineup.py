@@ -13,6 +13,7 @@ from pathlib import Path
 import matmul_lineup
 import torch
 
+from roofline.measure import faults
 from roofline.measure.lineup import Lineup
 from roofline.report import tuned
 from roofline.report.tuned import INCUMBENT
@@ -20,7 +21,7 @@ from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 from roofline.theory.work import Tuning
 
-WORKERS = 8
+WORKERS = 16
 """Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
 
 
@@ -107,7 +108,7 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
         for name in selected.get(other.id, ())
         if name in contenders(other)
     )
-    unsound = compile_all(case.kernel, wanted)
+    unsound, trouble = compile_all(case.kernel, wanted)
     sound = {}
     for name in dict.fromkeys([INCUMBENT, *names]):
         reason = unsound.get((case.dtype, configs[name]))
@@ -116,7 +117,7 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
         else:
             sound[name] = _contender(known[case.kernel], configs[name])
             lineup.details[name] = {"tile": dataclasses.asdict(configs[name])}
-    lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]}
+    lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
     matmul_lineup.enter(lineup, case.matmul, options, sound)
     return lineup
 
@@ -128,17 +129,23 @@ def _contender(kernel, config):
 
 
 @functools.cache
-def compile_all(kernel: str, wanted: tuple) -> dict:
-    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound."""
-    from kernels.tuning import unsound
+def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
+    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
+    be looked at: the compiler's tools being out of order is no reason to time nothing."""
+    from kernels.tuning import FAILED, unsound
 
     arch = hardware()[0]
     workers = min(WORKERS, os.cpu_count() or 1)
-    return {
-        (dtype, config): reason
-        for dtype in dict.fromkeys(dtype for dtype, _ in wanted)
-        for config, reason in unsound(kernel, dtype, arch, [c for d, c in wanted if d == dtype], workers).items()
-    }
+    found = {}
+    try:
+        for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
+            own = [config for other, config in wanted if other == dtype]
+            found |= {(dtype, config): why for config, why in unsound(kernel, dtype, arch, own, workers).items()}
+    except Exception as error:  # a process that was killed for its memory, for one
+        return {}, faults.reason(error)
+    if found.keys() >= set(wanted) and all(reason.startswith(FAILED) for reason in found.values()):
+        return {}, next(iter(found.values()), "")
+    return found, ""
 
 
 def table_path(arch: str) -> Path:
