@@ -168,8 +168,8 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
 
 
 def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
-    """What the table has, and in its first dtype what the model of waves may make of it."""
-    if MODELLED.get(entry.kernel) != arch or dtype != entry.dtypes[0]:
+    """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
+    if MODELLED.get(entry.kernel) != arch or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
 

@@ -16,13 +16,16 @@ from roofline.report.conditions import slug
 GATHERING = ("all_gather_matmul-", "weight_prefetch-")
 """How cases begin that gather over a wire."""
 
+TUNED = "kernels/configs/*.json"
+"""What a tuning itself changes in the checkout: for its commit, that is no change."""
+
 
 def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
     """The head of a run that begins now and means to measure `cases`."""
     about = machine.describe(options.device)
     about["empty_call_s"] = empty_call_s(clock)
     started = datetime.now(UTC)
-    commit = commit_of(root)
+    commit = commit_of(root, but=TUNED if options.tune_s else "")
     width = f"{about['threads']} threads" if options.device == "cpu" else f"driver {about['driver']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
@@ -38,7 +41,9 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
         )
         if options.device == "cpu":
             notes.append("Arms, and the matmuls they are compared with, leave one thread's core to the link.")
-    if not options.gather.ranks and "up" in options.layers:
+    if options.tune_s:
+        notes.append("Configurations of our own kernels, each compared with the one that is taken at present.")
+    elif not options.gather.ranks and "up" in options.layers:
         notes.append(f"Nothing is gathered: {sweeps.nobody(options.model)}.")
     return {
         "schema": journal.SCHEMA,
@@ -46,7 +51,7 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "title": f"{'Tuning of ' if options.tune_s else ''}FFN matmuls of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}",
         "notes": notes,
@@ -61,13 +66,19 @@ def folder_name(device: str) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(machine.describe(device)['chip'])}"
 
 
-def commit_of(root: Path) -> str:
-    """Short hash of the checkout, with `+dirty` where files differ from it.
+def commit_of(root: Path, but: str = "") -> str:
+    """Short hash of the checkout, with `+dirty` where files differ from it, other than those that match `but`.
 
     Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
     """
-    command = ["git", "describe", "--always", "--dirty=+dirty", "--exclude=*"]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    others = [f":(exclude){but}"] if but else []
     try:
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/", *others)
+        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("ROOFLINE_COMMIT", "unknown")

@@ -8,7 +8,7 @@ from pathlib import Path
 from roofline import sweeps
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import ITEMSIZE, LAYERS, AllGatherMatmul, Matmul, WeightPrefetch
+from roofline.theory.work import ITEMSIZE, LAYERS, AllGatherMatmul, Matmul, Tuning, WeightPrefetch
 
 DEFAULTS = {
     # mode: (model, tokens, tp, dtypes). `test` is what plain pytest checks once, small.
@@ -39,6 +39,8 @@ class Options:
     """How many cases to count bytes and operations of: 0 for all, None for none."""
     gather: sweeps.Sweep = field(default_factory=sweeps.Sweep)
     """Of the operations that gather over a wire."""
+    tune_s: float = 0.0
+    """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
 
     @property
     def matmuls(self) -> list[Matmul]:
@@ -51,6 +53,14 @@ class Options:
             for m in self.tokens
         ]
 
+    def tunings(self, kernels) -> list[Tuning]:
+        """Every matmul asked for, to be tuned: all of them for one of `kernels`, then for the next."""
+        return [
+            Tuning(case.model, case.layer, case.tp, case.m, case.dtype, kernel)
+            for kernel in kernels
+            for case in self.matmuls
+        ]
+
     @property
     def all_gather_matmuls(self) -> list[AllGatherMatmul]:
         return [case for dtype in self.dtypes for case in self.gather.all_gather_matmuls(self.model, dtype)]
@@ -61,9 +71,11 @@ class Options:
 
 
 DEVICES = ("auto", "cpu", "cuda")
+TUNE_S = 240
+"""Seconds of a tuning, unless told: some 40 shapes of one kernel at the 5 s that each takes, not counting ceilings."""
 PLANNED = (
     *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
-    *("ranks", "link_bandwidth"),
+    *("ranks", "link_bandwidth", "tune"),
 )
 """Options, without their prefix, that a resumed run takes from the run it goes on with."""
 
@@ -93,6 +105,11 @@ def add(parser) -> None:
         help="afterwards, let Nsight Compute count bytes and tensor operations of N of the matmuls (default: of all)",
     )  # fmt: skip
     add_option("--ffn-counted", metavar="DIR", help=argparse.SUPPRESS)  # how that calls itself
+    add_option(
+        "--ffn-tune", nargs="?", const=str(TUNE_S), metavar="SECONDS",
+        help=f"time configurations of our kernels in place of all else, for so long (default: {TUNE_S}), and save what "
+        "wins in kernels/configs",
+    )  # fmt: skip
     add_option("--ffn-results", metavar="DIR", help="where run folders go (default: results/local)")
     add_option("--ffn-resume", metavar="RUN", help="go on with a run folder that was cut off, by its own options")
 
@@ -122,8 +139,11 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         results=Path(get("ffn_results") or root / "results" / "local"),
         steady=bool(get("ffn_steady")),
         counters=_checked("--ffn-counters", get("ffn_counters"), _count),
+        tune_s=_checked("--ffn-tune", get("ffn_tune"), _seconds) or 0.0,
     )
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
+    if options.tune_s:
+        return _tuned(options)
     given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
     gather = sweeps.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
     if device == "cpu" and "pcie" in wires:
@@ -132,6 +152,17 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         raise ValueError(f"--ffn-link-bandwidth: {sweeps.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else sweeps.Sweep())
     _checked("--ffn-ranks", options, lambda chosen: chosen.all_gather_matmuls + chosen.weight_prefetches)
+    return options
+
+
+def _tuned(options: Options) -> Options:
+    """`options` of a tuning. Raises ValueError where there is nothing to tune by."""
+    if not options.timed:
+        raise ValueError("--ffn-tune measures: it needs --benchmark-only")
+    if options.device == "cpu":
+        raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; run it on a GPU, or add --collect-only")
+    if options.steady:
+        raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
     return options
 
 
@@ -153,6 +184,12 @@ def resumed(get, head: dict, folder: Path) -> Options:
     if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
         saved["counters"] = count
     return Options(results=folder.parent, gather=sweeps.Sweep(**gather), **saved)
+
+
+def listed(option) -> str | None:
+    """The device of a tuning that is only listed, by pytest's parsed `option`s: that needs no GPU. None of all else."""
+    tuned = option.benchmark_only and option.collectonly and option.ffn_tune
+    return "cuda" if tuned and option.ffn_device in (None, "auto", "cuda") else None
 
 
 def device_of(text: str | None) -> str:

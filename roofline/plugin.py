@@ -96,7 +96,7 @@ def _state(config, timed: bool) -> State:
     if resume == "":
         raise ValueError("--ffn-resume: it has no value; give a run folder")
     if resume is None:
-        device = choose_device(wanted, timed)
+        device = ffn_options.listed(config.option) or choose_device(wanted, timed)
         options, run = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath), None
     elif not timed:
         raise ValueError("--ffn-resume measures: it needs --benchmark-only")
@@ -226,8 +226,8 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         if entry := session.entry(f"{shape}-{contender}"):
             _skip_or_fail(entry["outcome"] == "skipped", entry["reason"])
         record = session.record(shape, contender)
-        if not record and session.over:
-            pytest.skip(session.over)
+        if not record and (session.over or session.closed):
+            pytest.skip(session.over or session.closed)
         if not record:
             pytest.fail(LEFT_OUT.format(contender), pytrace=False)
         samples = list(session.run.shapes[shape]["times_s"][contender].values())

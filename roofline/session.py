@@ -1,5 +1,6 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -43,6 +44,11 @@ class Session:
         self.prepare: Prepare | None = None
         self.lacking = ""
         """What the end of the run is at."""
+        self.closed = ""
+        """Why no further shape is begun, if that is so, which is no failure: its time is up."""
+        self.measured: Callable[[str], str] | None = None
+        """Called with each shape that has all its rounds; returns a line to be told. Raises OSError and ValueError."""
+        self._closes = math.inf
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
         if isinstance(run, dict):
@@ -57,12 +63,15 @@ class Session:
         clock.while_busy = telemetry.read
 
     def begin(self, make_probes, *, when: str) -> None:
-        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here."""
+        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here. A tuning's time
+        begins behind them."""
         try:
             self._probes = make_probes()
             self.measure_ceilings(when)
         except Exception as error:
             self.over = f"the ceilings could not be measured: {faults.reason(error)}"
+        if self.options.tune_s:
+            self._closes = self.clock.now() + self.options.tune_s
 
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""
@@ -81,6 +90,9 @@ class Session:
         self.prepare = prepare
         if self.over or self._is_done(shape):
             return
+        if self.clock.now() >= self._closes:
+            self.closed = f"the {self.options.tune_s:g} s of --ffn-tune were over"
+            return
         visits = self.clock.visits
         shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
         entered: dict[str, Entered] = {}
@@ -89,6 +101,8 @@ class Session:
                 if visit == 1:
                     entered[name] = self._enter(name, prepare)
                 self._visit(entered[name], visit)
+                if visit == visits and name in self.run.shapes:
+                    self.tell(name, say)
                 if self.over:
                     return
             if visits > 1 and (visit % PASSES_TOLD == 0 or visit == visits):
@@ -135,6 +149,14 @@ class Session:
         if last:
             one.found.ready.clear()  # lets go of operands that are not shared with other shapes
             one.found.beside.clear()
+
+    def tell(self, shape: str, say) -> None:
+        """Call `measured` with a shape that has all its rounds. A failure is an entry of its own; no sample is lost."""
+        try:
+            if self.measured and (line := self.measured(shape)):
+                say(line)
+        except (OSError, ValueError) as error:
+            self.not_measured(f"{shape}-saved", "failed", faults.reason(error))
 
     def _say_why_not(self, one: Entered) -> None:
         for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
@@ -245,11 +267,11 @@ class Session:
             for step in self.afterwards:
                 self.lacking = step.what
                 step()
-        reason = self.over or why_cut_short or "its test ended before it was measured"
+        reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
             self.not_measured(case, journal.NOT_RUN, reason if case in asked else "not selected")
-        self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or None}
+        self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or self.closed or None}
         self._write({"kind": "end"} | self.run.end)
         self._journal.close()
 

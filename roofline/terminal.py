@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from roofline.replay import LaterFile
-from roofline.report import counts, tables
+from roofline.report import counts, tables, tuned
 from roofline.report.records import derive_all
 from roofline.report.write import write
 
@@ -66,6 +66,8 @@ class Narrator:
         lines = []
         for own, columns in tables.by_kind(records):
             lines += [*tables.terminal(own, columns), ""]
+        if found := tuned.verdicts(run):
+            lines += [*tables.terminal(found, tuned.COLUMNS), ""]
         if held := tables.steady(records):
             lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), *tables.energy(held), ""]
         if counted := counts.of(records):
@@ -84,7 +86,7 @@ class Narrator:
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
         record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        if record:
+        if record and not tuned.is_tuning(record):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 
     def pytest_keyboard_interrupt(self, excinfo):

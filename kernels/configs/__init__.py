@@ -5,9 +5,10 @@ shared memory), `interpreter` small tiles for Triton's interpreter, which is nev
 instruction it should compile to, and under which conditions it was measured (`null`: it was not, it is reasoned from
 the sources in the kernel's docstring).
 
-The first measured entry that admits a shape is taken. Without one, the first that is not; but for the kernels in
-`MODELLED` these are candidates, of which the model of waves (roofline.theory.waves) takes the best for the shape and
-the device, with the group, raster and tail that suit it.
+The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on. Without one,
+the first that is not; but for the kernels in `MODELLED` these are candidates, of which the model of waves
+(roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it.
+`kernels.tuning` writes measured entries, each for one shape, at the top.
 """
 
 import json
@@ -73,8 +74,14 @@ class Entry:
         fits = self.n in (None, n) and self.k in (None, k)
         return kernel == self.kernel and dtype in self.dtypes and in_range and fits
 
+    def measured_on(self, machine: Machine | None) -> bool:
+        """Whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and tails are
+        counted in them."""
+        sms = (self.measured or {}).get("sms")
+        return self.measured is not None and (machine is None or sms in (None, machine.sms))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
 class Table:
     """All entries of one architecture. `target`: the compute capability they are compiled for (None: not compiled)."""
 
@@ -129,23 +136,28 @@ def choose(
 
     ValueError when no entry admits the shape.
     """
+    return _choose(table(arch), kernel, m, n, k, dtype, machine)
+
+
+@lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
+def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None) -> Config:
     short = DTYPE_NAMES[dtype]
-    admitted = [entry for entry in table(arch).entries if entry.admits(kernel, m, n, k, short)]
+    entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
+    measured = next((entry.config for entry in entries if entry.measured_on(machine)), None)
+    admitted = [entry for entry in entries if not entry.measured] or entries
     if not admitted:
         raise ValueError(
-            f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
-            f"add an entry to kernels/configs/{arch}.json"
+            f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
+            f"add an entry to kernels/configs/{of.arch}.json"
         )
-    measured = next((entry.config for entry in admitted if entry.measured), None)
-    if measured or not machine or MODELLED.get(kernel) != arch or not m * n * k:
+    if measured or not machine or MODELLED.get(kernel) != of.arch or not m * n * k:
         return measured or admitted[0].config
     return modelled(tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
 
 
 @lru_cache(maxsize=4096)
 def modelled(candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: Machine) -> Config:
-    """The best of `candidates` for a shape by the model of waves, with its group, raster and tail. Cached: it stands in
-    the path of every launch."""
+    """The best of `candidates` for a shape by the model of waves, with its group, raster and tail."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
     best = waves.best(m, n, k, itemsize, reversed(by_block), machine)
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1

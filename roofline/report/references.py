@@ -87,7 +87,7 @@ def _roof(run: journal.Run, records: list[dict]) -> str:
 def _ratios(records: list[dict]) -> str:
     """The geometric mean of each contender's ratio to the vendor."""
     texts = []
-    records = [record for record in records if "ranks" not in record]
+    records = tables.plain_matmuls(records)
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
         if own:

@@ -1,6 +1,6 @@
 """Tables of a run: for the terminal and, as Markdown, for report.md. One list of columns serves both."""
 
-from roofline.report import kernels, overlap
+from roofline.report import kernels, overlap, tuned
 from roofline.report.journal import Run
 from roofline.report.texts import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import geometric_mean
@@ -80,6 +80,13 @@ GATHER_COLUMNS = (
     ("bound", lambda r: r["bound"] or "-"),
     ("notes", notes_text),
 )
+CANDIDATE_COLUMNS = (
+    *COLUMNS[:2],
+    ("configuration", lambda r: r["config"]),
+    *COLUMNS[2:5],
+    ("ratio to incumbent [95 %]", ratio_text),
+    ("notes", notes_text),
+)
 STEADY_COLUMNS = (
     *COLUMNS[:2],
     ("time", lambda r: time_text(r["steady_time_s"])),
@@ -122,9 +129,14 @@ def markdown(records: list, columns: Columns = COLUMNS) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *cells))
 
 
+def plain_matmuls(records: list[dict]) -> list[dict]:
+    """Those of `records` that neither gather over a wire nor are of a tuning."""
+    return [record for record in records if "ranks" not in record and not tuned.is_tuning(record)]
+
+
 def by_kind(records: list[dict]) -> list[tuple[list[dict], Columns]]:
     """The records of plain matmuls and those that gather over a wire, each with the columns of their table."""
-    plain = [record for record in records if "ranks" not in record]
+    plain = plain_matmuls(records)
     gathered = [record for record in records if "ranks" in record]
     return [(own, columns) for own, columns in ((plain, COLUMNS), (gathered, GATHER_COLUMNS)) if own]
 
@@ -167,7 +179,7 @@ def summary(records: list[dict]) -> list[str]:
     """A line per contender of the plain matmuls: geometric mean of its ratio to the vendor, over all tokens and over
     1024 and more. A line per arm: what it hid."""
     lines = overlap.summary(records)
-    records = [record for record in records if "ranks" not in record]
+    records = plain_matmuls(records)
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
         large = [r["ratio_to_vendor"] for r in own if r["m"] >= 1024]

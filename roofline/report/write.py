@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from roofline.report import counts, overlap_plots, plots, prediction, prediction_plot, prediction_text, tables
+from roofline.report import (
+    counts,
+    overlap_plots,
+    plots,
+    prediction,
+    prediction_plot,
+    prediction_text,
+    tables,
+    tuned,
+)
 from roofline.report.journal import load
 from roofline.report.records import derive_all
 
@@ -15,6 +24,12 @@ KERNELS = (
     "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
     "of its tile lies along N. The journal has the whole names."
 )
+TUNED = (
+    "Candidates and the configuration that was taken before, the incumbent, took turns. The earlier half of the rounds "
+    "says which candidate is best, the later half how much faster it is than the incumbent; it is taken where all of "
+    "that interval is above 1. What was not timed is counted by reason."
+)
+CANDIDATES = "All that was timed, over all rounds. The best ratio of many flatters; those of the table above do not."
 
 
 def write(folder: Path) -> list[Path]:
@@ -23,10 +38,10 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = derive_all(run)
-    predicted = prediction.predict_run(run, records)
+    predicted = prediction.predict_run(run, [record for record in records if not tuned.is_tuning(record)])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, predicted), encoding="utf-8")
-    plain = [record for record in records if "ranks" not in record]
+    plain = tables.plain_matmuls(records)
     return [
         report,
         prediction_text.write(run, predicted, folder),
@@ -46,6 +61,10 @@ def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
         names = overlap_plots.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
         parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
         parts.append(tables.markdown(own, columns))
+    timed = [record for record in records if tuned.is_tuning(record)]
+    if found := tuned.verdicts(run):
+        parts += [f"## Tuned\n\n{TUNED}", tables.markdown(found, tuned.COLUMNS)]
+        parts += [f"### Candidates\n\n{CANDIDATES}", tables.markdown(timed, tables.CANDIDATE_COLUMNS)]
     if lines := tables.summary(records):
         parts.append(_list(lines))
     if held := tables.steady(records):
@@ -56,7 +75,7 @@ def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
         parts.append(_list([*counts.checks(counted), *counts.sources(counted)]))
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
-    if records:
+    if len(timed) < len(records):
         parts += prediction_text.section(predicted)
     parts += ["## Ceilings", _list(tables.ceilings(run)) or "None was measured."]
     if run.missing:

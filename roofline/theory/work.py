@@ -91,6 +91,26 @@ class Matmul:
 
 
 @dataclass(frozen=True)
+class Tuning(Matmul):
+    """The same matmul, by the configurations that `kernel` might take for it.
+
+    >>> Tuning("xxl", "up", tp=8, m=2048, dtype="bf16", kernel="persistent").id
+    'tune_persistent-xxl-up-tp8-m2048-bf16'
+    """
+
+    kernel: str = ""
+
+    @property
+    def op(self) -> str:
+        return f"tune_{self.kernel}"
+
+    @property
+    def matmul(self) -> Matmul:
+        """The case that is tuned for."""
+        return Matmul(self.model, self.layer, self.tp, self.m, self.dtype)
+
+
+@dataclass(frozen=True)
 class Gathering(Matmul):
     """A matmul one of whose operands is gathered from `ranks` ranks over the wire `wire` (a token of `theory.wires`).
 

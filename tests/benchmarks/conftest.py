@@ -7,13 +7,18 @@ import matmul_lineup
 import overlap_lineup
 import peer_lineup
 import pytest
+import tune_lineup
 
 from roofline.plugin import STATE, refuse
 
 OPS = ("matmul", *overlap_lineup.SETTINGS)
+TUNE = "tune"
+"""The test of what --ffn-tune measures, in place of all `OPS`."""
 
 
 def _cases(options, op: str) -> list:
+    if options.tune_s or op == TUNE:
+        return tune_lineup.cases(options) if op == TUNE else []
     return {
         "matmul": options.matmuls,
         "all_gather_matmul": options.all_gather_matmuls,
@@ -28,13 +33,17 @@ def _names(options, op: str) -> list[str]:
 def pytest_generate_tests(metafunc):
     if {"shape", "contender"} <= set(metafunc.fixturenames):
         options, op = metafunc.config.stash[STATE].options, metafunc.function.__name__.removeprefix("test_")
-        pairs = [(case.id, name) for case in _cases(options, op) for name in _names(options, op)]
+        if op == TUNE:
+            pairs = [(case.id, name) for case in _cases(options, op) for name in tune_lineup.contenders(case)]
+        else:
+            pairs = [(case.id, name) for case in _cases(options, op) for name in _names(options, op)]
         metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
 def pytest_collection_modifyitems(config, items):
     known = [*matmul_lineup.known_contenders(), *(arm for op in OPS[1:] for arm in overlap_lineup.arms_of(op))]
     known.append(peer_lineup.NAME)
+    known = tune_lineup.kernels() if config.stash[STATE].options.tune_s else known
     for name in config.stash[STATE].options.contenders or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -50,13 +59,15 @@ def ffn_options(request):
 
 
 @pytest.fixture(scope="session")
-def ffn_prepare(ffn_options):
+def ffn_prepare(request, ffn_options):
     """`ffn_prepare(shape, names)`: the line-up of the case that the id `shape` names."""
-    options = ffn_options
-    cases = {case.id: case for op in OPS for case in _cases(options, op)}
+    options, selected = ffn_options, request.config.stash[STATE].selected
+    cases = {case.id: case for op in (*OPS, TUNE) for case in _cases(options, op)}
 
     def prepare(shape: str, names: list[str]):
         case = cases[shape]
+        if options.tune_s:
+            return tune_lineup.prepare(options, case, names, selected)
         return (matmul_lineup if case.op == "matmul" else overlap_lineup).prepare(options, case, names)
 
     return prepare
@@ -65,6 +76,16 @@ def ffn_prepare(ffn_options):
 @pytest.fixture(scope="session")
 def ffn_probes(ffn_options):
     return matmul_lineup.probes(ffn_options)
+
+
+@pytest.fixture(scope="session")
+def ffn_session(ffn_session):
+    """The run, which keeps what it tunes: also of shapes whose rounds a killed run had, but not their entry."""
+    if ffn_session.options.tune_s:
+        ffn_session.measured = lambda shape: tune_lineup.keep(ffn_session.run, shape, ffn_session.folder)
+        for shape in ffn_session.run.shapes:
+            ffn_session.tell(shape, lambda text: None)
+    return ffn_session
 
 
 @pytest.fixture(scope="session")

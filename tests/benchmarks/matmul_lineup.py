@@ -55,12 +55,17 @@ def prepare(options, case: Matmul, names: list[str]) -> Lineup:
     known = known_contenders()
     vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
     lineup = Lineup(case, vendor)
+    enter(lineup, case, options, {name: known[name] for name in ([vendor, *names] if options.timed else names)})
+    return lineup
+
+
+def enter(lineup: Lineup, case: Matmul, options, contenders: dict) -> None:
+    """Check {name: `kernels.Contender`} on the operands of `case`, and make the right ones ready."""
     sets = operands(case, options)
     x, w, out = sets[0]
     reference = reference_rows(x, w)
     turn = itertools.cycle(sets)
-    for name in dict.fromkeys([vendor, *names] if options.timed else names):
-        contender = known[name]
+    for name, contender in contenders.items():
         if reason := why_not(contender, options, x, w):
             lineup.unable[name] = reason
             continue
@@ -81,7 +86,6 @@ def prepare(options, case: Matmul, names: list[str]) -> Lineup:
         lineup.ready[name] = lambda run=contender.run: run(*next(turn))
     size = len(sets) * case.work.device_bytes
     lineup.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
-    return lineup
 
 
 def why_not(contender, options, x, w) -> str | None:

@@ -1,6 +1,8 @@
 """The tile tables: every shape finds an entry, every entry says what is known about it."""
 
 import json
+from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -38,6 +40,18 @@ FIELDS = {
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
 
 
+@cache
+def unmeasured(arch):
+    """The table without what tunings have written: what the model chooses from."""
+    whole = table(arch)
+    return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured))
+
+
+@pytest.fixture
+def model_alone(monkeypatch):
+    monkeypatch.setattr(configs, "table", unmeasured)
+
+
 @pytest.mark.parametrize(("kernel", "arch"), COVERED)
 def test_no_shape_falls_through(kernel, arch):
     edges = {0, 1, 2**31}
@@ -50,30 +64,35 @@ def test_no_shape_falls_through(kernel, arch):
 
 
 @pytest.mark.parametrize("arch", architectures())
-def test_every_entry_can_be_reached_and_says_what_is_known(arch):
+def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
     document = json.loads((FOLDER / f"{arch}.json").read_text())
     for row, entry in zip(document["entries"], table(arch).entries, strict=True):
         assert row.keys() >= FIELDS
         assert entry.measured is None or entry.measured.keys() >= MEASURED_FIELDS
         assert (entry.mma is None) == (table(arch).target is None)
-        m, n = entry.m_max or 10**6, entry.n_max or 10**6
+        m, n, k = entry.m_max or 10**6, entry.n or entry.n_max or 10**6, entry.k or 4096
+        machine = None if not entry.measured else replace(H200, sms=entry.measured.get("sms", H200.sms))
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[entry.dtypes[0]]
         if MODELLED.get(entry.kernel) == arch and not entry.measured:
             tile = (entry.config.block_m, entry.config.block_n)
             shapes = [(2**i, n, k) for i in range(14) for n in (6656, 16384, 53248) for k in (6656, 16384, 53248)]
+            monkeypatch.setattr(configs, "table", unmeasured)
             found = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
+            monkeypatch.undo()
             assert tile in {(config.block_m, config.block_n) for config in found}, "the model never takes it"
         else:
-            assert choose(entry.kernel, arch, m, n, 4096, dtype) == entry.config, "an entry before this one hides it"
+            assert choose(entry.kernel, arch, m, n, k, dtype, machine) == entry.config, (
+                "an entry before this one hides it"
+            )
 
 
 @pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (128, (128, 128)), (1024, (256, 128)), (8192, (128, 256))])
-def test_tiles_grow_with_m(m, tile):
+def test_tiles_grow_with_m(model_alone, m, tile):
     config = choose("persistent", "sm90", m, 16384, 53248, torch.bfloat16, H200)
     assert (config.block_m, config.block_n) == tile
 
 
-def test_the_model_gives_a_candidate_its_group_raster_and_tail():
+def test_the_model_gives_a_candidate_its_group_raster_and_tail(model_alone):
     config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
     assert str(config) == "256x128x64 warps8 stages4 group8 subtile2 flatten tail120"
 
@@ -82,7 +101,7 @@ def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
     document = json.loads((FOLDER / "sm90.json").read_text())
     own = document["entries"][0] | {"kernel": "persistent", "block_m": 64, "m_min": 1024, "m_max": 2048}
     own |= {"n": 6656, "k": 16384, "measured": dict.fromkeys(MEASURED_FIELDS, "made up")}
-    document["entries"].append(own)
+    document["entries"] = [row for row in document["entries"] if not row["measured"]] + [own]
     (tmp_path / "sm90.json").write_text(json.dumps(document))
     monkeypatch.setattr(configs, "table", lambda arch: read(tmp_path / "sm90.json"))
     for (m, n, k), measured in {(2048, 6656, 16384): 1, (2049, 6656, 16384): 0, (1023, 6656, 16384): 0,
@@ -91,7 +110,19 @@ def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
         assert ((config.block_m, config.block_n) == (64, 128)) == measured
 
 
-def test_a_configuration_reads_as_one_short_line():
+def test_what_was_measured_on_other_sms_is_no_choice_here(tmp_path, monkeypatch):
+    document = json.loads((FOLDER / "sm90.json").read_text())
+    own = next(row for row in document["entries"] if row["kernel"] == "persistent" and not row["measured"])
+    own = own | {"num_stages": 2, "m_max": 64, "measured": dict.fromkeys(MEASURED_FIELDS, "made up") | {"sms": 114}}
+    document["entries"].insert(0, own)
+    (tmp_path / "sm90.json").write_text(json.dumps(document))
+    monkeypatch.setattr(configs, "table", cache(lambda arch: read(tmp_path / "sm90.json")))
+    for sms in (114, 132):
+        config = choose("persistent", "sm90", 64, 6664, 16384, torch.bfloat16, replace(H200, sms=sms))
+        assert (config.num_stages == 2) == (sms == 114)
+
+
+def test_a_configuration_reads_as_one_short_line(model_alone):
     config = choose("persistent", "sm90", 8192, 6656, 16384, torch.bfloat16, H200)
     assert str(config) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
     assert str(Config(16, 128, 128, 4, 6, 1, split=5)) == "16x128x128 warps4 stages6 group1 split5"

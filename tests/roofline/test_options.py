@@ -75,6 +75,25 @@ def test_resumed_run_has_the_cases_of_the_run():
     assert resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one")).all_gather_matmuls == []
 
 
+def test_a_tuning_is_of_the_matmuls_kernel_by_kernel():
+    chosen = options("cuda", tune="60", tokens="16,2048", tp="8", layers="up")
+    assert chosen.tune_s == 60
+    assert [case.id for case in chosen.tunings(["persistent", "tiled"])] == [
+        f"tune_{kernel}-xxl-up-tp8-m{m}-bf16" for kernel in ("persistent", "tiled") for m in (16, 2048)
+    ]
+    assert chosen.tunings(["persistent"])[0].matmul == chosen.matmuls[0]
+    saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
+    assert resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one")).tune_s == 60
+    before = {name: value for name, value in saved.items() if name != "tune_s"}  # a run before there were tunings
+    assert resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one")).tune_s == 0
+    assert options("cuda").tune_s == 0
+
+
+def test_a_tuning_with_steady_states_is_refused():
+    with pytest.raises(ValueError, match="leave one of them out"):
+        options("cuda", tune="60", steady=True)
+
+
 def test_ranks_that_fit_the_model_are_the_default():
     assert {case.ranks for case in options(model="12,24").all_gather_matmuls} == {4}
     assert options(model="5,8").all_gather_matmuls + options(model="5,8").weight_prefetches == []

@@ -1,0 +1,88 @@
+"""The tunings' own checks: what comes first, what is tried of it, and that a compiler out of order loses nothing."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import tune_lineup
+
+from kernels import configs, tuning
+from kernels.configs import Config
+from roofline.options import Options
+from roofline.report.tuned import INCUMBENT
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+
+H200 = Machine.of_chip(find("H200"))
+PERSISTENT = Options("cuda", True, "xxl", ("up",), (64, 2048), (8,), ("bf16",), ("persistent",), 0, 1.0, Path("unused"))
+A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+
+
+@pytest.fixture(autouse=True)
+def of_an_h200(monkeypatch):
+    """The table without what tunings wrote; gives `add(entry)`."""
+    entries = tuple(entry for entry in configs.read(configs.FOLDER / "sm90.json").entries if not entry.measured)
+    planted = dataclasses.replace(configs.table("sm90"), entries=entries)
+    monkeypatch.setattr(configs, "table", lambda arch: planted)
+    monkeypatch.setattr(tune_lineup, "hardware", lambda: ("sm90", H200))
+    cached = (tune_lineup.contenders, tune_lineup.plan, tune_lineup.compile_all)
+    for function in cached:
+        function.cache_clear()
+
+    def add(entry):
+        longer = dataclasses.replace(planted, entries=(entry, *entries))
+        monkeypatch.setattr(configs, "table", lambda arch: longer)
+
+    yield add
+    for function in cached:
+        function.cache_clear()
+
+
+def test_there_are_tunings_only_where_they_were_asked_for():
+    assert tune_lineup.cases(PERSISTENT) == []
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    assert [case.id for case in tune_lineup.cases(asked)] == [
+        f"tune_persistent-xxl-up-tp8-m{m}-bf16" for m in (64, 2048)
+    ]
+    everything = dataclasses.replace(asked, contenders=None, dtypes=("fp32",))
+    assert {case.kernel for case in tune_lineup.cases(everything)} == {"tiled"}  # the other has no entry for fp32
+
+
+def test_what_has_a_measured_entry_comes_last(of_an_h200):
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    own = dataclasses.replace(entry, m_min=64, m_max=64, n=6656, k=16384, measured={"sms": 132})
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    for sms, order in ((132, [2048, 64]), (114, [64, 2048])):
+        of_an_h200(dataclasses.replace(own, measured={"sms": sms}))
+        assert [case.m for case in tune_lineup.cases(asked)] == order
+
+
+def test_the_incumbent_is_no_candidate_of_its_own():
+    case = tune_lineup.cases(dataclasses.replace(PERSISTENT, tune_s=1.0))[1]
+    found = tune_lineup.contenders(case)
+    assert next(iter(found)) == INCUMBENT
+    assert len(set(found.values())) == len(found)
+    assert tuning.token(found[INCUMBENT]) not in found
+
+
+@pytest.mark.parametrize(
+    ("answer", "unsound", "trouble"),
+    [
+        ({A: "spills: 8 bytes"}, {("bf16", A): "spills: 8 bytes"}, ""),
+        (
+            {A: "spills: 8", B: "does not compile: x"},
+            {("bf16", A): "spills: 8", ("bf16", B): "does not compile: x"},
+            "",
+        ),
+        ({A: "does not compile: no nvdisasm", B: "does not compile: x"}, {}, "does not compile: no nvdisasm"),
+        (MemoryError("a worker was killed"), {}, "out of memory: a worker was killed"),
+    ],
+)
+def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, unsound, trouble):
+    def compiled(*arguments):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(tuning, "unsound", compiled)
+    assert tune_lineup.compile_all("persistent", (("bf16", A), ("bf16", B))) == (unsound, trouble)

@@ -1,0 +1,196 @@
+"""What the tunings bring to the harness: the configurations to try, sound and checked, and the table to save what wins.
+
+`kernels` is imported late, as in `matmul_lineup`.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+from pathlib import Path
+
+import matmul_lineup
+import torch
+
+from roofline.measure import faults
+from roofline.measure.lineup import Lineup
+from roofline.report import tuned
+from roofline.report.tuned import INCUMBENT
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+from roofline.theory.work import Tuning
+
+WORKERS = 16
+"""Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
+
+
+def kernels() -> list[str]:
+    """Those that can be tuned, in the order they are."""
+    from kernels.tuning import TUNABLE
+
+    return list(TUNABLE)
+
+
+def cases(options) -> list[Tuning]:
+    """What is to be tuned: none unless that was asked for. What no measured entry is for comes first."""
+    if not options.tune_s:
+        return []
+    from kernels import configs
+
+    arch, machine = hardware()
+    wanted = [name for name in kernels() if name in (options.contenders or kernels())]
+    known = configs.table(arch).entries
+
+    def has_entries(case: Tuning) -> bool:
+        return any(entry.kernel == case.kernel and case.dtype in entry.dtypes for entry in known)
+
+    def is_measured(case: Tuning) -> bool:
+        shape = (case.kernel, case.m, case.n, case.k, case.dtype)
+        return any(entry.measured_on(machine) and entry.admits(*shape) for entry in known)
+
+    return sorted(filter(has_entries, options.tunings(wanted)), key=is_measured)
+
+
+@functools.cache
+def hardware() -> tuple[str, Machine]:
+    """The table and the machine to tune for: this one's; an H200's where there is no GPU, to list what it would try."""
+    from kernels import configs
+
+    if not torch.cuda.is_available():
+        return "sm90", Machine.of_chip(find("H200"))
+    device = torch.device("cuda", torch.cuda.current_device())
+    return configs.arch_of(device), configs.machine_of(device)
+
+
+@functools.cache
+def contenders(case: Tuning) -> dict:
+    """{name: configuration} of the incumbent and of all candidates that are not run alike."""
+    from kernels.tuning import token
+
+    return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
+
+
+def incumbent(case: Tuning):
+    """The configuration that the case's kernel takes at present."""
+    from kernels import configs
+
+    arch, machine = hardware()
+    dtype = matmul_lineup.DTYPES[case.dtype]
+    return configs.choose(case.kernel, arch, case.m, case.n, case.k, dtype, machine)
+
+
+@functools.cache
+def plan(case: Tuning) -> tuple[list, dict[str, str]]:
+    """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
+    from kernels import tuning
+
+    arch, machine = hardware()
+    now = incumbent(case)
+    found = tuning.plan(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
+    problem = tuning.Problem(case.m, case.n, case.k, matmul_lineup.DTYPES[case.dtype].itemsize, machine)
+    others = [config for config in found.candidates if problem.schedule(config) != problem.schedule(now)]
+    return others, {tuning.token(config): reason for config, reason in found.pruned.items()}
+
+
+def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]]) -> Lineup:
+    """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked.
+
+    `selected` is {shape: names} of the whole run: all of a kernel's are compiled before its first shape is measured,
+    so that nothing else runs while there is timing.
+    """
+    known, configs = matmul_lineup.known_contenders(), contenders(case)
+    lineup = Lineup(case, INCUMBENT)
+    wanted = tuple(
+        (other.dtype, contenders(other)[name])
+        for other in cases(options)
+        if other.kernel == case.kernel
+        for name in selected.get(other.id, ())
+        if name in contenders(other)
+    )
+    unsound, trouble = compile_all(case.kernel, wanted)
+    sound = {}
+    for name in dict.fromkeys([INCUMBENT, *names]):
+        reason = unsound.get((case.dtype, configs[name]))
+        if reason and name != INCUMBENT:  # that one is what runs at present
+            lineup.unable[name] = tuned.PRUNED + reason
+        else:
+            sound[name] = _contender(known[case.kernel], configs[name])
+            lineup.details[name] = {"tile": dataclasses.asdict(configs[name])}
+    lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
+    matmul_lineup.enter(lineup, case.matmul, options, sound)
+    return lineup
+
+
+def _contender(kernel, config):
+    """`kernel`, a `kernels.Contender`, with a configuration of its own."""
+    run = functools.partial(kernel.run, config=config)
+    return dataclasses.replace(kernel, run=run, config=lambda x, w: str(config))
+
+
+@functools.cache
+def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
+    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
+    be looked at: the compiler's tools being out of order is no reason to time nothing."""
+    from kernels.tuning import FAILED, unsound
+
+    arch = hardware()[0]
+    workers = min(WORKERS, os.cpu_count() or 1)
+    found = {}
+    try:
+        for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
+            own = [config for other, config in wanted if other == dtype]
+            found |= {(dtype, config): why for config, why in unsound(kernel, dtype, arch, own, workers).items()}
+    except Exception as error:  # a process that was killed for its memory, for one
+        return {}, faults.reason(error)
+    if found.keys() >= set(wanted) and all(reason.startswith(FAILED) for reason in found.values()):
+        return {}, next(iter(found.values()), "")
+    return found, ""
+
+
+def table_path(arch: str) -> Path:
+    from kernels import configs
+
+    return configs.FOLDER / f"{arch}.json"
+
+
+def keep(run, shape: str, folder: Path) -> str:
+    """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
+    line to be told. Where the run's copy has that entry already, nothing is written: somebody may have tuned again."""
+    from kernels.configs import Config, read
+    from kernels.configs.saving import entry, save
+
+    found = tuned.verdict(run, shape)
+    if found is None:
+        return ""
+    of = run.shapes[shape]
+    path, copy = table_path(of["table"]), folder / f"{of['table']}.json"
+    config = Config(**of["contenders"][found.winner]["tile"])
+    case = (of["m"], of["n"], of["k"], of["dtype"])
+    measured = conditions(run, found)
+    row = entry(read(path), found.kernel, case, config, measured)
+    if copy.exists() and row in json.loads(copy.read_text())["entries"]:
+        return ""
+    save(path, found.kernel, case, config, measured)
+    shutil.copy(path, copy)
+    return tuned.line(found)
+
+
+def conditions(run, found: tuned.Verdict) -> dict:
+    """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
+    candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
+    machine = run.head["machine"]
+    versions = machine["versions"]
+    ratio = found.ratio and [round(x, 4) for x in (found.ratio.median, found.ratio.low, found.ratio.high)]
+    return {
+        "chip": machine["chip"],
+        "sms": machine.get("sms"),
+        "date": run.head["started"][:10],
+        "shape": found.case.partition("-")[2],
+        "triton": versions.get("triton"),
+        "torch": versions.get("torch"),
+        "commit": run.head["commit"],
+        "ratio": ratio,
+        "over": None if found.stays else found.over,
+        "tried": found.tried,
+    }

@@ -1,0 +1,227 @@
+"""Which candidates a kernel lists, why others are left out, and that a choice is written and read back whole."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import configs, tuning
+from kernels.configs import FOLDER, Config, architectures, choose, read
+from kernels.configs.saving import as_text, entry, save
+from kernels.tuning import Problem, candidates, plan, staged_bytes, token
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+
+H200 = Machine.of_chip(find("H200"))
+SHAPE = (2048, 6656, 16384)
+SHAPES = [SHAPE, (8192, 53248, 16384), (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656), (4096, 16384, 6656)]
+MEASURED = {
+    "chip": "NVIDIA H200",
+    "sms": 132,
+    "date": "2026-11-21",
+    "shape": "made up",
+    "triton": "3.7.1",
+    "ratio": [1.1],
+}
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The checked-in tables without what tunings wrote, in a folder of their own, where they are looked up; `fresh()`
+    has them read anew."""
+    for arch in architectures():
+        document = json.loads((FOLDER / f"{arch}.json").read_text())
+        document["entries"] = [row for row in document["entries"] if not row["measured"]]
+        (tmp_path / f"{arch}.json").write_text(as_text(document))
+    monkeypatch.setattr(configs, "FOLDER", tmp_path)
+    configs.table.cache_clear()
+    yield tmp_path
+    configs.table.cache_clear()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kernel", ["persistent", "tiled"])
+def test_candidates_are_few_different_and_begin_with_the_models_choice(tables, kernel, shape):
+    found = plan(kernel, *shape, "bf16", H200)
+    assert 3 <= len(found.candidates) <= tuning.TUNABLE[kernel].most
+    if kernel == "persistent":
+        assert found.candidates[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
+    problem = Problem(*shape, 2, H200)
+    assert len({problem.schedule(config) for config in found.candidates}) == len(found.candidates)
+    assert all(problem.cost(config).seconds <= 1.3 * problem.cost(found.candidates[0]).seconds
+               for config in found.candidates)  # fmt: skip
+    assert all(tuning.TUNABLE[kernel].shared_bytes(config, 2) <= 232_448 for config in found.candidates)
+    assert all(reason.startswith("shared memory: ") for reason in found.pruned.values())
+
+
+def test_every_kind_of_thing_is_tried_where_the_model_is_unsure(tables):
+    found = candidates("persistent", *SHAPE, "bf16", H200)
+    first = found[0]
+    assert {(c.block_m, c.block_n) for c in found} >= {(256, 128), (128, 256), (128, 128)}
+    assert replace(first, tail=0) in found  # the model says that sharing the last wave saves a fifth
+    assert replace(first, flatten=not first.flatten) in found
+    assert replace(first, num_stages=3, subtile=1) in found
+    assert {c.raster for c in found} == {"m", "n"}
+    alone = candidates("persistent", 4096, 16384, 6656, "bf16", H200)
+    assert not alone[0].tail
+    assert replace(alone[0], tail=132) in alone
+
+
+def test_orders_that_are_the_same_are_tried_once(tables):
+    problem = Problem(256, 16384, 53248, 2, H200)
+    base = Config(128, 256, 64, 8, 4)
+    assert problem.schedule(replace(base, group_m=4)) == problem.schedule(replace(base, group_m=16))
+    assert problem.schedule(replace(base, raster="n")) != problem.schedule(base)
+    one_row = Problem(64, 16384, 53248, 2, H200)
+    assert one_row.schedule(replace(base, raster="n", group_m=4)) == one_row.schedule(base)
+
+
+def test_a_second_tuning_goes_on_from_what_the_first_one_chose(tables):
+    now = Config(128, 128, 64, 8, 6, 8, subtile=2, tail=100)
+    found = candidates("persistent", *SHAPE, "bf16", H200, now=now)
+    assert found[0] == candidates("persistent", *SHAPE, "bf16", H200)[0]
+    assert now in found
+
+
+def test_shared_memory_is_counted_to_the_byte():
+    """As compiled for sm_90a by Triton 3.6.0 and 3.7.1: 128x256x64 with 4 and 3 stages, 128x128x64, 64x128x128."""
+    for config, compiled in (
+        (Config(128, 256, 64, 8, 4, subtile=2), 229_408),
+        (Config(128, 256, 64, 8, 3), 213_016),
+        (Config(128, 128, 64, 8, 6), 229_424),
+        (Config(64, 128, 128, 4, 4, subtile=2), 204_832),
+    ):
+        assert staged_bytes(config, 2) == compiled
+
+
+def test_what_does_not_fit_is_named_once_with_its_reason(tables):
+    found = plan("persistent", *SHAPE, "bf16", H200)
+    whole = Config(256, 128, 64, 8, 4)
+    assert found.pruned[whole] == "shared memory: 262176 bytes, limit 232448; take fewer stages"
+    assert all((c.group_m, c.raster, c.flatten, c.tail) == (8, "m", False, 0) for c in found.pruned)
+
+
+def test_a_kernel_joins_by_one_line(tables, monkeypatch):
+    mine = Config(128, 256, 64, 8, 3)
+    monkeypatch.setitem(tuning.TUNABLE, "flagged", tuning.Tunable(lambda problem, bases: [mine, *bases], staged_bytes))
+    assert candidates("flagged", *SHAPE, "bf16", H200)[0] == mine
+    with pytest.raises(ValueError, match=r"'inductor' is not tuned, there are persistent, tiled.*TUNABLE"):
+        plan("inductor", *SHAPE, "bf16", H200)
+    with pytest.raises(ValueError, match=r"no persistent configuration in fp32 on sm90.*sm90.json"):
+        plan("persistent", *SHAPE, "fp32", H200)
+
+
+def test_a_token_is_a_word():
+    found = {token(config) for shape in SHAPES for config in candidates("persistent", *shape, "bf16", H200)}
+    assert all(word.replace("_", "").isalnum() for word in found)
+    config = Config(128, 256, 64, 8, 4)
+    others = [replace(config, **{name: value}) for name, value in (
+        ("block_m", 64), ("block_n", 64), ("block_k", 32), ("num_warps", 4), ("num_stages", 3), ("group_m", 4),
+        ("subtile", 2), ("flatten", True), ("raster", "n"), ("tail", 7))]  # fmt: skip
+    assert len({token(config), *map(token, others)}) == 11
+
+
+COMPILED = """
+import json
+from kernels.configs import Config
+from kernels.tuning import token, unsound
+
+spills = Config(128, 256, 64, 4, 3, flatten=True)
+fails = Config(128, 256, 64, 8, 3, subtile=3)
+sound = Config(64, 128, 128, 4, 3)
+found = unsound("persistent", "bf16", "sm90", [spills, fails, sound])
+print(json.dumps({token(config): reason for config, reason in found.items()}))
+"""
+
+
+def test_what_spills_or_does_not_compile_is_left_out_with_its_reason():
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    root = str(Path(__file__).parents[2])
+    env["PYTHONPATH"] = os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), root])
+    done = subprocess.run([sys.executable, "-c", COMPILED], env=env, capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout or "{}")
+    assert found.keys() == {"128x256x64_w4_s3_g8_flat", "128x256x64_w8_s3_g8_sub3"}, done.stderr
+    assert found["128x256x64_w4_s3_g8_flat"].startswith("spills: ")
+    assert found["128x256x64_w8_s3_g8_sub3"].startswith("does not compile: ")
+
+
+def test_tables_are_written_as_they_are_checked_in():
+    for arch in architectures():
+        path = FOLDER / f"{arch}.json"
+        assert as_text(json.loads(path.read_text())) == path.read_text()
+
+
+def test_what_is_saved_overrides_the_model_for_exactly_that_shape(tables):
+    mine = Config(128, 128, 64, 8, 4, 4, flatten=True, raster="n", tail=40)
+    save(tables / "sm90.json", "persistent", (*SHAPE, "bf16"), mine, MEASURED)
+    configs.table.cache_clear()
+    m, n, k = SHAPE
+    assert choose("persistent", "sm90", m, n, k, torch.bfloat16, H200) == mine
+    assert choose("persistent", "sm90", m, n, k, torch.bfloat16, replace(H200, sms=114)) != mine
+    for other in ((m + 1, n, k), (m - 1, n, k), (m, n + 8, k), (m, n, k + 8)):
+        assert choose("persistent", "sm90", *other, torch.bfloat16, H200) != mine
+    assert choose("persistent", "sm90", m, n, k, torch.float16, H200) != mine
+    assert choose("tiled", "sm90", m, n, k, torch.bfloat16, H200) != mine
+    assert candidates("persistent", *SHAPE, "bf16", H200)[0] != mine  # the model's own, whatever was measured
+
+
+def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):
+    path = tables / "sm90.json"
+    before = json.loads(path.read_text())["entries"]
+    config = Config(128, 128, 64, 8, 5)
+    for measured, expected in ((MEASURED, 1), (MEASURED | {"date": "later"}, 1), (MEASURED | {"sms": 114}, 2)):
+        row = save(path, "persistent", (*SHAPE, "bf16"), config, measured)
+        rows = json.loads(path.read_text())["entries"]
+        assert rows[0] == row
+        assert rows[0]["measured"] == measured
+        assert rows[0]["mma"] == "wgmma.m64n128k16"
+        assert rows[expected:] == before
+    save(path, "persistent", (*SHAPE, "fp16"), config, MEASURED)
+    assert len(json.loads(path.read_text())["entries"]) == len(before) + 3
+    assert read(path).entries[0].measured == MEASURED
+    assert path.read_text().count("\n") == len(before) + 3 + 6  # one line each
+
+
+def test_a_save_that_fails_leaves_the_table_as_it_was_and_nothing_beside_it(tables, monkeypatch):
+    path = tables / "sm90.json"
+    before = path.read_text()
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save(path, "persistent", (*SHAPE, "bf16"), Config(128, 128, 64, 8, 5), MEASURED)
+    assert path.read_text() == before
+    assert sorted(file.name for file in tables.iterdir()) == [f"{arch}.json" for arch in architectures()]
+
+
+def test_the_table_is_whole_until_the_new_one_takes_its_name(tables, monkeypatch):
+    path = tables / "sm90.json"
+    before = path.read_text()
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda file: seen.append(path.read_text()))
+    save(path, "persistent", (*SHAPE, "bf16"), Config(128, 128, 64, 8, 5), MEASURED)
+    assert seen == [before] != [path.read_text()]
+
+
+def test_a_tile_that_is_in_no_entry_is_refused_with_the_way_out(tables):
+    shutil.copy(tables / "sm90.json", tables / "before")
+    with pytest.raises(ValueError, match=r"no persistent tile of 32x32 in bf16 in sm90.json; add an entry"):
+        save(tables / "sm90.json", "persistent", (*SHAPE, "bf16"), Config(32, 32, 64, 4, 2), MEASURED)
+    assert (tables / "before").read_text() == (tables / "sm90.json").read_text()
+
+
+def test_a_row_says_what_differs_from_the_defaults(tables):
+    row = entry(read(tables / "sm90.json"), "tiled", (64, 8, 16, "bf16"), Config(64, 128, 64, 4, 5), MEASURED)
+    assert row == {
+        "kernel": "tiled", "dtypes": ["bf16"], "m_min": 64, "m_max": 64, "n": 8, "k": 16, "n_max": None,
+        "block_m": 64, "block_n": 128, "block_k": 64, "num_warps": 4, "num_stages": 5, "group_m": 8,
+        "mma": "wgmma.m64n128k16", "measured": MEASURED,
+    }  # fmt: skip

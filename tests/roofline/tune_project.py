@@ -1,0 +1,120 @@
+"""The real benchmarks' tuning, on a GPU that is made up: one kernel of known durations, by its configuration and M.
+
+Beside this file lie copies of the benchmarks' own conftest and test, and a table. The environment variable FSYNC_KILLS,
+as in `2`, kills the process in so many-th saving of the table.
+
+    M = 64      one candidate is faster by 10 %
+    M = 128     all are alike
+    M = 256     all are alike, but for noise of 3 %
+    M = 512     as 64; one raises, one is wrong, one spills, and one dies in its tenth round
+"""
+
+import itertools
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kernels.configs as configs
+import kernels.contract as contract
+import kernels.instruments as instruments
+import kernels.tuning as tuning
+import roofline.plugin as plugin
+from roofline.measure import faults, machine, telemetry
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+
+pytest_plugins = ["roofline.plugin"]
+
+H200 = Machine.of_chip(find("H200"))
+NOW = configs.Config(16, 16, 16, 4, 3)
+FAST, RAISES, WRONG, SPILLS, DIES = (replace(NOW, num_stages=stages) for stages in (4, 5, 6, 7, 8))
+TOO_LARGE = replace(NOW, num_stages=1000)
+
+torch.set_num_threads(1)  # matmuls of a few microseconds, where workers that wake on a busy machine take milliseconds
+NOISE = np.random.default_rng(5)
+TOOK_S = [0.0]
+CALLS = itertools.count()
+SAVED = itertools.count(1)
+
+about = {"device": "cuda", "source": "gpu", "chip": "NVIDIA H200", "sms": 132, "datasheet": None, "driver": "1"}
+about |= {"versions": {"torch": "2", "triton": "3"}, "memory_bytes": 10**9, "cache_bytes": 10**6}
+plugin.choose_device = lambda wanted, timed: "cuda"
+machine.describe = lambda device: dict(about)
+telemetry.for_device = lambda device: telemetry.CpuTelemetry()
+faults.device_lost = lambda device: False
+contract.interpreted = lambda kernel: False
+instruments.Instruments = lambda: None
+configs.FOLDER = Path(__file__).parent / "tables"
+
+
+def ranked(problem, bases):
+    return [NOW, TOO_LARGE, FAST, RAISES, WRONG, SPILLS, DIES]
+
+
+def run(x, w, out, config):
+    planted = len(x) == 512
+    if planted and config == RAISES:
+        raise RuntimeError("no such instruction\nat line 3")
+    if planted and config == DIES and next(CALLS) == 10:
+        raise RuntimeError("the tenth is too much")
+    torch.mm(x, w.T, out=out)
+    if planted and config == WRONG:
+        out[:, 3] += 1
+    faster = config == FAST and len(x) in (64, 512)
+    TOOK_S[0] = 1e-3 / (1.1 if faster else 1) * (1 + NOISE.normal(0, 0.03) if len(x) == 256 else 1)
+    return out
+
+
+def unsound(kernel, dtype, arch, wanted, workers):
+    return {config: "spills: 8 bytes of stack, 0 allowed" for config in wanted if config == SPILLS}
+
+
+tuning.TUNABLE = {"fake": tuning.Tunable(ranked, tuning.ring_bytes)}
+tuning.unsound = unsound
+fake = contract.Contender("fake", "triton", "cuda", True, run, lambda x, w: "", lambda x, w, out=None: None)
+contract.register(fake)
+
+import matmul_lineup  # noqa: E402
+import tune_lineup  # noqa: E402
+
+tune_lineup.hardware = lambda: ("sm90", H200)
+matmul_lineup.probes = lambda options: []
+matmul_lineup.operands = lambda case, options: [(torch.randn(case.m, 8), torch.randn(8, 8), torch.empty(case.m, 8))]
+
+
+def fsync(file, sync=os.fsync):
+    if next(SAVED) == int(os.environ.get("FSYNC_KILLS", "0")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    sync(file)
+
+
+os.fsync = fsync
+
+
+class FakeClock:
+    """Each call took what the kernel said; time passes by that much."""
+
+    timer = "fake_clock_replay"
+    visits = 1
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+    def turn(self, calls):
+        times = []
+        for call in calls:
+            call()
+            times.append(TOOK_S[0])
+        self.seconds += sum(times)
+        return times
+
+
+@pytest.fixture(scope="session")
+def ffn_clock():
+    return FakeClock()
