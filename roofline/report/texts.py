@@ -2,7 +2,7 @@
 
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
-LEFT = {"shape", "contender", "case", "bound", "kernel", "notes", "verdict"}
+LEFT = {"shape", "contender", "case", "bound", "kernel", "tuned kernel", "notes", "verdict"}
 LEFT |= {"run", "chip", "model", "torch, triton", "commit", "configuration", "taken from now on", "was", "not timed"}
 """Columns of words; all others stand to the right."""
 

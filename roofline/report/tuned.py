@@ -124,7 +124,7 @@ def line(found: Verdict) -> str:
 
 COLUMNS = (
     ("shape", lambda v: v.case.removeprefix(f"{OP}{v.kernel}-")),
-    ("kernel", lambda v: v.kernel),
+    ("tuned kernel", lambda v: v.kernel),
     ("taken from now on", lambda v: v.config),
     ("was", lambda v: "the same" if v.stays else v.over),
     ("best candidate's ratio [95 %]", ratio_text),
