@@ -28,6 +28,9 @@ TIE = 1e-6
 CONFIG = re.compile(r"^(\d+)x(\d+)x\d+ ")
 """How the config of our kernels begins: the tile."""
 
+SHARING = ("decode",)
+"""Kernels that give every SM a part of K, whatever their config says."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -92,7 +95,8 @@ def points_of(run: Run) -> list[Point]:
             if not times or gathered != (about.get("role") == "gemm"):
                 continue
             known = CONFIG.match(about.get("config") or "")
-            tile = Tile(*map(int, known.groups())) if known else None
+            shares = name in SHARING or any(word in (about.get("config") or "") for word in (" tail", " split"))
+            tile = Tile(*map(int, known.groups()), shares=shares) if known else None
             found.append(
                 Point(name.removeprefix("gemm "), sizes_of(shape), median(times.values()), tile, beside=gathered)
             )

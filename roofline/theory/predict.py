@@ -63,11 +63,13 @@ FITTED = {
 
 class Tile(NamedTuple):
     """Rows and columns of the output that one worker makes at a time. `adapts`: a library's, which takes flatter tiles
-    for few rows and splits K where its tiles are fewer than the workers; ours are as their config says."""
+    for few rows and splits K where its tiles are fewer than the workers; ours are as their config says. `shares`: the
+    last wave is shared out along K, so that no worker idles (kernels.stream_tail, kernels.decode)."""
 
     rows: int
     columns: int
     adapts: bool = False
+    shares: bool = False
 
 
 LEAST_ROWS = 64
@@ -107,21 +109,23 @@ class Terms(NamedTuple):
 
 
 def waves(m: int, n: int, tile: Tile, workers: int) -> float:
-    """Rounds that `workers` need for all tiles, one each a round: whole ones, or, where a library splits K to give
-    every worker a part, the share of one round.
+    """Rounds that `workers` need for all tiles, one each a round: whole ones, or, where K is split to give every worker
+    a part, the share of one round too.
 
     >>> waves(1408, 1536, Tile(128, 256), 66), waves(1409, 1536, Tile(128, 256), 66)
     (1, 2)
+    >>> waves(1409, 1536, Tile(128, 256, shares=True), 48)
+    1.5
     """
     tiles = -(-m // tile.rows) * -(-n // tile.columns)
-    return tiles / workers if tile.adapts and tiles < workers else -(-tiles // workers)
+    return tiles / workers if tile.shares or (tile.adapts and tiles < workers) else -(-tiles // workers)
 
 
 def fitting(tile: Tile, m: int) -> Tile:
     """`tile` for `m` rows: one that adapts is halved while half its rows hold them all, down to LEAST_ROWS.
 
     >>> fitting(Tile(256, 128, True), 100)
-    Tile(rows=128, columns=128, adapts=True)
+    Tile(rows=128, columns=128, adapts=True, shares=False)
     """
     while tile.adapts and tile.rows > LEAST_ROWS and tile.rows // 2 >= m:
         tile = tile._replace(rows=tile.rows // 2)
