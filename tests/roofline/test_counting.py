@@ -2,15 +2,11 @@
 
 import json
 import os
-import time
-import types
 from pathlib import Path
 
 import pytest
-from made_up_run import LINES, save
-from ncu_sample import FAKE, HEADER, MARKER, UNITS, row
+from ncu_sample import FAKE
 
-from roofline import counting
 from roofline.report import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
@@ -204,94 +200,6 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     assert counted(again) == ALL
 
 
-@pytest.fixture
-def session(tmp_path, monkeypatch):
-    """A run of four cases, and what is noted of them; `tool(run)` has `run(batch)` in the place of Nsight Compute."""
-    run = journal.load(save(tmp_path / "run", LINES))
-
-    class Session:
-        folder, options, notes = tmp_path / "run", types.SimpleNamespace(counters=0, device="cuda"), []
-
-        def add(self, line):
-            run.take(line)
-
-        def note(self, about, text):
-            self.notes.append(text)
-
-    Session.run = run
-    monkeypatch.setattr(counting.ncu, "why_not", lambda device: None)
-    monkeypatch.setattr(counting.ncu, "find", lambda: "ncu")
-    monkeypatch.setattr(counting.ncu, "ask", lambda *question: "")
-
-    def tool(act):
-        def run(ncu, metrics, command, *, folder, progress, seconds, **more):
-            cases = json.loads((folder / "cases.json").read_text())
-            said, printed, ended = act([tuple(case) for case in cases])
-            progress.write_text("".join(json.dumps(line) + "\n" for line in said))
-            return counting.ncu.Ended(printed, "", 1, *ended)
-
-        monkeypatch.setattr(counting.ncu, "run", run)
-        return counting.Counting(Session(), [], tmp_path, lambda text: None)
-
-    return tool
-
-
-def called(*cases):
-    return [{"step": "call", "case": case, "reason": ""} for case in cases]
-
-
-def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, monkeypatch):
-    monkeypatch.setattr(counting, "BOX_S", 0.2)
-
-    def slow(batch):
-        time.sleep(0.3)
-        return called(batch[0]), "", (counting.ncu.OVER, True)
-
-    count = session(slow)
-    count()
-    assert count.lost == {}
-    assert count.session.notes == [
-        "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 0.2 s that this may take were over."
-    ]
-
-
-def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counted_again(session):
-    asked = []
-
-    def hangs_at_second(batch):
-        asked.append(batch)
-        if len(batch) == 3:
-            return called(*batch[:2]), "", ("it hung", False)
-        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
-        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
-
-    count = session(hangs_at_second)
-    count()
-    assert [len(batch) for batch in asked] == [1, 3, 2]
-    assert count.lost == {asked[1][1]: "it hung"}
-    assert asked[2] == [asked[1][0], asked[1][2]]
-    assert len(counted_cases(count.session.run)) == 3
-    (note,) = count.session.notes
-    assert "counted 3 of 4 cases" in note
-    assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
-
-
-def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
-    def refuses_once(batch, before=[]):  # noqa: B006
-        before.append(batch)
-        if len(before) == 1:
-            return called(*batch), "==ERROR== Failed to find metric lts__t_bytes.sum", (None, False)
-        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
-        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
-
-    count = session(refuses_once)
-    count()
-    assert count.lost == {}
-    assert len(counted_cases(count.session.run)) == 4
-
-
 def test_without_timing_and_with_a_path_for_a_number_the_option_is_refused(run_project):
     plain = run_project("--ffn-counters")
     assert plain.code == 2
@@ -301,13 +209,3 @@ def test_without_timing_and_with_a_path_for_a_number_the_option_is_refused(run_p
     assert "--ffn-counters 'tests': it must be a whole number, as in --ffn-counters=12" in path.text
     assert len(path.text.strip().splitlines()) == 1
     assert "--ffn-counted" not in run_project("--help").text
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 12, 28])
-def test_every_beginning_is_spread_over_all(count):
-    order = counting.spread(list(range(count)))
-    assert sorted(order) == list(range(count))
-    for length in range(1, count + 1):
-        chosen = sorted(order[:length])
-        gaps = [b - a for a, b in zip([-1, *chosen], [*chosen, count], strict=True)]
-        assert max(gaps) <= 2.7 * (count + 1) / (length + 1) + 1
