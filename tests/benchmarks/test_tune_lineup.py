@@ -1,6 +1,7 @@
 """The tunings' own checks: what comes first, what is tried of it, and that a compiler out of order loses nothing."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import tune_lineup
 
 from kernels import configs, tuning
 from kernels.configs import Config
+from kernels.configs.saving import as_text, save
 from roofline.options import Options
+from roofline.report.journal import Run
 from roofline.report.tuned import INCUMBENT
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
@@ -86,3 +89,42 @@ def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, uns
 
     monkeypatch.setattr(tuning, "unsound", compiled)
     assert tune_lineup.compile_all("persistent", (("bf16", A), ("bf16", B))) == (unsound, trouble)
+
+
+@pytest.fixture
+def finished():
+    """A run in which B was a tenth faster than A, which was taken before."""
+    case = "tune_persistent-xxl-up-tp8-m64-bf16"
+    times = {INCUMBENT: dict.fromkeys(range(30), 1.1e-3), tuning.token(B): dict.fromkeys(range(30), 1e-3)}
+    tiles = {INCUMBENT: A, tuning.token(B): B}
+    shape = {"shape": case, "op": "tune_persistent", "table": "sm90", "stopped_by": "width", "rounds": 30}
+    shape |= {"m": 64, "n": 6656, "k": 16384, "dtype": "bf16", "late": dict.fromkeys(times, 0), "times_s": times}
+    shape["contenders"] = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
+    machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}
+    return case, Run({"machine": machine, "started": "2026-11-21T", "commit": "abc"}, shapes={case: shape})
+
+
+def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_path, monkeypatch):
+    case, run = finished
+    path, folder = tmp_path / "sm90.json", tmp_path / "run"
+    document = json.loads((configs.FOLDER / "sm90.json").read_text())
+    path.write_text(as_text(document | {"entries": [row for row in document["entries"] if not row["measured"]]}))
+    folder.mkdir()
+    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
+    assert f"-> {B}" in tune_lineup.keep(run, case, folder)
+    assert configs.read(path).entries[0].config == B
+    assert (folder / "sm90.json").read_text() == path.read_text()
+    # Somebody tunes again, before this run is gone on with: that choice is newer.
+    save(path, "persistent", (64, 6656, 16384, "bf16"), A, {"chip": "NVIDIA H200", "sms": 132})
+    assert tune_lineup.keep(run, case, folder) == ""
+    assert configs.read(path).entries[0].config == A
+    (folder / "sm90.json").unlink()  # it was killed before it saved
+    assert tune_lineup.keep(run, case, folder)
+    assert configs.read(path).entries[0].config == B
+
+
+def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):
+    case, run = finished
+    run.shapes[case]["stopped_by"] = "interrupt"
+    assert tune_lineup.keep(run, case, tmp_path) == ""
+    assert not list(tmp_path.iterdir())

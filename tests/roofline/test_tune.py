@@ -16,6 +16,7 @@ from roofline.report import journal, tuned
 
 ROOT = Path(__file__).parents[2]
 FAKE = (Path(__file__).parent / "tune_project.py").read_text()
+TABLES = Path("kernels", "configs")
 SHAPES = {m: f"tune_fake-64x128-up-tp1-m{m}-fp32" for m in (64, 128, 256, 512)}
 NOW, FAST = "16x16x16_w4_s3_g8", "16x16x16_w4_s4_g8"
 ENTRY = {
@@ -51,8 +52,10 @@ def chain(run_project, tmp_path_factory):
     (root / "benchmarks").mkdir()
     for name in ("conftest.py", "test_tune.py"):
         shutil.copy(ROOT / "tests" / "benchmarks" / name, root / "benchmarks")
-    (root / "tables").mkdir()
-    (root / "tables" / "sm90.json").write_text(TABLE)
+    (root / TABLES).mkdir(parents=True)
+    (root / TABLES / "sm90.json").write_text(TABLE)
+    for arguments in (("init",), ("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "first")):
+        subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "benchmarks"), *sys.path])}
     asked = ("--ffn-tune=0.6", "--ffn-model=64,128", "--ffn-layers=up", "--ffn-tp=1", "--ffn-dtype=fp32")
     found = Chain([], [])
@@ -79,7 +82,7 @@ def whole(chain):
 
 
 def entries(root) -> list[dict]:
-    return json.loads((root / "tables" / "sm90.json").read_text())["entries"]
+    return json.loads((root / TABLES / "sm90.json").read_text())["entries"]
 
 
 def verdicts(outcome) -> dict[int, tuned.Verdict]:
@@ -104,16 +107,18 @@ def test_what_wins_is_saved_with_its_conditions_and_so_is_what_stays(whole):
     measured = saved[64]["measured"]
     assert measured.pop("ratio") == pytest.approx([1.1] * 3, rel=1e-4)
     assert len(measured.pop("date")) == 10
+    assert len(commit := measured.pop("commit")) >= 7
+    assert "dirty" not in commit  # nothing but the table differs
     assert measured == {
         "chip": "NVIDIA H200", "sms": 132, "shape": "64x128-up-tp1-m64-fp32", "triton": "3", "torch": "2",
-        "commit": "unknown", "over": "16x16x16 warps4 stages3 group8", "tried": 4,
+        "over": "16x16x16 warps4 stages3 group8", "tried": 4,
     }  # fmt: skip
     assert saved[128]["measured"]["over"] is None
-    assert (whole.folder / "sm90.json").read_text() == (whole.root / "tables" / "sm90.json").read_text()
+    assert (whole.folder / "sm90.json").read_text() == (whole.root / TABLES / "sm90.json").read_text()
 
 
 def test_the_saved_table_overrides_for_exactly_those_shapes(whole, monkeypatch):
-    monkeypatch.setattr(configs, "FOLDER", whole.root / "tables")
+    monkeypatch.setattr(configs, "FOLDER", whole.root / TABLES)
     configs.table.cache_clear()
     try:
         for m, n, k, stages in (
@@ -163,7 +168,7 @@ def test_a_kill_while_saving_leaves_the_table_whole_and_the_entry_is_written_lat
     assert chain.runs[0].code == -9
     assert [row["m_max"] for row in chain.tables[0]] == [64, None]
     assert [row["m_max"] for row in chain.tables[1]] == [256, 128, 64, None]
-    names = {path.name for path in (chain.runs[0].root / "tables").iterdir()}
+    names = {path.name for path in (chain.runs[0].root / TABLES).iterdir()}
     assert {name for name in names if name.endswith(".json")} == {"sm90.json"}
 
 

@@ -1,7 +1,7 @@
 """The real benchmarks' tuning, on a GPU that is made up: one kernel of known durations, by its configuration and M.
 
-Beside this file lie copies of the benchmarks' own conftest and test, and a table. The environment variable FSYNC_KILLS,
-as in `2`, kills the process in so many-th saving of the table.
+Beside this file lie copies of the benchmarks' own conftest and test, and a table in kernels/configs. The environment
+variable FSYNC_KILLS, as in `2`, kills the process in so many-th saving of the table.
 
     M = 64      one candidate is faster by 10 %
     M = 128     all are alike
@@ -49,7 +49,7 @@ telemetry.for_device = lambda device: telemetry.CpuTelemetry()
 faults.device_lost = lambda device: False
 contract.interpreted = lambda kernel: False
 instruments.Instruments = lambda: None
-configs.FOLDER = Path(__file__).parent / "tables"
+configs.FOLDER = Path(__file__).parent / "kernels" / "configs"
 
 
 def ranked(problem, bases):
