@@ -230,7 +230,8 @@ def token(config: Config) -> str:
     words += [f"sub{config.subtile}"] if config.subtile > 1 else []
     words += ["flat"] if config.flatten else []
     words += [f"r{config.raster}"] if config.raster != "m" else []
-    return "_".join(words + ([f"t{config.tail}"] if config.tail else []))
+    words += [f"t{config.tail}"] if config.tail else []
+    return "_".join(words + ([f"k{config.split}"] if config.split else []))
 
 
 def unsound(kernel: str, dtype: str, arch: str, wanted: Iterable[Config], workers: int = 1) -> dict[Config, str]:

@@ -17,6 +17,9 @@ from fake_devices import fake_cuda, fake_nvml  # noqa: F401 fixtures
 from roofline.report import journal
 from roofline.report.records import derive_all
 
+collect_ignore = ["tune_project.py"]
+"""It is the conftest of a project of its own, and puts fakes in the place of kernels and devices."""
+
 ROOT = Path(__file__).parents[2]
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
