@@ -110,7 +110,7 @@ def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folde
     text = re.sub(r"<[^>]+>", "|", (folder / "memory_roofline.svg").read_text())
     assert "hollow: each byte moved once" in text
     assert "filled: bytes counted, from a cold cache" in text
-    axes = figures[-1].axes[0]
+    axes = figures[0].axes[0]  # the first that is drawn
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2]
     found = records(folder)
     ends = {tuple(line.get_xdata()) for line in joined}
