@@ -229,7 +229,9 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     if not config.tail:
         return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
     left = tiles % programs(x.device)
-    sharers = max(left, min(config.tail, programs(x.device)))
+    # Each has a step at least: one without would be counted among those whose sums are waited for.
+    steps = left * triton.cdiv(k, config.block_k)
+    sharers = min(max(left, min(config.tail, programs(x.device))), steps)
     # Two slots for each program: it has parts of two tiles at most.
     sums, arrived = workspace(x.device, 2 * sharers * config.block_m * config.block_n, left)
     args |= dict(

@@ -6,9 +6,9 @@ finish is summed through a workspace (kernels.workspace): each program leaves it
 to arrive adds all of them in the order of the programs, so that the same inputs give the same bits. That is the split
 of Stream-K, for the last wave alone; full waves stay as they are.
 
-Wins where the last wave is nearly empty and K is long: 416 tiles on 132 SMs take 3.2 waves in place of 4. Loses where
-the last wave is nearly full: writing and adding the sums costs more than the idle SMs. `roofline.theory.waves` says
-which. Unmeasured on a GPU.
+Wins where the last wave is nearly empty and K is long: by the model, 416 tiles on 132 SMs of an H200 take about 3.3
+waves in place of 4. Loses where the last wave is nearly full: writing and adding the sums costs more than the idle
+SMs. `roofline.theory.waves` says which. Unmeasured on a GPU.
 
 Source of the idea: M. Osama et al., Stream-K (https://arxiv.org/abs/2301.03598).
 """

@@ -67,6 +67,32 @@ def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(device, needs
     assert all(not found.counters.any() for found in made)
 
 
+def test_nobody_adds_sums_up_before_all_are_there(device, needs, monkeypatch):
+    """As if one program were still at work: then nobody is the last, and the tile stays unwritten."""
+
+    def one_short(*args):
+        found = workspace(*args)
+        return found._replace(counters=torch.full_like(found.counters, -1))
+
+    workspace = persistent.workspace
+    monkeypatch.setattr(persistent, "workspace", one_short)
+    x, w, expected = whole_numbers(*SHAPES["0+1"], device)
+    if device == "cuda":  # as many programs as SMs: K has steps for all of them
+        x, w = x.repeat(1, 64), w.repeat(1, 64)
+    out = torch.full_like(expected, torch.nan)
+    assert persistent.matmul(x, w, out, TILE).isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 72), (70, 64, 72), (64, 64, 8)])
+def test_more_programs_than_steps(shape, device, needs, monkeypatch):
+    """A program without a step leaves no sums: if it were waited for, nobody would be the last."""
+    if device == "cpu":  # a GPU has more programs than these shapes have steps
+        monkeypatch.setattr(persistent, "programs", lambda device: 8)
+    x, w, expected = whole_numbers(*shape, device)
+    out = torch.full_like(expected, torch.nan)
+    assert torch.equal(persistent.matmul(x, w, out, TILE), expected)
+
+
 def test_the_same_bits_each_time(device, needs):
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn((rows, 1000), generator=generator).half().to(device) for rows in (70, 64))
