@@ -16,6 +16,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
 
 
+def positive(text: str) -> float:
+    """An option's number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
+    return value
+
+
 def _words(parser):
     """Every option and choice of `parser` and of its commands."""
     for action in parser._actions:

@@ -7,23 +7,13 @@ from pathlib import Path
 
 from roofline import predicting
 from roofline.account import command as account
-from roofline.arguments import Parser
+from roofline.arguments import Parser, positive
 from roofline.theory import chips
 from roofline.theory.bounds import balance
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
-    return value
-
-
 def _share(text: str) -> float:
-    value = _positive(text)
+    value = positive(text)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, as in 0.03 for 3 %")
     return value
@@ -35,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
-    command.add_argument("--flops", type=_positive, metavar="FLOP/s", help="e.g. 275e12")
-    command.add_argument("--bandwidth", type=_positive, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
+    command.add_argument("--flops", type=positive, metavar="FLOP/s", help="e.g. 275e12")
+    command.add_argument("--bandwidth", type=positive, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
     command.add_argument("--chip", help="take both from a datasheet (bf16; memory and links), e.g. 'H100 SXM'")
     command.set_defaults(run=_balance)
 

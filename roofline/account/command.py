@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roofline.arguments import positive
 from roofline.theory import chips, splits
 from roofline.theory.chips import Chip
 from roofline.theory.memory import READINGS, SAVED, Memory, parse_dtypes
@@ -71,10 +72,10 @@ def add_command(commands) -> None:
     group.add_argument("--moments", type=int, default=2, metavar="N", help="of the optimizer (default: 2, AdamW)")
     group.add_argument("--saved", choices=SAVED, default="all", help="activations for the backward pass (default: all)")
     group = command.add_argument_group("mesh", "in place of the datasheet's")
-    group.add_argument("--flops", type=_rate, metavar="FLOP/s", help="of one chip")
-    group.add_argument("--bandwidth", type=_rate, metavar="BYTES/s",
+    group.add_argument("--flops", type=positive, metavar="FLOP/s", help="of one chip")
+    group.add_argument("--bandwidth", type=positive, metavar="BYTES/s",
                        help="torus: one link, one way; GPUs: what one receives inside the node")  # fmt: skip
-    group.add_argument("--network", type=_rate, metavar="BYTES/s", help="what one chip receives from other nodes")
+    group.add_argument("--network", type=positive, metavar="BYTES/s", help="what one chip receives from other nodes")
     group.add_argument("--node", type=_count, metavar="N", help="GPUs in a node")
     group.add_argument("--axes", default="", metavar="KIND=N,...", help="torus axes of each kind (0: the network)")
     group.add_argument("--ways", choices=("one", "both"), help="of each torus axis (default: both)")
@@ -245,13 +246,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _rate(text: str) -> float:
-    value = _number(text)
-    if value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
-    return value
 
 
 def _count(text: str) -> int:
