@@ -22,7 +22,7 @@ from pathlib import Path
 
 import triton
 
-from kernels.configs import DTYPE_NAMES, MODELLED, Config, Entry, Table, architectures, read, table
+from kernels.configs import DTYPE_NAMES, MODELLED, TAILED, Config, Entry, Table, architectures, read, table
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
 from kernels.examples import EXAMPLES
 from kernels.load_order import early_loads
@@ -99,7 +99,7 @@ class Finding:
             )
         if self.mma != job.mma:
             found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
-        loads, stores = NEEDS_TMA.get(job.kernel, (0, 0))
+        loads, stores = NEEDS_TMA.get(job.kernel, (0, 0)) if job.mma != "fma" else (0, 0)
         if cubin.tma_loads < loads or cubin.tma_stores < stores:
             found.append(
                 f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
@@ -169,7 +169,8 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
 
 def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
-    if MODELLED.get(entry.kernel) != arch or dtype != entry.dtypes[0] or entry.measured:
+    modelled = MODELLED.get(entry.kernel) == arch and entry.kernel in TAILED
+    if not modelled or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.configs import choose_for
+from kernels.configs import choose_for, picked_for
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
@@ -85,14 +85,19 @@ def register(contender: Contender) -> Contender:
     return contender
 
 
+ORDER = ("decode", "persistent", "tiled")
+"""Our kernels for a GPU, as they are taken where nobody measured which is the fastest: the first that can run."""
+
+
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the first of `decode` (few rows) and `persistent` that can
-    run, else `tiled`.
+    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the one that a tuning found to be the fastest for the
+    shape, else the first of `ORDER` that can run (`decode` is for few rows); elsewhere `tiled`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
     out = check(x, w, out)
-    able = (name for name in ("decode", "persistent") if x.is_cuda and CONTENDERS[name].why_not(x, w, out) is None)
+    names = (picked_for(x, w), *ORDER) if x.is_cuda else ()
+    able = (name for name in names if name in CONTENDERS and CONTENDERS[name].why_not(x, w, out) is None)
     return CONTENDERS[next(able, "tiled")].run(x, w, out)
 
 

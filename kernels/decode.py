@@ -195,10 +195,9 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 def config_for(x: Tensor, w: Tensor) -> Config:
     """From the table for these inputs, with the split it leaves open."""
-    if x.shape[0] == 1:
-        return choose_for("decode_vector", x, w)
     config = choose_for("decode", x, w)
-    return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
+    dealt = config.block_m > 1 and x.numel() and w.numel()
+    return replace(config, split=deal_for(x, w, config).split) if dealt else config
 
 
 def deal_for(x: Tensor, w: Tensor, config: Config) -> Deal:

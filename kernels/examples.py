@@ -45,7 +45,6 @@ EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
     # Imported late: where Gluon lacks something, that is a finding of its own.
     "warpgroup": lambda *config: matmul_example(import_module("kernels.warpgroup").prepare, *config),
     "decode": decode_example,
-    "decode_vector": decode_example,
     "flagged": partial(flagged_example, tile_outer),
     "flagged_spills": partial(flagged_example, chunk_outer),
 }

@@ -71,8 +71,9 @@ class Options:
 
 
 DEVICES = ("auto", "cpu", "cuda")
-TUNE_S = 240
-"""Seconds of a tuning, unless told: some 40 shapes of one kernel at the 5 s that each takes, not counting ceilings."""
+TUNE_S = 420
+"""Seconds of a tuning, unless told: the 72 shapes of the default run at the 5 s that each takes, and compiling, not
+counting ceilings."""
 PLANNED = (
     *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
     *("ranks", "link_bandwidth", "tune"),

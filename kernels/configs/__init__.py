@@ -7,8 +7,10 @@ the sources in the kernel's docstring).
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on. Without one,
 the first that is not; but for the kernels in `MODELLED` these are candidates, of which the model of waves
-(roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it.
-`kernels.tuning` writes measured entries, each for one shape, at the top.
+(roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it. Of
+equals that is the one that stands first: 128x256 before 256x128, whose instructions read a fifth more shared memory for
+as many products (kernels.warpgroup).
+A tuning writes measured entries, each for one shape, at the top; and `picks`, which kernel was the fastest.
 """
 
 import json
@@ -23,14 +25,16 @@ from roofline.theory.waves import Machine
 
 FOLDER = Path(__file__).parent
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-MODELLED = {"persistent": "sm90"}
+MODELLED = {"persistent": "sm90", "warpgroup": "sm90"}
 """Kernel -> the table whose unmeasured entries are candidates for the model."""
+TAILED = {"persistent"}
+"""Kernels that have `flatten` and `tail`."""
 
 
 @dataclass(frozen=True)
 class Config:
     """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` and
-    `tail` to `persistent` alone, `split` to the one for few rows. `num_warps` are those that multiply."""
+    `tail` to those in `TAILED`, `split` to the one for few rows. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
@@ -77,18 +81,45 @@ class Entry:
     def measured_on(self, machine: Machine | None) -> bool:
         """Whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and tails are
         counted in them."""
-        sms = (self.measured or {}).get("sms")
-        return self.measured is not None and (machine is None or sms in (None, machine.sms))
+        return self.measured is not None and as_many_sms(self.measured, machine)
+
+
+def as_many_sms(measured: dict, machine: Machine | None) -> bool:
+    return machine is None or measured.get("sms") in (None, machine.sms)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Which kernel was the fastest of ours for a shape, and what is known of that measurement."""
+
+    kernel: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+    measured: dict
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
 class Table:
-    """All entries of one architecture. `target`: the compute capability they are compiled for (None: not compiled)."""
+    """All entries and picks of one architecture. `target`: the compute capability that they are compiled for (None: not
+    compiled)."""
 
     arch: str
     target: int | None
     shared_limit_bytes: int | None
     entries: tuple[Entry, ...]
+    picks: tuple[Pick, ...] = ()
+
+    def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
+        """Whether it has a tile of `kernel` for a shape; `dtype` as `bf16`."""
+        return any(entry.admits(kernel, m, n, k, dtype) for entry in self.entries)
+
+    def picked(self, m: int, n: int, k: int, dtype: str, machine: Machine | None) -> str | None:
+        """The kernel that was the fastest for exactly this shape, on as many SMs; None where nobody measured that."""
+        shape = (m, n, k, dtype)
+        picks = (p for p in self.picks if (p.m, p.n, p.k, p.dtype) == shape and as_many_sms(p.measured, machine))
+        return next((pick.kernel for pick in picks), None)
 
 
 @cache
@@ -106,7 +137,9 @@ def read(path: Path) -> Table:
     """A table from any file of the same form: `kernels.compiled --table` looks at candidates this way."""
     try:
         document = json.loads(path.read_text())
-        return Table(path.stem, document["target"], document["shared_limit_bytes"], _entries(path, document["entries"]))
+        limits = (document["target"], document["shared_limit_bytes"])
+        picks = tuple(Pick(**row) for row in document.get("picks", ()))
+        return Table(path.stem, *limits, _entries(path, document["entries"]), picks)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
@@ -152,25 +185,39 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
         )
     if measured or not machine or MODELLED.get(kernel) != of.arch or not m * n * k:
         return measured or admitted[0].config
-    return modelled(tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
+    return modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
 
 
 @lru_cache(maxsize=4096)
-def modelled(candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: Machine) -> Config:
-    """The best of `candidates` for a shape by the model of waves, with its group, raster and tail."""
+def modelled(
+    kernel: str, candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: Machine
+) -> Config:
+    """The best of `candidates` for a shape by the model of waves, with the group, raster and tail that `kernel` can
+    have."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    best = waves.best(m, n, k, itemsize, reversed(by_block), machine)
+    tailed = kernel in TAILED
+    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, shares_tail=tailed)
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
     # With several tiles to a program, the loads of the next one start under the store of this one.
     return replace(
         by_block[best.block_m, best.block_n],
-        group_m=best.group, raster=best.raster, tail=best.tail, flatten=several,
+        group_m=best.group, raster=best.raster, tail=best.tail, flatten=tailed and several,
     )  # fmt: skip
 
 
 def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     """`choose` for x[M, K] and w[N, K], by the device they are on."""
     return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
+
+
+def picked_for(x: torch.Tensor, w: torch.Tensor) -> str | None:
+    """The kernel that was measured to be the fastest for x[M, K] and w[N, K], by the device they are on."""
+    return _picked(table(arch_of(x.device)), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
+
+
+@lru_cache(maxsize=4096)
+def _picked(of: Table, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None) -> str | None:
+    return of.picked(m, n, k, DTYPE_NAMES[dtype], machine)
 
 
 @cache

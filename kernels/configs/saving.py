@@ -1,4 +1,5 @@
-"""Writes the choice of a tuning into a table of tiles: one entry, for one shape, with what it was measured under."""
+"""Writes the choice of a tuning into a table of tiles: one entry, or which kernel to take, for one shape, with what it
+was measured under. A table that was read before is read again."""
 
 import json
 import os
@@ -17,13 +18,25 @@ def save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) 
     """Write `config` as the measured entry for exactly `shape`, (m, n, k, dtype), at the top of the table at `path`, in
     the place of an earlier one from a device with as many SMs. Returns the row.
 
-    The file is whole at any moment: a new one is written beside it, and takes its name. OSError where it cannot be
-    written, ValueError where it is no table or does not have the tile.
+    OSError where it cannot be written: then it is as it was. ValueError where it is no table or does not have the tile.
     """
-    table = configs.read(path)
+    row = entry(configs.read(path), kernel, shape, config, measured)
+    _put(path, "entries", row)
+    return row
+
+
+def save_pick(path: Path, kernel: str, shape: Shape, measured: dict) -> dict:
+    """Write that `kernel` is the one to take for exactly `shape`, as `save` does."""
+    configs.read(path)
+    row = pick(kernel, shape, measured)
+    _put(path, "picks", row)
+    return row
+
+
+def _put(path: Path, rows: str, row: dict) -> None:
+    """`row` on top of its like. The file is whole at any moment: a new one is written beside it, and takes its name."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    row = entry(table, kernel, shape, config, measured)
-    document["entries"] = [row, *(old for old in document["entries"] if not _replaces(row, old))]
+    document[rows] = [row, *(old for old in document.get(rows, ()) if not _replaces(row, old))]
     beside = path.with_name(f".{path.name}.{os.getpid()}")  # no *.json: it is no table
     try:
         with beside.open("w", encoding="utf-8") as file:
@@ -35,7 +48,13 @@ def save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) 
         with suppress(OSError):
             beside.unlink()
         raise
-    return row
+    configs.table.cache_clear()
+
+
+def pick(kernel: str, shape: Shape, measured: dict) -> dict:
+    """The row of the table that says so."""
+    m, n, k, dtype = shape
+    return {"kernel": kernel, "dtype": dtype, "m": m, "n": n, "k": k, "measured": measured}
 
 
 def entry(table: Table, kernel: str, shape: Shape, config: Config, measured: dict) -> dict:
@@ -58,12 +77,19 @@ def mma_of(table: Table, kernel: str, dtype: str, config: Config) -> str | None:
 
 
 def _replaces(new: dict, old: dict) -> bool:
-    same = all(old.get(name) == new[name] for name in ("kernel", "dtypes", "m_min", "m_max", "n", "k"))
+    """Whether both are for the same shape, on as many SMs: entries of one kernel, or picks of any."""
+    names = ("kernel", "dtypes", "m_min", "m_max", "n", "k") if "dtypes" in new else ("dtype", "m", "n", "k")
+    same = all(old.get(name) == new[name] for name in names)
     return bool(same and old["measured"] and old["measured"].get("sms") == new["measured"].get("sms"))
 
 
 def as_text(document: dict) -> str:
-    """A table as it is checked in: one entry a line."""
-    head = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in document.items() if key != "entries"]
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in document["entries"])
-    return "\n".join(["{", *head, '  "entries": [', rows, "  ]", "}", ""])
+    """A table as it is checked in: one entry, or pick, a line."""
+    items = [f"  {json.dumps(key)}: {_value(value)}" for key, value in document.items()]
+    return "\n".join(["{", ",\n".join(items), "}", ""])
+
+
+def _value(value) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return "\n".join(["[", ",\n".join(f"    {json.dumps(row)}" for row in value), "  ]"])

@@ -167,18 +167,22 @@ def tails(tiles: int, k: int, sms: int) -> Iterator[int]:
         yield from dict.fromkeys([*range(2 * tail, most + 1, tail), *([most] if most > tail else [])])
 
 
-def choices(m: int, n: int, k: int, block_m: int, block_n: int, machine: Machine) -> Iterator[Tiling]:
-    """Every group, raster and tail for one tile."""
+def choices(
+    m: int, n: int, k: int, block_m: int, block_n: int, machine: Machine, shares_tail: bool = True
+) -> Iterator[Tiling]:
+    """Every group, raster and tail for one tile; no tail for a kernel that does not share the last wave."""
     tiles = -(-m // block_m) * -(-n // block_n)
-    for tail in tails(tiles, k, machine.sms):
+    for tail in tails(tiles, k, machine.sms) if shares_tail else (0,):
         for raster in ("m", "n"):
             for group in GROUPS:
                 yield Tiling(block_m, block_n, group, raster, tail)
 
 
-def best(m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: Machine) -> Tiling:
-    """The tiling of `blocks` (block_m, block_n) that takes least; of equals the one that reads least from memory, of
-    those the first in the order of `blocks`.
+def best(
+    m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: Machine, shares_tail: bool = True
+) -> Tiling:
+    """The tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`, and of
+    its tilings the one that reads least from memory.
 
     >>> h200 = Machine(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
@@ -186,12 +190,17 @@ def best(m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]
 
     Raises ValueError where there are no blocks.
     """
-    found = [tiling for block in blocks for tiling in choices(m, n, k, *block, machine)]
+    found = [
+        (place, tiling)
+        for place, block in enumerate(blocks)
+        for tiling in choices(m, n, k, *block, machine, shares_tail)
+    ]
     if not found:
         raise ValueError("no tile to choose from")
 
-    def key(tiling: Tiling) -> tuple[float, float]:
+    def key(placed: tuple[int, Tiling]) -> tuple[float, int, float]:
+        place, tiling = placed
         found = cost(m, n, k, itemsize, tiling, machine)
-        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), found.memory_s
+        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), place, found.memory_s
 
-    return min(found, key=key)
+    return min(found, key=key)[1]

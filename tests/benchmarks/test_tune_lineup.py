@@ -1,15 +1,17 @@
 """The tunings' own checks: what comes first, what is tried of it, and that a compiler out of order loses nothing."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
 import pytest
+import torch
 import tune_lineup
 
-from kernels import configs, tuning
-from kernels.configs import Config
-from kernels.configs.saving import as_text, save
+from kernels import CONTENDERS, configs, tuning
+from kernels.configs import Config, Pick
+from kernels.configs.saving import as_text, save, save_pick
 from roofline.options import Options
 from roofline.report.journal import Run
 from roofline.report.tuned import INCUMBENT
@@ -25,16 +27,17 @@ A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
 def of_an_h200(monkeypatch):
     """The table without what tunings wrote; gives `add(entry)`."""
     entries = tuple(entry for entry in configs.read(configs.FOLDER / "sm90.json").entries if not entry.measured)
-    planted = dataclasses.replace(configs.table("sm90"), entries=entries)
-    monkeypatch.setattr(configs, "table", lambda arch: planted)
+    planted = dataclasses.replace(configs.table("sm90"), entries=entries, picks=())
+    monkeypatch.setattr(configs, "table", functools.cache(lambda arch: planted))
     monkeypatch.setattr(tune_lineup, "hardware", lambda: ("sm90", H200))
     cached = (tune_lineup.contenders, tune_lineup.plan, tune_lineup.compile_all)
     for function in cached:
         function.cache_clear()
 
     def add(entry):
-        longer = dataclasses.replace(planted, entries=(entry, *entries))
-        monkeypatch.setattr(configs, "table", lambda arch: longer)
+        rows = {"picks": (entry,)} if isinstance(entry, Pick) else {"entries": (entry, *entries)}
+        longer = dataclasses.replace(planted, **rows)
+        monkeypatch.setattr(configs, "table", functools.cache(lambda arch: longer))
 
     yield add
     for function in cached:
@@ -48,7 +51,51 @@ def test_there_are_tunings_only_where_they_were_asked_for():
         f"tune_persistent-xxl-up-tp8-m{m}-bf16" for m in (64, 2048)
     ]
     everything = dataclasses.replace(asked, contenders=None, dtypes=("fp32",))
-    assert {case.kernel for case in tune_lineup.cases(everything)} == {"tiled"}  # the other has no entry for fp32
+    assert {case.kernel for case in tune_lineup.cases(everything)} == {"tiled"}  # no other has an entry for fp32
+
+
+def test_a_kernel_is_tuned_where_it_may_be_taken_or_where_it_is_asked_for():
+    def tuned(*contenders):
+        options = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=contenders or None)
+        return [(case.kernel, case.m) for case in tune_lineup.cases(options)]
+
+    assert tuned() == [
+        ("decode", 64), ("persistent", 2048), ("warpgroup", 2048), ("matmul", 64), ("matmul", 2048),
+    ]  # fmt: skip
+    assert tuned("tiled", "decode") == [("decode", 64), ("tiled", 64), ("tiled", 2048)]
+
+
+def matmul_case(m: int):
+    cases = tune_lineup.cases(dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=None))
+    return next(case for case in cases if (case.kernel, case.m) == ("matmul", m))
+
+
+def test_of_matmul_what_is_tuned_is_which_kernel_it_takes(of_an_h200):
+    few = {INCUMBENT: "decode", **{name: name for name in ("persistent", "tiled", "warpgroup")}}
+    assert tune_lineup.contenders(matmul_case(64)) == few
+    assert tune_lineup.contenders(matmul_case(2048))[INCUMBENT] == "persistent"
+    tune_lineup.contenders.cache_clear()
+    of_an_h200(Pick("warpgroup", "bf16", 64, 6656, 16384, {"sms": 132}))
+    found = tune_lineup.contenders(matmul_case(64))
+    assert found[INCUMBENT] == "warpgroup"
+    assert sorted(found) == ["decode", INCUMBENT, "persistent", "tiled"]
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=("matmul",))
+    assert [case.m for case in tune_lineup.cases(asked)] == [2048, 64]  # what was measured comes last
+
+
+def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
+    """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
+    entered = {}
+    monkeypatch.setattr(tune_lineup.matmul_lineup, "enter", lambda lineup, case, options, found: entered.update(found))
+    options = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    lineup = tune_lineup.prepare(options, matmul_case(64), ["warpgroup"], {})
+    assert {name: contender.run for name, contender in entered.items()} == {
+        INCUMBENT: CONTENDERS["decode"].run,
+        "warpgroup": CONTENDERS["warpgroup"].run,
+    }
+    x, w = torch.empty((64, 128), dtype=torch.float16), torch.empty((256, 128), dtype=torch.float16)
+    assert entered[INCUMBENT].config(x, w).startswith("decode 64x128x128 warps4")
+    assert lineup.details == {INCUMBENT: {"kernel": "decode"}, "warpgroup": {"kernel": "warpgroup"}}
 
 
 def test_what_has_a_measured_entry_comes_last(of_an_h200):
@@ -121,6 +168,26 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
     (folder / "sm90.json").unlink()  # it was killed before it saved
     assert tune_lineup.keep(run, case, folder)
     assert configs.read(path).entries[0].config == B
+
+
+def test_the_kernel_that_is_the_fastest_is_picked(finished, tmp_path, monkeypatch):
+    _, run = finished
+    case = "tune_matmul-xxl-up-tp8-m64-bf16"
+    (shape,) = run.shapes.values()
+    times = dict(zip((INCUMBENT, "warpgroup"), shape["times_s"].values(), strict=True))
+    kernels = {INCUMBENT: "decode", "warpgroup": "warpgroup"}
+    shape |= {"shape": case, "op": "tune_matmul", "times_s": times, "late": dict.fromkeys(times, 0)}
+    shape["contenders"] = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
+    run.shapes = {case: shape}
+    path, folder = tmp_path / "sm90.json", tmp_path / "run"
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+    folder.mkdir()
+    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
+    assert "decode 1x1x1 -> warpgroup 1x1x1" in tune_lineup.keep(run, case, folder)
+    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "warpgroup"
+    save_pick(path, "tiled", (64, 6656, 16384, "bf16"), {"chip": "NVIDIA H200", "sms": 132})
+    assert tune_lineup.keep(run, case, folder) == ""  # somebody tuned again
+    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "tiled"
 
 
 def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):

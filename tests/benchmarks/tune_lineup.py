@@ -1,5 +1,7 @@
 """What the tunings bring to the harness: the configurations to try, sound and checked, and the table to save what wins.
 
+Behind those of each kernel come those of `matmul`, which takes one of our kernels: with the configurations just saved.
+
 `kernels` is imported late, as in `matmul_lineup`.
 """
 
@@ -25,31 +27,54 @@ WORKERS = 16
 """Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
 
 
-def kernels() -> list[str]:
-    """Those that can be tuned, in the order they are."""
-    from kernels.tuning import TUNABLE
+MATMUL = "matmul"
+"""`kernels.matmul`: what is tuned is which kernel it takes."""
 
-    return list(TUNABLE)
+
+def kernels() -> list[str]:
+    """Those that can be tuned, in the order they are, and `MATMUL`."""
+    from kernels.candidates import TUNABLE
+
+    return [*TUNABLE, MATMUL]
 
 
 def cases(options) -> list[Tuning]:
-    """What is to be tuned: none unless that was asked for. What no measured entry is for comes first."""
+    """What is to be tuned: none unless that was asked for. What was not measured before comes first."""
     if not options.tune_s:
         return []
     from kernels import configs
+    from kernels.candidates import TUNABLE
 
     arch, machine = hardware()
     wanted = [name for name in kernels() if name in (options.contenders or kernels())]
-    known = configs.table(arch).entries
+    known = configs.table(arch)
 
-    def has_entries(case: Tuning) -> bool:
-        return any(entry.kernel == case.kernel and case.dtype in entry.dtypes for entry in known)
+    def is_open(case: Tuning) -> bool:
+        if case.kernel == MATMUL:
+            return len(able(case)) > 1
+        better = any(known.admits(name, *shape(case)[1:]) for name in TUNABLE[case.kernel].behind)
+        return known.admits(*shape(case)) and (options.contenders is not None or not better)
 
     def is_measured(case: Tuning) -> bool:
-        shape = (case.kernel, case.m, case.n, case.k, case.dtype)
-        return any(entry.measured_on(machine) and entry.admits(*shape) for entry in known)
+        if case.kernel == MATMUL:
+            return known.picked(*shape(case)[1:], machine) is not None
+        return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
 
-    return sorted(filter(has_entries, options.tunings(wanted)), key=is_measured)
+    return sorted(filter(is_open, options.tunings(wanted)), key=is_measured)
+
+
+def shape(case: Tuning) -> tuple:
+    return case.kernel, case.m, case.n, case.k, case.dtype
+
+
+def able(case: Tuning) -> list[str]:
+    """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
+    from kernels import configs
+    from kernels.candidates import TUNABLE
+    from kernels.contract import ORDER
+
+    known = configs.table(hardware()[0])
+    return [name for name in dict.fromkeys([*ORDER, *TUNABLE]) if known.admits(name, *shape(case)[1:])]
 
 
 @functools.cache
@@ -65,9 +90,14 @@ def hardware() -> tuple[str, Machine]:
 
 @functools.cache
 def contenders(case: Tuning) -> dict:
-    """{name: configuration} of the incumbent and of all candidates that are not run alike."""
+    """{name: configuration} of the incumbent and all candidates that are not run alike; of `MATMUL` {name: kernel}."""
+    from kernels import configs
     from kernels.tuning import token
 
+    if case.kernel == MATMUL:
+        arch, machine = hardware()
+        now = configs.table(arch).picked(*shape(case)[1:], machine) or able(case)[0]
+        return {INCUMBENT: now} | {name: name for name in able(case) if name != now}
     return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
 
 
@@ -94,13 +124,21 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
 
 
 def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]]) -> Lineup:
-    """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked.
+    """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked. Of `MATMUL`
+    these are kernels, each with what it takes for the shape by now.
 
     `selected` is {shape: names} of the whole run: all of a kernel's are compiled before its first shape is measured,
     so that nothing else runs while there is timing.
     """
     known, configs = matmul_lineup.known_contenders(), contenders(case)
     lineup = Lineup(case, INCUMBENT)
+    if case.kernel == MATMUL:
+        kernels = {name: configs[name] for name in dict.fromkeys([INCUMBENT, *names])}
+        lineup.details = {name: {"kernel": kernel} for name, kernel in kernels.items()}
+        lineup.about = {"table": hardware()[0]}
+        named = {name: _named(known[kernel]) for name, kernel in kernels.items()}
+        matmul_lineup.enter(lineup, case.matmul, options, named)
+        return lineup
     wanted = tuple(
         (other.dtype, contenders(other)[name])
         for other in cases(options)
@@ -120,6 +158,11 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
     lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
     matmul_lineup.enter(lineup, case.matmul, options, sound)
     return lineup
+
+
+def _named(kernel):
+    """`kernel`, a `kernels.Contender`, that says its name beside its configuration."""
+    return dataclasses.replace(kernel, config=lambda x, w: f"{kernel.name} {kernel.config(x, w)}")
 
 
 def _contender(kernel, config):
@@ -156,22 +199,27 @@ def table_path(arch: str) -> Path:
 
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
-    line to be told. Where the run's copy has that entry already, nothing is written: somebody may have tuned again."""
+    line to be told. Where the run's copy has that row already, nothing is written: somebody may have tuned again."""
     from kernels.configs import Config, read
-    from kernels.configs.saving import entry, save
+    from kernels.configs.saving import entry, pick, save, save_pick
 
     found = tuned.verdict(run, shape)
     if found is None:
         return ""
     of = run.shapes[shape]
     path, copy = table_path(of["table"]), folder / f"{of['table']}.json"
-    config = Config(**of["contenders"][found.winner]["tile"])
-    case = (of["m"], of["n"], of["k"], of["dtype"])
+    winner, case = of["contenders"][found.winner], (of["m"], of["n"], of["k"], of["dtype"])
     measured = conditions(run, found)
-    row = entry(read(path), found.kernel, case, config, measured)
-    if copy.exists() and row in json.loads(copy.read_text())["entries"]:
+    if found.kernel == MATMUL:
+        rows, row = "picks", pick(winner["kernel"], case, measured)
+        write = functools.partial(save_pick, path, winner["kernel"], case, measured)
+    else:
+        config = Config(**winner["tile"])
+        rows, row = "entries", entry(read(path), found.kernel, case, config, measured)
+        write = functools.partial(save, path, found.kernel, case, config, measured)
+    if copy.exists() and row in json.loads(copy.read_text()).get(rows, ()):
         return ""
-    save(path, found.kernel, case, config, measured)
+    write()
     shutil.copy(path, copy)
     return tuned.line(found)
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernels import configs
-from kernels.configs import FOLDER, MODELLED, Config, arch_of, architectures, choose, read, table
+from kernels.configs import FOLDER, MODELLED, Config, Pick, arch_of, architectures, choose, picked_for, read, table
+from kernels.tuning import candidates
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
@@ -38,13 +39,15 @@ FIELDS = {
     "measured",
 }
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
+TO_TUNE = [("decode", 64, 256)]
+"""Tiles that no rule takes: they stand in the table for tunings."""
 
 
 @cache
 def unmeasured(arch):
     """The table without what tunings have written: what the model chooses from."""
     whole = table(arch)
-    return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured))
+    return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured), picks=())
 
 
 @pytest.fixture
@@ -75,18 +78,24 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[entry.dtypes[0]]
         if MODELLED.get(entry.kernel) == arch and not entry.measured:
             tile = (entry.config.block_m, entry.config.block_n)
-            shapes = [(2**i, n, k) for i in range(14) for n in (6656, 16384, 53248) for k in (6656, 16384, 53248)]
+            shapes = [(2**i, n, k) for i in range(14) for n in (6656, 6784, 53248) for k in (6656, 53248)]
             monkeypatch.setattr(configs, "table", unmeasured)
             found = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
             monkeypatch.undo()
             assert tile in {(config.block_m, config.block_n) for config in found}, "the model never takes it"
-        else:
+        elif (entry.kernel, entry.config.block_m, entry.config.block_n) not in TO_TUNE:
             assert choose(entry.kernel, arch, m, n, k, dtype, machine) == entry.config, (
                 "an entry before this one hides it"
             )
 
 
-@pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (128, (128, 128)), (1024, (256, 128)), (8192, (128, 256))])
+@pytest.mark.parametrize(("kernel", "block_m", "block_n"), TO_TUNE)
+def test_an_entry_for_tuning_is_a_candidate(kernel, block_m, block_n):
+    found = candidates(kernel, block_m, 6656, 16384, "bf16", H200)
+    assert (block_m, block_n) in {(config.block_m, config.block_n) for config in found}
+
+
+@pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (128, (128, 128)), (1024, (128, 256)), (8192, (128, 256))])
 def test_tiles_grow_with_m(model_alone, m, tile):
     config = choose("persistent", "sm90", m, 16384, 53248, torch.bfloat16, H200)
     assert (config.block_m, config.block_n) == tile
@@ -94,7 +103,14 @@ def test_tiles_grow_with_m(model_alone, m, tile):
 
 def test_the_model_gives_a_candidate_its_group_raster_and_tail(model_alone):
     config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
-    assert str(config) == "256x128x64 warps8 stages4 group8 subtile2 flatten tail120"
+    assert str(config) == "128x256x64 warps8 stages4 group16 subtile2 flatten tail120"
+    odd = choose("persistent", "sm90", 2048, 6784, 16384, torch.bfloat16, H200)  # 53 times 128
+    assert (odd.block_m, odd.block_n) == (256, 128)
+
+
+def test_a_kernel_without_tails_is_given_none(model_alone):
+    config = choose("warpgroup", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
+    assert str(config) == "128x256x64 warps8 stages4 group16 subtile4"
 
 
 def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
@@ -120,6 +136,25 @@ def test_what_was_measured_on_other_sms_is_no_choice_here(tmp_path, monkeypatch)
     for sms in (114, 132):
         config = choose("persistent", "sm90", 64, 6664, 16384, torch.bfloat16, replace(H200, sms=sms))
         assert (config.num_stages == 2) == (sms == 114)
+
+
+def test_a_pick_is_for_exactly_its_shape_and_as_many_sms():
+    pick = Pick("warpgroup", "bf16", 2048, 6656, 16384, {"sms": 114})
+    known = replace(unmeasured("sm90"), picks=(replace(pick, m=64, kernel="decode"), pick))
+    assert known.picked(2048, 6656, 16384, "bf16", replace(H200, sms=114)) == "warpgroup"
+    assert known.picked(64, 6656, 16384, "bf16", replace(H200, sms=114)) == "decode"
+    for shape in ((2049, 6656, 16384, "bf16"), (2048, 6664, 16384, "bf16"), (2048, 6656, 8, "bf16"),
+                  (2048, 6656, 16384, "fp16")):  # fmt: skip
+        assert known.picked(*shape, replace(H200, sms=114)) is None
+    assert known.picked(2048, 6656, 16384, "bf16", H200) is None
+
+
+def test_who_is_picked_for_tensors(monkeypatch):
+    picks = (Pick("warpgroup", "fp16", 4, 8, 16, {}),)
+    monkeypatch.setattr(configs, "table", cache(lambda arch: replace(unmeasured(arch), picks=picks)))
+    x, w = torch.empty((4, 16), dtype=torch.float16), torch.empty((8, 16), dtype=torch.float16)
+    assert picked_for(x, w) == "warpgroup"
+    assert picked_for(x[:3], w) is None
 
 
 def test_a_configuration_reads_as_one_short_line(model_alone):

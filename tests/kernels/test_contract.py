@@ -177,17 +177,21 @@ def test_decode_refuses_what_persistent_does_and_many_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("where", "able", "picked"),
+    ("where", "able", "fastest", "picked"),
     [
-        ("cpu", ("decode", "persistent"), "tiled"),
-        ("cuda", (), "tiled"),
-        ("cuda", ("persistent",), "persistent"),
-        ("cuda", ("decode", "persistent"), "decode"),
+        ("cpu", ("decode", "persistent"), "decode", "tiled"),
+        ("cuda", (), None, "tiled"),
+        ("cuda", ("persistent", "warpgroup"), None, "persistent"),
+        ("cuda", ("decode", "persistent"), None, "decode"),
+        ("cuda", ("decode", "persistent", "warpgroup"), "warpgroup", "warpgroup"),
+        ("cuda", ("decode", "persistent"), "warpgroup", "decode"),
+        ("cuda", ("persistent",), "a kernel of another version", "persistent"),
     ],
 )
-def test_matmul_picks(where, able, picked, monkeypatch):
+def test_matmul_picks(where, able, fastest, picked, monkeypatch):
     ran = []
-    for name in ("tiled", "persistent", "decode"):
+    monkeypatch.setattr(contract, "picked_for", lambda x, w: fastest)
+    for name in ("tiled", "persistent", "decode", "warpgroup"):
         stub = dataclasses.replace(
             CONTENDERS[name],
             run=lambda x, w, out, name=name: ran.append(name) or out,

@@ -21,7 +21,7 @@ from kernels.configs import table
 from kernels.cubin import compile_launch, offline
 
 found = []
-for entry in (entry for entry in table("sm90").entries if entry.kernel.startswith("decode")):
+for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
     for split in (1, 3):
         launch = decode_example(entry.config, torch.bfloat16, split)
         cubin = compile_launch(launch, 90)
@@ -53,9 +53,9 @@ def compiled() -> list[dict]:
 def test_compiled_as_declared_split_or_not(compiled):
     """No spills, wgmma with the declared n, TMA loads, at most 232,448 bytes of shared memory."""
     assert [(found["block_m"], found["split"]) for found in compiled] == [
-        (m, s) for m in (1, 16, 32, 64) for s in (1, 3)
+        (m, s) for m in (1, 16, 32, 64, 64) for s in (1, 3)
     ]
-    assert [found["problems"] for found in compiled] == [[]] * 8
+    assert [found["problems"] for found in compiled] == [[]] * 10
 
 
 def test_the_ring_keeps_100_to_200_kilobytes_in_flight(compiled):
@@ -64,7 +64,7 @@ def test_the_ring_keeps_100_to_200_kilobytes_in_flight(compiled):
         in_flight -= in_flight // stages  # one is being multiplied
         assert len(found["ring"]) == 2, "w and x have a ring each"
         assert 100_000 <= in_flight <= 200_000, found
-        if found["kernel"] == "decode":
+        if found["block_m"] > 1:
             assert "1" in found["pendings"], "a step waits for its own wgmma before it loads the next"
         else:
             assert found["copies_16B"] >= 8 + 1, "w and x are copied 16 bytes at a time"
@@ -73,7 +73,7 @@ def test_the_ring_keeps_100_to_200_kilobytes_in_flight(compiled):
 def test_sums_are_stored_before_they_are_counted_and_read_behind_the_count(compiled):
     for found in compiled:
         order, counted = found["order"], "atom.global.gpu.acq_rel.add.u32"
-        assert (counted in order) == (found["kernel"] == "decode" and found["split"] > 1)
+        assert (counted in order) == (found["block_m"] > 1 and found["split"] > 1)
         if counted in order:
             count = order.index(counted)
             stored = max(i for i, what in enumerate(order[:count]) if what == "st.global.v4")

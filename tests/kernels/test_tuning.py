@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import configs, tuning
+from kernels import configs
+from kernels.candidates import TUNABLE, Problem, Tunable, staged_bytes
 from kernels.configs import FOLDER, Config, architectures, choose, read
-from kernels.configs.saving import as_text, entry, save
-from kernels.tuning import Problem, candidates, plan, staged_bytes, token
+from kernels.configs.saving import as_text, entry, save, save_pick
+from kernels.tuning import candidates, plan, token
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
@@ -31,32 +32,18 @@ MEASURED = {
 }
 
 
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
-    """The checked-in tables without what tunings wrote, in a folder of their own, where they are looked up; `fresh()`
-    has them read anew."""
-    for arch in architectures():
-        document = json.loads((FOLDER / f"{arch}.json").read_text())
-        document["entries"] = [row for row in document["entries"] if not row["measured"]]
-        (tmp_path / f"{arch}.json").write_text(as_text(document))
-    monkeypatch.setattr(configs, "FOLDER", tmp_path)
-    configs.table.cache_clear()
-    yield tmp_path
-    configs.table.cache_clear()
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kernel", ["persistent", "tiled"])
+@pytest.mark.parametrize("kernel", ["persistent", "tiled", "warpgroup"])
 def test_candidates_are_few_different_and_begin_with_the_models_choice(tables, kernel, shape):
     found = plan(kernel, *shape, "bf16", H200)
-    assert 3 <= len(found.candidates) <= tuning.TUNABLE[kernel].most
-    if kernel == "persistent":
+    assert 3 <= len(found.candidates) <= TUNABLE[kernel].most
+    if kernel in configs.MODELLED:
         assert found.candidates[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     problem = Problem(*shape, 2, H200)
     assert len({problem.schedule(config) for config in found.candidates}) == len(found.candidates)
     assert all(problem.cost(config).seconds <= 1.3 * problem.cost(found.candidates[0]).seconds
                for config in found.candidates)  # fmt: skip
-    assert all(tuning.TUNABLE[kernel].shared_bytes(config, 2) <= 232_448 for config in found.candidates)
+    assert all(TUNABLE[kernel].shared_bytes(config, 2) <= 232_448 for config in found.candidates)
     assert all(reason.startswith("shared memory: ") for reason in found.pruned.values())
 
 
@@ -109,11 +96,13 @@ def test_what_does_not_fit_is_named_once_with_its_reason(tables):
 
 def test_a_kernel_joins_by_one_line(tables, monkeypatch):
     mine = Config(128, 256, 64, 8, 3)
-    monkeypatch.setitem(tuning.TUNABLE, "flagged", tuning.Tunable(lambda problem, bases: [mine, *bases], staged_bytes))
+    monkeypatch.setitem(TUNABLE, "flagged", Tunable(lambda problem, bases: [mine, *bases], staged_bytes))
     assert candidates("flagged", *SHAPE, "bf16", H200)[0] == mine
-    with pytest.raises(ValueError, match=r"'inductor' is not tuned, there are persistent, tiled.*TUNABLE"):
+    with pytest.raises(
+        ValueError, match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled.*candidates.TUNABLE"
+    ):
         plan("inductor", *SHAPE, "bf16", H200)
-    with pytest.raises(ValueError, match=r"no persistent configuration in fp32 on sm90.*sm90.json"):
+    with pytest.raises(ValueError, match=r"no persistent configuration for m=2048 in fp32 on sm90.*sm90.json"):
         plan("persistent", *SHAPE, "fp32", H200)
 
 
@@ -187,6 +176,26 @@ def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):
     assert len(json.loads(path.read_text())["entries"]) == len(before) + 3
     assert read(path).entries[0].measured == MEASURED
     assert path.read_text().count("\n") == len(before) + 3 + 6  # one line each
+
+
+def test_a_pick_is_written_read_back_and_replaced(tables):
+    path = tables / "sm90.json"
+    entries = json.loads(path.read_text())["entries"]
+    m, n, k = SHAPE
+    assert configs.table("sm90").picked(m, n, k, "bf16", H200) is None
+    save_pick(path, "warpgroup", (*SHAPE, "bf16"), MEASURED)
+    assert configs.table("sm90").picked(m, n, k, "bf16", H200) == "warpgroup"  # at once, in this process
+    save_pick(path, "decode", (64, n, k, "bf16"), MEASURED)
+    save_pick(path, "tiled", (*SHAPE, "bf16"), MEASURED | {"sms": 114})
+    row = save_pick(path, "persistent", (*SHAPE, "bf16"), MEASURED | {"date": "later"})
+    document = json.loads(path.read_text())
+    assert [(pick["kernel"], pick["m"]) for pick in document["picks"]] == [
+        ("persistent", m), ("tiled", m), ("decode", 64),
+    ]  # fmt: skip
+    assert document["picks"][0] == row
+    assert document["entries"] == entries
+    assert as_text(document) == path.read_text()
+    assert path.read_text().count("\n") == len(entries) + 3 + 6 + 2  # one line each
 
 
 def test_a_save_that_fails_leaves_the_table_as_it_was_and_nothing_beside_it(tables, monkeypatch):

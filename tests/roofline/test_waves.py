@@ -96,6 +96,22 @@ def test_no_tiling_beats_the_chip_and_more_of_it_is_never_slower(m, n, k, block)
         assert cost(m, n, 2 * k, 2, tiling, H200).seconds > found.seconds
 
 
+def test_of_equals_the_first_is_taken_and_then_what_reads_least():
+    sizes = (2048, 6656, 16384, 2)
+    for blocks in ([(128, 256), (256, 128)], [(256, 128), (128, 256)]):
+        found = best(*sizes, blocks, H200)
+        assert (found.block_m, found.block_n) == blocks[0]
+        equals = [t for t in choices(*sizes[:3], *blocks[0], H200) if t.tail == found.tail]
+        assert cost(*sizes, found, H200).memory_s == min(cost(*sizes, t, H200).memory_s for t in equals)
+
+
+def test_a_kernel_that_cannot_share_the_last_wave_is_given_a_tile_without():
+    sizes = (256, 6656, 16384, 2)
+    assert best(*sizes, BLOCKS[:3], H200).tail
+    alone = best(*sizes, BLOCKS[:3], H200, shares_tail=False)
+    assert (alone.block_m, alone.block_n, alone.tail) == (128, 128, 0)  # 104 tiles for 52
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(m=SIZES, n=SIZES, k=SIZES)
 def test_the_best_is_the_best(m, n, k):
@@ -109,13 +125,13 @@ UP = {
     (1, 128): ("128x256", "1+76", False, "memory"),  # 1.7 GB of weights: the tile does not matter
     (1, 256): ("128x256", "3+20", True, "L2"),
     (1, 512): ("128x256", "6+40", True, "L2"),
-    (1, 1024): ("256x128", "12+80", True, "L2"),
+    (1, 1024): ("128x256", "12+80", True, "L2"),
     (1, 4096): ("128x256", "50+56", False, "L2"),  # half a wave of 51: sharing it saves under 2 %
     (1, 8192): ("128x256", "100+112", False, "L2"),
     (8, 256): ("128x256", "0+52", True, "mma"),  # 52 tiles and 132 SMs
     (8, 512): ("128x256", "0+104", True, "mma"),
-    (8, 1024): ("256x128", "1+76", True, "L2"),
-    (8, 2048): ("256x128", "3+20", True, "L2"),
+    (8, 1024): ("128x256", "1+76", True, "L2"),
+    (8, 2048): ("128x256", "3+20", True, "L2"),
     (8, 4096): ("128x256", "6+40", True, "L2"),
     (8, 8192): ("128x256", "12+80", True, "L2"),
 }
@@ -124,7 +140,7 @@ DOWN = {
     (1, 512): ("128x256", "1+124", False, "L2"),
     (1, 8192): ("128x256", "31+4", True, "L2"),  # four tiles that would take a wave of their own
     (8, 512): ("128x256", "1+124", False, "L2"),
-    (8, 1024): ("256x128", "3+116", False, "L2"),
+    (8, 1024): ("128x256", "3+116", False, "L2"),
     (8, 4096): ("128x256", "15+68", False, "L2"),  # K = 6656: adding the sums costs what sharing saves
 }
 
