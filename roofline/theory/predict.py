@@ -1,14 +1,15 @@
 """How long a matmul takes on a machine, from its ceilings and a handful of constants. The model, in one look:
 
     time    = start + combine(compute, memory)
-    compute = waves * tile's FLOP with (K + extra_k) / (share of the matmul ceiling * ceiling of all workers / workers)
+    compute = seconds of all waves at the matmul ceiling * (K + extra_k) / K / share of that ceiling
     memory  = device bytes / (share of the read ceiling * ceiling)
     combine = (compute**p + memory**p) ** (1/p): p = 1 is their sum, a large p the longer of the two
 
-On a GPU an SM is a worker, and tiles run in whole waves: one tile more than a wave costs a wave. A CPU is one worker
-without waves, waits for its own loads (p = 1), and multiplies a single row another way, which reads the weights once
-and computes nothing that counts: memory is then over `vector`. `extra_k` is what filling and draining a tile costs,
-as elements of K. With shares of 1, no start, no extra K and a large p this is the plain roofline, in whole waves.
+On a GPU an SM is a worker, and the waves are those of `theory.waves`, by which our kernels choose their tiles: one tile
+more than a wave costs a wave, unless the last one is shared out along K. A CPU is one worker without waves, waits for
+its own loads (p = 1), and multiplies a single row another way, which reads the weights once and computes nothing that
+counts: memory is then over `vector`. `extra_k` is what filling and draining a tile costs, as elements of K. With shares
+of 1, no start, no extra K and a large p this is the plain roofline, in whole waves.
 
 Knows sizes and ceilings, and nothing of arms, runs or files: `theory.predictor` puts cases together of it.
 """
@@ -17,6 +18,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from roofline.theory import waves
 from roofline.theory.work import Work
 
 
@@ -64,7 +66,7 @@ FITTED = {
 class Tile(NamedTuple):
     """Rows and columns of the output that one worker makes at a time. `adapts`: a library's, which takes flatter tiles
     for few rows and splits K where its tiles are fewer than the workers; ours are as their config says. `shares`: the
-    last wave is shared out along K, so that no worker idles (kernels.stream_tail, kernels.decode)."""
+    last wave is shared out along K where that is faster (kernels.stream_tail, kernels.decode)."""
 
     rows: int
     columns: int
@@ -108,19 +110,6 @@ class Terms(NamedTuple):
     start_s: float
 
 
-def waves(m: int, n: int, tile: Tile, workers: int) -> float:
-    """Rounds that `workers` need for all tiles, one each a round: whole ones, or, where K is split to give every worker
-    a part, the share of one round too.
-
-    >>> waves(1408, 1536, Tile(128, 256), 66), waves(1409, 1536, Tile(128, 256), 66)
-    (1, 2)
-    >>> waves(1409, 1536, Tile(128, 256, shares=True), 48)
-    1.5
-    """
-    tiles = -(-m // tile.rows) * -(-n // tile.columns)
-    return tiles / workers if tile.shares or (tile.adapts and tiles < workers) else -(-tiles // workers)
-
-
 def fitting(tile: Tile, m: int) -> Tile:
     """`tile` for `m` rows: one that adapts is halved while half its rows hold them all, down to LEAST_ROWS.
 
@@ -132,14 +121,26 @@ def fitting(tile: Tile, m: int) -> Tile:
     return tile
 
 
-def padded(m: int, n: int, tile: Tile, workers: int) -> float:
-    """Output elements of all waves of `tile`, those of idle workers and beyond the edges too."""
-    return waves(m, n, tile, workers) * workers * tile.rows * tile.columns
+def cost(m: int, n: int, k: int, tile: Tile, machine: Machine) -> waves.Cost:
+    """What `theory.waves` says of `tile`. Neither memory nor L2 is a limit there: what is read is a term of its own,
+    beside which both work at once, and what a contender waits for L2 beyond that is in its share of the ceiling.
+
+    >>> hundred = Machine(1e14, 1e12, workers=100)
+    >>> cost(1408, 1536, 4096, Tile(128, 256), hundred).rounds, cost(1408, 1792, 4096, Tile(128, 256), hundred).rounds
+    (1.0, 1.0)
+    """
+    chip = waves.Machine(machine.workers, machine.flops, math.inf, 0, math.inf)
+    tiles = -(-m // tile.rows) * -(-n // tile.columns)
+    shares = tile.shares or (tile.adapts and tiles < machine.workers)
+    tails = waves.tails(tiles, k, machine.workers) if shares else (0,)
+    tilings = (waves.Tiling(tile.rows, tile.columns, tail=tail) for tail in tails)
+    costs = (waves.cost(m, n, k, 1, tiling, chip) for tiling in tilings)
+    return min(costs, key=lambda cost: cost.seconds)
 
 
-def best_tile(m: int, n: int, tiles: tuple[Tile, ...], workers: int) -> Tile:
-    """That of `tiles` whose waves hold the fewest elements, the first of equals."""
-    return min((fitting(tile, m) for tile in tiles), key=lambda tile: padded(m, n, tile, workers))
+def best_tile(m: int, n: int, k: int, tiles: tuple[Tile, ...], machine: Machine) -> Tile:
+    """That of `tiles` whose waves take least, the first of equals."""
+    return min((fitting(tile, m) for tile in tiles), key=lambda tile: cost(m, n, k, tile, machine).seconds)
 
 
 def load(m: int, n: int, k: int, device_bytes: int, machine: Machine, tiles: tuple[Tile, ...] = USUAL) -> Load:
@@ -150,11 +151,11 @@ def load(m: int, n: int, k: int, device_bytes: int, machine: Machine, tiles: tup
     for name, size in (("m", m), ("n", n), ("k", k)):
         if size < 1:
             raise ValueError(f"{name}={size}: it must be 1 or more, or there is nothing to predict")
-    elements = m * n
+    compute_s = 2 * m * n * k / machine.flops
     if machine.workers > 1:
-        elements = padded(m, n, best_tile(m, n, tiles, machine.workers), machine.workers)
+        compute_s = cost(m, n, k, best_tile(m, n, k, tiles, machine), machine).seconds
     single = float(m == 1 and machine.workers == 1)
-    return Load(k, 2 * elements / machine.flops, device_bytes / machine.read_bytes_per_s, single)
+    return Load(k, compute_s / k, device_bytes / machine.read_bytes_per_s, single)
 
 
 def terms(load: Load, constants: Constants) -> Terms:

@@ -69,9 +69,9 @@ class Family:
         terms = found._asdict() | {"p": self.constants.p}
         terms.pop("time_s")
         if machine.workers > 1:
-            tile = predict.best_tile(sizes.m, sizes.n, self.tiles_for(sizes.m, sizes.n), machine.workers)
-            waves = predict.waves(sizes.m, sizes.n, tile, machine.workers)
-            terms |= {"waves": waves, "tile": f"{tile.rows}x{tile.columns}"}
+            shape = sizes.m, sizes.n, sizes.k
+            tile = predict.best_tile(*shape, self.tiles_for(*shape[:2]), machine)
+            terms |= {"waves": predict.cost(*shape, tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
         return Prediction(found.time_s, terms)
 
 

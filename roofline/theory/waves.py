@@ -44,6 +44,7 @@ class Machine:
     flops: float
     memory_bytes_per_s: float
     cache_bytes: int
+    l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
 
     @classmethod
     def of_chip(cls, chip, dtype: str = "bf16") -> "Machine":
@@ -92,6 +93,11 @@ class Cost:
         return self.full_waves * self.wave_s + self.tail_s + self.epilogue_s
 
     @property
+    def rounds(self) -> float:
+        """All of it, in full waves."""
+        return self.seconds / self.wave_s
+
+    @property
     def limit(self) -> str:
         """What a wave waits for."""
         return max(("mma", self.mma_s), ("L2", self.l2_s), ("memory", self.memory_s), key=lambda pair: pair[1])[0]
@@ -126,7 +132,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: Machine
             rows * block_m * _held(m, k, itemsize, full, machine)
             + columns * block_n * _held(n, k, itemsize, full, machine)
         ) * (k * itemsize)
-        return l2 / (machine.flops * L2_BYTES_PER_FLOP), memory / machine.memory_bytes_per_s
+        return l2 / (machine.flops * machine.l2_bytes_per_flop), memory / machine.memory_bytes_per_s
 
     l2_s, memory_s = moved_s(min(tiles, machine.sms))
     out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s

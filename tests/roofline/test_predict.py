@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from roofline.theory import cases, chips, overlap, predict, predictor, schedule
+from roofline.theory import cases, chips, overlap, predict, predictor, schedule, waves
 from roofline.theory.planned import TILE, Planned
 from roofline.theory.predict import PRIORS, Constants, Machine, Tile
 from roofline.theory.schedule import Grid
@@ -14,7 +15,7 @@ from roofline.theory.work import AllGatherMatmul, Matmul, Work
 GPU = Machine(flops=132e12, read_bytes_per_s=4e12, workers=132)  # 1e12 FLOP/s for each SM
 CPU = Machine(flops=1e11, read_bytes_per_s=1e10)
 PERFECT = Constants(compute=1.0, memory=1.0, extra_k=0, start_s=0, p=200.0)
-TILES = (Tile(100, 100),)
+TILES = (Tile(400, 400),)
 
 
 def gpu_terms(m, n, k, constants=PERFECT, nbytes=0, tiles=TILES):
@@ -38,38 +39,48 @@ def test_single_row_of_a_cpu_reads_its_weights_once_and_computes_nothing():
 
 def test_gpu_by_hand():
     constants = Constants(compute=0.5, memory=0.8, extra_k=100, start_s=5e-6, p=2.0)
-    found = gpu_terms(1200, 1200, 900, constants, nbytes=9_600_000)  # 144 tiles: two waves
-    assert found.compute_s == pytest.approx(2 * 2 * 100 * 100 * 1000 / 0.5e12)  # 80 us
-    assert found.memory_s == pytest.approx(3e-6)
-    assert found.time_s == pytest.approx(5e-6 + (80e-6**2 + 3e-6**2) ** 0.5)
+    found = gpu_terms(4800, 4800, 900, constants, nbytes=153_600_000)  # 144 tiles: two waves
+    assert found.compute_s == pytest.approx(2 * 2 * 400 * 400 * 1000 / 0.5e12)  # 1280 us
+    assert found.memory_s == pytest.approx(48e-6)
+    assert found.time_s == pytest.approx(5e-6 + (1280e-6**2 + 48e-6**2) ** 0.5)
 
 
 def test_one_tile_more_than_a_wave_costs_a_wave():
-    full, more = gpu_terms(1100, 1200, 500), gpu_terms(1101, 1200, 500)
-    assert full.compute_s == pytest.approx(2 * 100 * 100 * 500 / 1e12)
+    full, more = gpu_terms(4400, 4800, 500), gpu_terms(4401, 4800, 500)
+    assert full.compute_s == pytest.approx(2 * 400 * 400 * 500 / 1e12)
     assert more.compute_s == pytest.approx(2 * full.compute_s)
-    assert gpu_terms(1000, 1200, 500).compute_s == full.compute_s  # idle SMs gain nothing
+    assert gpu_terms(4000, 4800, 500).compute_s == full.compute_s  # idle SMs gain nothing
+
+
+def test_predictions_and_choices_of_tiles_are_by_one_model():
+    """Where neither memory nor L2 is a limit, what a choice costs is what is predicted of it."""
+    machine = waves.Machine(132, 132e12, float("inf"), 0, float("inf"))
+    for m, n, shares in ((2048, 6656, False), (2048, 6656, True), (300, 6656, True)):
+        tiling = waves.Tiling(128, 256, tail=132 * shares)
+        expected = waves.cost(m, n, 16384, 2, tiling, machine).seconds
+        assert gpu_terms(m, n, 16384, tiles=(Tile(128, 256, shares=shares),)).compute_s == pytest.approx(expected)
 
 
 def test_library_splits_k_where_tiles_are_few_and_takes_flat_tiles_for_few_rows():
     tile = Tile(256, 128, adapts=True)
-    assert predict.waves(256, 128 * 33, tile, 132) == 0.25
-    assert predict.waves(256, 128 * 33, Tile(256, 128), 132) == 1
+    assert predict.cost(256, 128 * 33, 10**6, tile, GPU).rounds == pytest.approx(0.25, rel=1e-3)
+    assert predict.cost(256, 128 * 33, 10**6, Tile(256, 128), GPU).rounds == pytest.approx(1)
+    assert predict.cost(256, 128 * 33, 64, tile, GPU).rounds == pytest.approx(1)  # sums would cost more than a wave
     assert [predict.fitting(tile, m).rows for m in (1, 64, 65, 128, 129, 8192)] == [64, 64, 128, 128, 256, 256]
     assert predict.fitting(Tile(256, 128), 1).rows == 256
 
 
-def test_best_tile_has_the_fewest_elements_in_its_waves():
+def test_best_tile_takes_least():
     # 1536 x 1408: 132 tiles of 128 x 128 are one wave; 66 of 128 x 256 leave half of it idle.
-    own = (Tile(128, 256), Tile(128, 128))
-    assert predict.best_tile(1536, 1408, own, 132) == Tile(128, 128)
-    assert predict.best_tile(1536, 2816, own, 132) == Tile(128, 256)  # equals: the first
+    own = (Tile(128, 256), Tile(256, 128), Tile(128, 128))
+    assert predict.best_tile(1536, 1408, 4096, own, GPU) == Tile(128, 128)
+    assert predict.best_tile(1536, 2816, 4096, own, GPU) == Tile(128, 256)  # equals: the first
 
 
 @pytest.mark.parametrize("nbytes", [10, 10**9])
 def test_perfect_constants_are_the_plain_roofline(nbytes):
-    flop = 2 * 1100 * 1200 * 700
-    found = gpu_terms(1100, 1200, 700, nbytes=nbytes).time_s  # whole waves of whole tiles
+    flop = 2 * 4400 * 4800 * 700
+    found = gpu_terms(4400, 4800, 700, nbytes=nbytes).time_s  # whole waves of whole tiles
     assert found == pytest.approx(max(flop / 132e12, nbytes / 4e12), rel=5e-3)
     assert predict.roofline_s(Work(flop, nbytes), GPU) == max(flop / 132e12, nbytes / 4e12)
     assert predict.roofline_s(Work(flop, nbytes, wire_bytes=10**9), GPU, 1e9) == 1.0
@@ -78,6 +89,7 @@ def test_perfect_constants_are_the_plain_roofline(nbytes):
 @pytest.mark.parametrize("machine", [GPU, CPU])
 @pytest.mark.parametrize("source", PRIORS)
 def test_more_work_never_takes_less(machine, source):
+    """But where a library shares tiles out along K: each share has a least size, so that more K may be less, by 8 %."""
     constants = replace(PRIORS[source], vector=None)
     sizes = (1, 2, 63, 64, 65, 128, 129, 500, 1000, 1024, 4096, 5000)
     grown = {
@@ -89,7 +101,8 @@ def test_more_work_never_takes_less(machine, source):
         for tiles in (TILES, predict.USUAL[:1], predict.USUAL):
             loads = [predict.load(m, n, k, 2 * (m * k + n * k + m * n), machine, tiles) for m, n, k in shapes]
             times = [predict.terms(load, constants).time_s for load in loads]
-            assert times == sorted(times), axis
+            margin = 0.08 if tiles[0].adapts else 0.0
+            assert all(after >= before * (1 - margin) for before, after in pairwise(times)), axis
             assert times[0] < times[-1]
 
 
