@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernels import configs
+from kernels.configs.saving import as_text
 from roofline.report import journal, tuned
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,8 @@ ENTRY = {
     "block_k": 16,
 }
 ENTRY |= {"num_warps": 4, "num_stages": 3, "group_m": 8, "mma": None, "measured": None}
-TABLE = '{\n  "target": 90,\n  "shared_limit_bytes": 232448,\n  "entries": [\n    ' + json.dumps(ENTRY) + "\n  ]\n}\n"
+TABLE = {"target": 90, "shared_limit_bytes": 232448, "entries": [ENTRY, ENTRY | {"kernel": "other"}]}
+ASKED = ("--ffn-model=64,128", "--ffn-layers=up", "--ffn-tp=1", "--ffn-dtype=fp32")
 
 
 @dataclass
@@ -44,20 +46,27 @@ class Chain:
         return "".join(run.text for run in self.runs)
 
 
+def project(root: Path) -> Path:
+    """A checkout of nothing but the benchmark and its table."""
+    (root / "benchmarks").mkdir(parents=True)
+    for name in ("conftest.py", "test_tune.py"):
+        shutil.copy(ROOT / "tests" / "benchmarks" / name, root / "benchmarks")
+    (root / TABLES).mkdir(parents=True)
+    (root / TABLES / "sm90.json").write_text(as_text(TABLE))
+    for arguments in (("init",), ("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "first")):
+        subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
+    return root
+
+
+ENV = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "benchmarks"), *sys.path])}
+
+
 @pytest.fixture(scope="module")
 def chain(run_project, tmp_path_factory):
     """The tuning of the made-up kernel on four shapes: killed while it saves the second, gone on with until its time is
     over, and gone on with to its end."""
-    root = tmp_path_factory.mktemp("tuning")
-    (root / "benchmarks").mkdir()
-    for name in ("conftest.py", "test_tune.py"):
-        shutil.copy(ROOT / "tests" / "benchmarks" / name, root / "benchmarks")
-    (root / TABLES).mkdir(parents=True)
-    (root / TABLES / "sm90.json").write_text(TABLE)
-    for arguments in (("init",), ("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "first")):
-        subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
-    env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "benchmarks"), *sys.path])}
-    asked = ("--ffn-tune=0.6", "--ffn-model=64,128", "--ffn-layers=up", "--ffn-tp=1", "--ffn-dtype=fp32")
+    root = project(tmp_path_factory.mktemp("tuning"))
+    asked = ("--ffn-tune=0.6", "--ffn-contenders=fake", *ASKED)
     found = Chain([], [])
     for arguments, kills in (((*asked, "--ffn-tokens=64,128,256,512"), "2"), ((), "0"), ((), "0")):
         resumed = [f"--ffn-resume={run.folder}" for run in found.runs[-1:]]
@@ -67,7 +76,7 @@ def chain(run_project, tmp_path_factory):
             *resumed,
             tests="",
             conftest=FAKE,
-            env=env | {"FSYNC_KILLS": kills},
+            env=ENV | {"FSYNC_KILLS": kills},
             root=root,
         )
         found.runs.append(run)
@@ -166,8 +175,8 @@ def test_the_report_and_the_terminal_say_what_is_taken_from_now_on(chain, whole)
 
 def test_a_kill_while_saving_leaves_the_table_whole_and_the_entry_is_written_later(chain):
     assert chain.runs[0].code == -9
-    assert [row["m_max"] for row in chain.tables[0]] == [64, None]
-    assert [row["m_max"] for row in chain.tables[1]] == [256, 128, 64, None]
+    assert [row["m_max"] for row in chain.tables[0]] == [64, None, None]
+    assert [row["m_max"] for row in chain.tables[1]] == [256, 128, 64, None, None]
     names = {path.name for path in (chain.runs[0].root / TABLES).iterdir()}
     assert {name for name in names if name.endswith(".json")} == {"sm90.json"}
 
@@ -180,6 +189,25 @@ def test_shapes_beyond_the_time_are_not_run_which_is_no_failure(chain):
     assert left == {("not_run", "the 0.6 s of --ffn-tune were over")}
     assert "go on with it: python3 -m pytest --benchmark-only --ffn-resume=" in run.text
     assert not journal.load(run.folder).unfinished  # after the third
+
+
+def test_at_last_the_kernels_take_turns_each_as_it_was_just_tuned(run_project, tmp_path):
+    """`other` is faster than `fake` before, and at M = 128, where all of that one's configurations are alike."""
+    root = project(tmp_path / "project")
+    asked = ("--ffn-tune=60", *ASKED, "--ffn-tokens=64,128")
+    run = run_project("--benchmark-only", *asked, tests="", conftest=FAKE, env=ENV, root=root)
+    assert run.code == 0, run.text
+    table = configs.read(root / TABLES / "sm90.json")
+    assert [(pick.kernel, pick.m, pick.n, pick.k) for pick in table.picks] == [
+        ("other", 128, 128, 64), ("fake", 64, 128, 64),
+    ]  # fmt: skip
+    assert table.picks[0].measured["ratio"] == pytest.approx([1 / 0.95] * 3, rel=1e-4)
+    assert table.picks[0].measured["over"] == "fake its tile"
+    found = tuned.verdict(journal.load(run.folder), "tune_matmul-64x128-up-tp1-m64-fp32")
+    assert (found.best, found.stays) == ("other", True)
+    assert found.ratio.median == pytest.approx(1 / 1.1 / 0.95)
+    report = (run.folder / "report.md").read_text()
+    assert "| 64x128-up-tp1-m128-fp32 | matmul | other its tile | fake its tile | 1.053 [" in report
 
 
 def test_what_would_be_tried_is_listed_without_a_gpu_and_exists_only_there():
