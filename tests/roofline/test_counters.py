@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ncu_sample import BF16, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, row
+from ncu_sample import BF16, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, quoted, row
 
 from roofline.measure import counters, ncu
 
@@ -83,6 +83,23 @@ def test_what_cannot_be_read_is_an_error_not_a_count(text, said):
     with pytest.raises(ValueError, match=r"__|cells") as error:
         counters.parse(text)
     assert said in str(error.value)
+
+
+def test_columns_that_nobody_asked_for_may_hold_anything():
+    names = ("device__attribute_display_name", "launch__cluster_scheduling_policy", "gpu__time_duration.sum")
+    lines = zip(
+        (HEADER, UNITS, row(0, MARKER, *NONE), row(1, "a", *["5"] * 6)),
+        (quoted(*names), quoted("", "", "ns"), *[quoted("NVIDIA H200", "PolicySpread", "12.5")] * 2),
+        strict=True,
+    )
+    (call,) = counters.by_call(counters.parse("\n".join(",".join(line) for line in lines)))
+    assert counters.counts(call, "bf16")["dram_bytes"] == 10
+
+
+@pytest.mark.parametrize("absent", ["n/a", "(!) n/a", "(!) nan", ""])
+def test_count_that_is_absent_is_none(absent):
+    (launch,) = counters.parse(table(row(1, "a", absent, *["1"] * 5)))
+    assert launch.values["dram__bytes_read.sum"] is None
 
 
 @pytest.mark.parametrize("text", ["", DENIED, "garbage\x00\n==PROF== nothing", HEADER, f"{HEADER}\n{UNITS}\n"])
