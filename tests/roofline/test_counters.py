@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ncu_sample import BF16, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, quoted, row
+from ncu_sample import BF16, BUSY, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, quoted, row
 
 from roofline.measure import counters, ncu
 
@@ -135,6 +135,16 @@ def test_metrics_that_the_tool_refuses_are_found_in_its_error():
     assert counters.refused(wanted, DENIED + f"{BF16}.sum") == []
 
 
+def test_tool_is_found_where_installers_put_it_the_newest_first(monkeypatch, tmp_path):
+    for version in ("2024.3.2", "2025.1.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").write_text("#!/bin/sh\n")
+        (tmp_path / version / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(ncu, "PLACES", (str(tmp_path / "bin" / "ncu"), str(tmp_path / "*" / "ncu")))
+    assert ncu.find() == str(tmp_path / "2025.1.0" / "ncu")
+
+
 def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     assert "this run measured the CPU" in ncu.why_not("cpu")
     monkeypatch.setattr(ncu, "PLACES", ())
@@ -164,6 +174,13 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
             "some\n",
             None,
             "The application returned an error",
+        ),
+        (BUSY, "1 passed\n", None, "Profiling failed because a driver resource was unavailable. Ensure"),
+        (
+            "==ERROR== The application returned an error code (1).\n",
+            "E   ImportError: no module named x\n=== short summary ===\nERROR tests/a.py\n1 error in 0.2s\n",
+            None,
+            "E   ImportError: no module named x (exit code 1)",
         ),
         ("", "no tests ran\n\n", None, "no tests ran (exit code 1)"),
         ("", "", None, "it said nothing (exit code 1)"),
