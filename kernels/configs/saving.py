@@ -1,8 +1,10 @@
 """Writes the choice of a tuning into a table of tiles: one entry, for one shape, with what it was measured under."""
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -17,9 +19,27 @@ def save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) 
     """Write `config` as the measured entry for exactly `shape`, (m, n, k, dtype), at the top of the table at `path`, in
     the place of an earlier one from a device with as many SMs. Returns the row.
 
-    The file is whole at any moment: a new one is written beside it, and takes its name. OSError where it cannot be
-    written, ValueError where it is no table or does not have the tile.
+    The file is whole at any moment: a new one is written beside it, and takes its name. Two that save at a time take
+    turns, or the later one would lose what the other wrote. OSError where it cannot be written, ValueError where it is
+    no table or does not have the tile.
     """
+    with _alone(path.parent):
+        return _save(path, kernel, shape, config, measured)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else save in `folder` meanwhile, where its file system has locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) -> dict:
     table = configs.read(path)
     document = json.loads(path.read_text(encoding="utf-8"))
     row = entry(table, kernel, shape, config, measured)

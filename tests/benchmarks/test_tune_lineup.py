@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import tune_lineup
@@ -121,6 +122,25 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
     (folder / "sm90.json").unlink()  # it was killed before it saved
     assert tune_lineup.keep(run, case, folder)
     assert configs.read(path).entries[0].config == B
+
+
+def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):
+    path, read, others = tmp_path / "sm90.json", configs.read, []
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+
+    def read_and_let_another_save(found):
+        table = read(found)
+        if not others:
+            measured = {"chip": "NVIDIA H200", "sms": 132}
+            others.append(Thread(target=save, args=(path, "persistent", (48, 6656, 16384, "bf16"), A, measured)))
+            others[0].start()
+            others[0].join(0.5)  # it has to wait
+        return table
+
+    monkeypatch.setattr(configs, "read", read_and_let_another_save)
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
+    others[0].join()
+    assert [entry.m_max for entry in read(path).entries[:2]] == [48, 80]
 
 
 def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):
