@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from threading import Thread
 
@@ -14,6 +15,7 @@ from kernels.configs.saving import as_text, save
 from roofline.options import Options
 from roofline.report.journal import Run
 from roofline.report.tuned import INCUMBENT
+from roofline.session import Session
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
@@ -105,6 +107,15 @@ def finished():
     return case, Run({"machine": machine, "started": "2026-11-21T", "commit": "abc"}, shapes={case: shape})
 
 
+def tell(run, case, folder) -> list[str]:
+    """What is told of `case` by a session of `run` in `folder`, of which nothing but that is needed."""
+    session, told = Session.__new__(Session), []
+    session.run, session._entries, session._write = run, {}, lambda *lines: True
+    session.measured = lambda shape: tune_lineup.keep(run, shape, folder)
+    session.tell(case, told.append)
+    return told
+
+
 def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_path, monkeypatch):
     case, run = finished
     path, folder = tmp_path / "sm90.json", tmp_path / "run"
@@ -112,16 +123,32 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
     path.write_text(as_text(document | {"entries": [row for row in document["entries"] if not row["measured"]]}))
     folder.mkdir()
     monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
-    assert f"-> {B}" in tune_lineup.keep(run, case, folder)
+    told = tell(run, case, folder)
+    assert f"-> {B}" in told[0]
     assert configs.read(path).entries[0].config == B
     assert (folder / "sm90.json").read_text() == path.read_text()
-    # Somebody tunes again, before this run is gone on with: that choice is newer.
+    # Somebody tunes again, before this run is gone on with: that choice is newer, whatever else this run saves.
     save(path, "persistent", (64, 6656, 16384, "bf16"), A, {"chip": "NVIDIA H200", "sms": 132})
-    assert tune_lineup.keep(run, case, folder) == ""
+    shutil.copy(path, folder / "sm90.json")  # as another shape of this run would
+    assert tell(run, case, folder) == []
     assert configs.read(path).entries[0].config == A
-    (folder / "sm90.json").unlink()  # it was killed before it saved
-    assert tune_lineup.keep(run, case, folder)
+    del run.shapes[case]["saved"]  # it was killed before it saved, and its copy is cut off
+    (folder / "sm90.json").write_text('{"target": 90, "entr')
+    assert tell(run, case, folder) == told
     assert configs.read(path).entries[0].config == B
+
+
+def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, tmp_path, monkeypatch):
+    case, run = finished
+    path = tmp_path / "none" / "sm90.json"
+    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
+    assert tell(run, case, tmp_path) == []
+    (entry,) = run.missing
+    assert (entry["case"], entry["outcome"]) == (f"{case}-saved", "failed")
+    path.parent.mkdir()
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+    assert tell(run, case, tmp_path)
+    assert run.missing == []
 
 
 def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):

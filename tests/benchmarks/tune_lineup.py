@@ -5,7 +5,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 import shutil
 from pathlib import Path
@@ -156,23 +155,19 @@ def table_path(arch: str) -> Path:
 
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
-    line to be told. Where the run's copy has that entry already, nothing is written: somebody may have tuned again."""
-    from kernels.configs import Config, read
-    from kernels.configs.saving import entry, save
+    line to be told, "" where there is nothing to save."""
+    from kernels.configs import Config
+    from kernels.configs.saving import save
 
     found = tuned.verdict(run, shape)
     if found is None:
         return ""
     of = run.shapes[shape]
-    path, copy = table_path(of["table"]), folder / f"{of['table']}.json"
+    path = table_path(of["table"])
     config = Config(**of["contenders"][found.winner]["tile"])
     case = (of["m"], of["n"], of["k"], of["dtype"])
-    measured = conditions(run, found)
-    row = entry(read(path), found.kernel, case, config, measured)
-    if copy.exists() and row in json.loads(copy.read_text())["entries"]:
-        return ""
-    save(path, found.kernel, case, config, measured)
-    shutil.copy(path, copy)
+    save(path, found.kernel, case, config, conditions(run, found))
+    shutil.copy(path, folder / path.name)
     return tuned.line(found)
 
 
