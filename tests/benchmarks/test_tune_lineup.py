@@ -71,6 +71,24 @@ def test_the_incumbent_is_no_candidate_of_its_own():
     assert tuning.token(found[INCUMBENT]) not in found
 
 
+def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case, other = tune_lineup.cases(asked)
+    planned = [f"{one.id}-{name}" for one in (case, other) for name in tune_lineup.contenders(one)]
+    run = Run({"cases": planned})
+    assert tune_lineup.dropped(run, asked) == []
+    best = list(tune_lineup.contenders(case).values())[1]
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    of_an_h200(dataclasses.replace(entry, config=best, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune_lineup.contenders, tune_lineup.plan):
+        function.cache_clear()
+    gone = tune_lineup.dropped(run, asked)
+    assert f"{case.id}-{tuning.token(best)}" in gone
+    assert all(name.startswith(case.id) and name in planned for name in gone)
+    run.not_measured = [{"case": gone[0], "outcome": "skipped", "reason": "pruned"}]
+    assert tune_lineup.dropped(run, asked) == gone[1:]
+
+
 @pytest.mark.parametrize(
     ("answer", "unsound", "trouble"),
     [

@@ -14,7 +14,7 @@ import torch
 
 from roofline.measure import faults
 from roofline.measure.lineup import Lineup
-from roofline.report import tuned
+from roofline.report import journal, tuned
 from roofline.report.tuned import INCUMBENT
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
@@ -145,6 +145,13 @@ def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
     if found.keys() >= set(wanted) and all(reason.startswith(FAILED) for reason in found.values()):
         return {}, next(iter(found.values()), "")
     return found, ""
+
+
+def dropped(run, options) -> list[str]:
+    """Cases of a `run` that is gone on with whose turn never came, and never will: by the table as it is now, which
+    somebody changed meanwhile, they are no candidates any more."""
+    known = {f"{case.id}-{name}" for case in cases(options) for name in contenders(case)}
+    return [e["case"] for e in run.missing if e["outcome"] == journal.NOT_RUN and e["case"] not in known]
 
 
 def table_path(arch: str) -> Path:
