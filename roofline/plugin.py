@@ -215,6 +215,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     def run(shape: str, contender: str) -> None:
         if state.counted:
             state.counted.call(shape, ffn_prepare)
+            state.replay.load("counted", [1.0])  # pytest-benchmark asks for a time, which nobody reads
             benchmark.pedantic(lambda: None)
             return
         if not state.options.timed:

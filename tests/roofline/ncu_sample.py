@@ -105,6 +105,8 @@ if mode[0] == "hangs":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     time.sleep(600)
 done = subprocess.run(arguments[arguments.index(sys.executable):])
+with open(os.environ["FAKE_NCU_LOG"] + ".codes", "a") as codes:
+    codes.write(str(done.returncode) + "\\n")
 folder = pathlib.Path(next(a for a in arguments if a.startswith("--ffn-counted=")).partition("=")[2])
 said = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 called = [line["case"] for line in said if line["step"] == "call"]
