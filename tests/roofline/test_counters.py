@@ -2,6 +2,7 @@
 
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,23 @@ def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path):
         env={},
     )  # fmt: skip
     assert (ended.why, ended.code) == (None, 0)
+
+
+def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_numbers(tmp_path):
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'flags'}\n")
+    tool.chmod(0o755)
+    ncu.run(
+        str(tool), ["a", "b"], ["program", "x"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=9,
+        seconds=9, env={},
+    )  # fmt: skip
+    flags = (tmp_path / "flags").read_text().split()
+    given = dict(pairwise(flags))
+    expected = {"--clock-control": "none", "--cache-control": "all", "--print-units": "base", "--page": "raw"}
+    expected |= {"--profile-from-start": "off", "--metrics": "a,b", "--target-processes": "application-only"}
+    assert {name: given[name] for name in expected} == expected
+    assert "--csv" in flags
+    assert flags[-2:] == ["program", "x"]
 
 
 def test_version_and_silence_of_a_tool(tmp_path):

@@ -89,6 +89,20 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
 
+def test_kernels_of_a_call_that_raised_are_no_count_of_it(session):
+    def second_raises(batch):
+        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+        lines = [line for case in batch for line in called(case)]
+        lines += [{"step": "lost", "case": case, "reason": "it raised"} for case in batch[1:2]]
+        lines.append({"step": "done", "case": batch[0], "reason": ""})
+        return lines, "\n".join([HEADER, UNITS, *rows]), (None, False)
+
+    count = session(second_raises)
+    count()
+    assert list(count.lost.values()) == ["it raised"]
+    assert set(count.lost).isdisjoint(counted_cases(count.session.run))
+
+
 def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(session):
     asked = []
 
