@@ -146,8 +146,11 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
-        return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
+        """Whether there is something to go on with: a shape cut short, a case whose turn never came, or a choice of a
+        tuning that could not be saved."""
+        unsaved = {f"{shape}-{SAVED}" for shape in self.shapes}
+        left = (entry for entry in self.missing if entry["outcome"] == NOT_RUN or entry["case"] in unsaved)
+        return bool(self.interrupted or any(left))
 
     @property
     def missing(self) -> list[dict]:

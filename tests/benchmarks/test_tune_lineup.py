@@ -163,10 +163,12 @@ def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, t
     assert tell(run, case, tmp_path) == []
     (entry,) = run.missing
     assert (entry["case"], entry["outcome"]) == (f"{case}-saved", "failed")
+    assert run.unfinished  # else nobody could go on with it, to save it
     path.parent.mkdir()
     path.write_text((configs.FOLDER / "sm90.json").read_text())
     assert tell(run, case, tmp_path)
     assert run.missing == []
+    assert not run.unfinished
 
 
 def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):
