@@ -71,6 +71,36 @@ def test_the_incumbent_is_no_candidate_of_its_own():
     assert tuning.token(found[INCUMBENT]) not in found
 
 
+def test_nothing_that_runs_like_the_incumbent_is_timed_beside_it(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune_lineup.cases(asked)[0]  # 64 rows are one tile: groups and rasters are all the same
+    first = tune_lineup.incumbent(case)  # which is the first that the plan proposes
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    alike = dataclasses.replace(first, group_m=first.group_m + 3, raster="n" if first.raster == "m" else "m")
+    of_an_h200(dataclasses.replace(entry, config=alike, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune_lineup.contenders, tune_lineup.plan):
+        function.cache_clear()
+    problem = tuning.Problem(case.m, case.n, case.k, 2, H200)
+    found = tune_lineup.contenders(case)
+    assert found[INCUMBENT] == alike
+    schedules = [problem.schedule(config) for config in found.values()]
+    assert len(set(schedules)) == len(schedules)
+
+
+def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune_lineup.cases(asked)[1]
+    names = list(tune_lineup.contenders(case))
+    entered = {}
+    monkeypatch.setattr(
+        tuning, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
+    )
+    monkeypatch.setattr(tune_lineup.matmul_lineup, "enter", lambda lineup, case, options, sound: entered.update(sound))
+    lineup = tune_lineup.prepare(asked, case, names[1:], {case.id: names})
+    assert list(entered) == [INCUMBENT]
+    assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
+
+
 def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):
     asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
     case, other = tune_lineup.cases(asked)
@@ -169,6 +199,16 @@ def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, t
     assert tell(run, case, tmp_path)
     assert run.missing == []
     assert not run.unfinished
+
+
+def test_a_table_is_replaced_and_never_written_into(tmp_path):
+    path, before = tmp_path / "sm90.json", (configs.FOLDER / "sm90.json").read_text()
+    path.write_text(before)
+    (tmp_path / "before").hardlink_to(path)
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
+    assert (tmp_path / "before").read_text() == before
+    assert configs.read(path).entries[0].config == B
+    assert {file.name for file in tmp_path.iterdir()} == {"sm90.json", "before"}
 
 
 def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):
