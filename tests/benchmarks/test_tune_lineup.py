@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 from pathlib import Path
 from threading import Thread
 
@@ -69,6 +70,20 @@ def test_the_incumbent_is_no_candidate_of_its_own():
     assert next(iter(found)) == INCUMBENT
     assert len(set(found.values())) == len(found)
     assert tuning.token(found[INCUMBENT]) not in found
+
+
+def test_no_shape_is_begun_once_the_time_is_up():
+    session, now, begun = Session.__new__(Session), [5.0], []
+    session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
+    session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
+    session.over, session.closed, session._entries = "", "", {}
+    session._enter = lambda shape, prepare: begun.append(shape)
+    session._visit = lambda entered, visit: None
+    session.begin(lambda: [], when="start")
+    for now[0], count in ((14.9, 1), (15.0, 1)):
+        session.measure("s", prepare=None)
+        assert len(begun) == count
+    assert session.closed == "the 10 s of --ffn-tune were over"
 
 
 def test_nothing_that_runs_like_the_incumbent_is_timed_beside_it(of_an_h200):
