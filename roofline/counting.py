@@ -5,27 +5,39 @@ its counts, and the run nothing: what could not be counted is told in a note. Wh
 once, and a run that is gone on with counts what it lacks.
 """
 
+import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import counted
 from roofline.measure import counters, faults, ncu
+from roofline.measure.machine import anonymous
 from roofline.report import overlap
 from roofline.report.journal import Run
 
-BOX_S = 600.0
-"""For all of it. What is counted first is spread over the run, so that a run cut short here still shows the whole."""
+BOX_S = 480.0
+"""For all of it: with its start and its report, a resumed run that only counts ends within ten minutes. What is counted
+first is spread over the run, so that one cut short here still shows the whole."""
 
 STALL_S = 180.0
 """Without a step forward for so long, a case is given up. The first takes longest: imports, a context, compilation."""
 
 BATCH = 24
 """Cases that a process counts at most. Its start takes some 20 s, and what it had counted is lost with it."""
+
+TRIES = 2
+"""Processes in a row that may count nothing before anything was counted; one, where it hung: that costs minutes, and
+the first is to count the yardstick of one shape, which any tool that works can."""
+
+LOG = "ncu.log"
+"""In the run's folder: what the tool printed, from which any number can be read again."""
+SAID_LINES = 60
 
 GOLDEN = (5**0.5 - 1) / 2
 TOPIC = "counters"
@@ -98,6 +110,7 @@ class Counting:
     def _all(self, tool: str, version: str) -> str | None:
         """Batch after batch; returns what ended it early, or None."""
         deadline, size = time.monotonic() + BOX_S, 1  # the first case tells whether any can be counted
+        tries = TRIES  # left, until something was counted
         dtypes = dict.fromkeys(self.session.run.shapes[shape]["dtype"] for shape, _ in self.wanted)
         metrics = counters.known(counters.metrics(dtypes), ncu.ask(tool, "--query-metrics"))
         while self.wanted:
@@ -109,6 +122,7 @@ class Counting:
                 for case, counts in found.items():
                     source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
                     self._take(case, counts | {"counter_source": source})
+            self._keep(ended, bool(found))
             told = ended.printed + ended.said
             if not found and (unknown := counters.refused(metrics, told)) and set(unknown) < set(metrics):
                 metrics, self.lost = [name for name in metrics if name not in unknown], lost
@@ -116,6 +130,12 @@ class Counting:
             before, self.wanted = self.wanted, [c for c in self.wanted if c not in found and c not in self.lost]
             if ncu.DENIED in told or (len(before) == len(self.wanted) and not ended.over):
                 return ended.complaint
+            if found:
+                tries = math.inf
+            elif tries < math.inf:
+                tries = 0 if ended.why else tries - 1
+            if tries <= 0 and not ended.over:
+                return "so no other was tried"
             size = BATCH
         return None
 
@@ -154,6 +174,13 @@ class Counting:
                 except ValueError as error:
                     self.lost[case] = str(error)
         return ended, found
+
+    def _keep(self, ended: ncu.Ended, fruitful: bool) -> None:
+        """Add what the tool printed to the log, but for paths, and what the program said where nothing was counted."""
+        lines = [line for line in ended.printed.splitlines() if "==PROF== Connected" not in line]
+        lines += [] if fruitful else ended.said.splitlines()[-SAID_LINES:]
+        with suppress(OSError), (self.session.folder / LOG).open("a", encoding="utf-8") as file:
+            file.write(anonymous("\n".join([*lines, ""])))
 
     def _take(self, case: Case, fields: dict) -> None:
         shape, contender = case

@@ -74,6 +74,10 @@ DEVICES = ("auto", "cpu", "cuda")
 TUNE_S = 420
 """Seconds of a tuning, unless told: the 72 shapes of the default run at the 5 s that each takes, and compiling, not
 counting ceilings."""
+UNCOUNTED = (
+    "--ffn-tune with --ffn-counters: what counts is a process of its own, which would take what was just saved for the "
+    "incumbent; count in another run, after the tuning"
+)
 PLANNED = (
     *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
     *("ranks", "link_bandwidth", "tune"),
@@ -164,6 +168,8 @@ def _tuned(options: Options) -> Options:
         raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; run it on a GPU, or add --collect-only")
     if options.steady:
         raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
+    if options.counters is not None:
+        raise ValueError(UNCOUNTED)
     return options
 
 
@@ -184,6 +190,8 @@ def resumed(get, head: dict, folder: Path) -> Options:
     gather = {name: tuple(value) for name, value in (head["options"].get("gather", {})).items()}
     if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
         saved["counters"] = count
+        if saved["tune_s"]:
+            raise ValueError(UNCOUNTED)
     return Options(results=folder.parent, gather=sweeps.Sweep(**gather), **saved)
 
 

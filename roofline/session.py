@@ -47,7 +47,8 @@ class Session:
         self.closed = ""
         """Why no further shape is begun, if that is so, which is no failure: its time is up."""
         self.measured: Callable[[str], str] | None = None
-        """Called with each shape that has all its rounds; returns a line to be told. Raises OSError and ValueError."""
+        """Called with each shape that has all its rounds; returns a line to be told where it saved something. Raises
+        OSError and ValueError."""
         self._closes = math.inf
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
@@ -151,12 +152,16 @@ class Session:
             one.found.beside.clear()
 
     def tell(self, shape: str, say) -> None:
-        """Call `measured` with a shape that has all its rounds. A failure is an entry of its own; no sample is lost."""
+        """Call `measured` with a shape that has all its rounds, until it has saved it: somebody may save another one
+        later. A failure is an entry of its own; no sample is lost."""
+        if self.run.shapes[shape].get("saved"):
+            return
         try:
             if self.measured and (line := self.measured(shape)):
+                self.add({"kind": "saved", "shape": shape})
                 say(line)
         except (OSError, ValueError) as error:
-            self.not_measured(f"{shape}-saved", "failed", faults.reason(error))
+            self.not_measured(f"{shape}-{journal.SAVED}", "failed", faults.reason(error))
 
     def _say_why_not(self, one: Entered) -> None:
         for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):

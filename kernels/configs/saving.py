@@ -1,9 +1,11 @@
 """Writes the choice of a tuning into a table of tiles: one entry, or which kernel to take, for one shape, with what it
 was measured under. A table that was read before is read again."""
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -33,8 +35,27 @@ def save_pick(path: Path, kernel: str, shape: Shape, measured: dict) -> dict:
     return row
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else save in `folder` meanwhile, where its file system has locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _put(path: Path, rows: str, row: dict) -> None:
-    """`row` on top of its like. The file is whole at any moment: a new one is written beside it, and takes its name."""
+    """`row` on top of its like. The file is whole at any moment: a new one is written beside it, and takes its name.
+    Two that save at a time take turns, or the later one would lose what the other wrote."""
+    with _alone(path.parent):
+        _put_alone(path, rows, row)
+    configs.table.cache_clear()
+
+
+def _put_alone(path: Path, rows: str, row: dict) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     document[rows] = [row, *(old for old in document.get(rows, ()) if not _replaces(row, old))]
     beside = path.with_name(f".{path.name}.{os.getpid()}")  # no *.json: it is no table
@@ -48,7 +69,6 @@ def _put(path: Path, rows: str, row: dict) -> None:
         with suppress(OSError):
             beside.unlink()
         raise
-    configs.table.cache_clear()
 
 
 def pick(kernel: str, shape: Shape, measured: dict) -> dict:

@@ -25,7 +25,7 @@ them."""
 SCALES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNIT = re.compile(r"([KMGT]?)(|B|bytes?|ops?|inst)")
 NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d+)?")
-ABSENT = ("", "n/a", "nan", "(!) nan")
+ABSENT = ("", "n/a", "nan", "(!) n/a", "(!) nan")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,11 @@ def refused(wanted: list[str], text: str) -> list[str]:
 def parse(text: str) -> list[Launch]:
     """The kernels of a raw page, in the order of their launches; [] where `text` holds no table.
 
-    Raises ValueError for a row that was cut off, and for a unit or a number that cannot be read.
+    Raises ValueError for a row that was cut off, and for a unit or a number that cannot be read. Of columns that nobody
+    asked for, nothing is read: some versions add the device's attributes, the name of the chip among them.
     """
     launches, header, units = [], None, None
+    wanted = metrics(TENSOR)
     # Line by line: what the tool and the program say stands between the rows, and may hold a quotation mark.
     for line in text.splitlines():
         if not line.startswith('"'):
@@ -90,8 +92,7 @@ def parse(text: str) -> list[Launch]:
             units = dict(zip(header, row, strict=True))
         elif header:
             cells = dict(zip(header, row, strict=True))
-            names = [name for name in header if "__" in name]
-            values = {name: _value(name, cells[name], (units or {}).get(name, "")) for name in names}
+            values = {n: _value(n, cells[n], (units or {}).get(n, "")) for n in wanted if n in cells}
             launches.append(Launch(cells["Kernel Name"], values))
     return launches
 

@@ -12,10 +12,11 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
-PLACES = ("/usr/local/cuda/bin/ncu",)
-"""Where it is looked for beside PATH: CUDA's installer puts it there."""
+PLACES = ("/usr/local/cuda/bin/ncu", "/usr/local/cuda-*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+"""Where it is looked for beside PATH: NVIDIA's installers and packages put it there, the last one seldom on PATH."""
 
 PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
@@ -36,6 +37,10 @@ ENDING_S = 5.0
 """How long a program may take to end when it is told to."""
 
 LONGEST_COMPLAINT = 200
+FOLLOWS = re.compile(r"an error was reported by|failed to profile|application returned|while trying to profile", re.I)
+"""Errors that only say that there was another one."""
+RAISED = ("E  ", "INTERNALERROR", "ERROR", "FAILED")
+"""How lines of pytest begin that say what went wrong, the most telling first: its summary cuts them short."""
 
 OVER = "its time was over"
 
@@ -59,16 +64,19 @@ class Ended:
             return FORBIDDEN
         if self.why:
             return self.why
-        errors = [line for line in everything.splitlines() if "==ERROR==" in line]
-        lines = errors or [line for line in everything.splitlines() if line.strip()]
-        last = lines[-1].replace("==ERROR==", "").strip() if lines else "it said nothing"
-        shown = "".join(character if character.isprintable() else "?" for character in last[:LONGEST_COMPLAINT])
+        errors = [line.replace("==ERROR==", "").strip() for line in everything.splitlines() if "==ERROR==" in line]
+        said, printed = ([line for line in text.splitlines() if line.strip()] for text in (self.said, self.printed))
+        raised = [line for start in reversed(RAISED) for line in said if line.startswith(start)]
+        own = next((line for line in errors if not FOLLOWS.search(line)), None)
+        told = own or next(iter([*raised[-1:], *errors, *said[-1:], *printed[-1:]]), "it said nothing")
+        shown = "".join(character if character.isprintable() else "?" for character in told[:LONGEST_COMPLAINT])
         return f"{shown} (exit code {self.code})"
 
 
 def find() -> str | None:
-    """The path of `ncu`, or None."""
-    return shutil.which("ncu") or next((place for place in PLACES if os.access(place, os.X_OK)), None)
+    """The path of `ncu`, or None; of several versions that are not on PATH the newest."""
+    places = [place for pattern in PLACES for place in sorted(glob(pattern), reverse=True)]
+    return shutil.which("ncu") or next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def why_not(device: str) -> str | None:

@@ -13,7 +13,7 @@ SCHEMA = 5
 READABLE = (1, 2, 3, 4, 5)
 """Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
 no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`.
-Schema 4 has no `counters`, `kernels` and `note`."""
+Schema 4 has no `counters`, `kernels`, `saved` and `note`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -21,6 +21,9 @@ ROOM_BYTES = 32 * 2**20
 
 NOT_RUN = "not_run"
 """The outcome of a case whose turn never came. The others are `skipped` (cannot run here) and `failed`."""
+
+SAVED = "saved"
+"""How the entry ends that says why what a tuning found of a shape could not be saved; it goes once that was."""
 
 INTERRUPTED = "interrupt"
 """What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
@@ -39,6 +42,7 @@ REQUIRED = {
     "timeline": ("shape", "contender", "transfers", "arrivals_s", "waits", "end_s"),
     "counters": ("shape", "contender", "dram_bytes", "l2_bytes", "tensor_ops", "counter_source"),
     "kernels": ("shape", "kernel_names"),
+    "saved": ("shape",),
     "note": ("about", "text"),
     "not_measured": ("case", "outcome", "reason"),
     "end": (),
@@ -46,7 +50,7 @@ REQUIRED = {
 """Kind -> the fields without which a line of it cannot be read."""
 
 
-OF_A_SHAPE = ("visit", "sample", "steady", "timeline", "counters", "kernels")
+OF_A_SHAPE = ("visit", "sample", "steady", "timeline", "counters", "kernels", "saved")
 SAMPLE = {"kind", "shape", "contender", "round", "position", "time_s"}
 """Fields of every sample; what else it has is its notes."""
 
@@ -142,8 +146,11 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
-        return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
+        """Whether there is something to go on with: a shape cut short, a case whose turn never came, or a choice of a
+        tuning that could not be saved."""
+        unsaved = {f"{shape}-{SAVED}" for shape in self.shapes}
+        left = (entry for entry in self.missing if entry["outcome"] == NOT_RUN or entry["case"] in unsaved)
+        return bool(self.interrupted or any(left))
 
     @property
     def missing(self) -> list[dict]:
@@ -154,6 +161,7 @@ class Run:
             last.setdefault(case, cut_off)
         measured = {f"{shape['shape']}-{name}" for shape, name in self.cases()}
         again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
+        again |= {f"{shape}-{SAVED}" for shape, about in self.shapes.items() if about.get("saved")}
         return [
             entry
             for case, entry in last.items()
@@ -186,6 +194,8 @@ class Run:
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]]["contenders"].get(name, {})["kernel_name"] = kernels
+        elif kind == "saved":
+            self.shapes[line["shape"]]["saved"] = True
         elif kind == "note":
             self.told[line["about"]] = line["text"]
         elif kind == "steady":

@@ -85,6 +85,8 @@ def ffn_session(ffn_session):
         ffn_session.measured = lambda shape: tune_lineup.keep(ffn_session.run, shape, ffn_session.folder)
         for shape in ffn_session.run.shapes:
             ffn_session.tell(shape, lambda text: None)
+        for case in tune_lineup.dropped(ffn_session.run, ffn_session.options):
+            ffn_session.not_measured(case, "skipped", "the table was changed meanwhile: it is no candidate any more")
     return ffn_session
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import json
+import types
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,10 @@ import tune_lineup
 
 from kernels import CONTENDERS, configs, tuning
 from kernels.configs import Config, Pick
-from kernels.configs.saving import as_text, save, save_pick
 from roofline.options import Options
 from roofline.report.journal import Run
 from roofline.report.tuned import INCUMBENT
+from roofline.session import Session
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
@@ -115,6 +115,68 @@ def test_the_incumbent_is_no_candidate_of_its_own():
     assert tuning.token(found[INCUMBENT]) not in found
 
 
+def test_no_shape_is_begun_once_the_time_is_up():
+    session, now, begun = Session.__new__(Session), [5.0], []
+    session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
+    session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
+    session.over, session.closed, session._entries = "", "", {}
+    session._enter = lambda shape, prepare: begun.append(shape)
+    session._visit = lambda entered, visit: None
+    session.begin(lambda: [], when="start")
+    for now[0], count in ((14.9, 1), (15.0, 1)):
+        session.measure("s", prepare=None)
+        assert len(begun) == count
+    assert session.closed == "the 10 s of --ffn-tune were over"
+
+
+def test_nothing_that_runs_like_the_incumbent_is_timed_beside_it(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune_lineup.cases(asked)[0]  # 64 rows are one tile: groups and rasters are all the same
+    first = tune_lineup.incumbent(case)  # which is the first that the plan proposes
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    alike = dataclasses.replace(first, group_m=first.group_m + 3, raster="n" if first.raster == "m" else "m")
+    of_an_h200(dataclasses.replace(entry, config=alike, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune_lineup.contenders, tune_lineup.plan):
+        function.cache_clear()
+    problem = tuning.Problem(case.m, case.n, case.k, 2, H200)
+    found = tune_lineup.contenders(case)
+    assert found[INCUMBENT] == alike
+    schedules = [problem.schedule(config) for config in found.values()]
+    assert len(set(schedules)) == len(schedules)
+
+
+def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune_lineup.cases(asked)[1]
+    names = list(tune_lineup.contenders(case))
+    entered = {}
+    monkeypatch.setattr(
+        tuning, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
+    )
+    monkeypatch.setattr(tune_lineup.matmul_lineup, "enter", lambda lineup, case, options, sound: entered.update(sound))
+    lineup = tune_lineup.prepare(asked, case, names[1:], {case.id: names})
+    assert list(entered) == [INCUMBENT]
+    assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
+
+
+def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case, other = tune_lineup.cases(asked)
+    planned = [f"{one.id}-{name}" for one in (case, other) for name in tune_lineup.contenders(one)]
+    run = Run({"cases": planned})
+    assert tune_lineup.dropped(run, asked) == []
+    best = list(tune_lineup.contenders(case).values())[1]
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    of_an_h200(dataclasses.replace(entry, config=best, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune_lineup.contenders, tune_lineup.plan):
+        function.cache_clear()
+    gone = tune_lineup.dropped(run, asked)
+    assert f"{case.id}-{tuning.token(best)}" in gone
+    assert all(name.startswith(case.id) and name in planned for name in gone)
+    run.not_measured = [{"case": gone[0], "outcome": "skipped", "reason": "pruned"}]
+    assert tune_lineup.dropped(run, asked) == gone[1:]
+
+
 @pytest.mark.parametrize(
     ("answer", "unsound", "trouble"),
     [
@@ -136,62 +198,3 @@ def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, uns
 
     monkeypatch.setattr(tuning, "unsound", compiled)
     assert tune_lineup.compile_all("persistent", (("bf16", A), ("bf16", B))) == (unsound, trouble)
-
-
-@pytest.fixture
-def finished():
-    """A run in which B was a tenth faster than A, which was taken before."""
-    case = "tune_persistent-xxl-up-tp8-m64-bf16"
-    times = {INCUMBENT: dict.fromkeys(range(30), 1.1e-3), tuning.token(B): dict.fromkeys(range(30), 1e-3)}
-    tiles = {INCUMBENT: A, tuning.token(B): B}
-    shape = {"shape": case, "op": "tune_persistent", "table": "sm90", "stopped_by": "width", "rounds": 30}
-    shape |= {"m": 64, "n": 6656, "k": 16384, "dtype": "bf16", "late": dict.fromkeys(times, 0), "times_s": times}
-    shape["contenders"] = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
-    machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}
-    return case, Run({"machine": machine, "started": "2026-11-21T", "commit": "abc"}, shapes={case: shape})
-
-
-def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_path, monkeypatch):
-    case, run = finished
-    path, folder = tmp_path / "sm90.json", tmp_path / "run"
-    document = json.loads((configs.FOLDER / "sm90.json").read_text())
-    path.write_text(as_text(document | {"entries": [row for row in document["entries"] if not row["measured"]]}))
-    folder.mkdir()
-    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
-    assert f"-> {B}" in tune_lineup.keep(run, case, folder)
-    assert configs.read(path).entries[0].config == B
-    assert (folder / "sm90.json").read_text() == path.read_text()
-    # Somebody tunes again, before this run is gone on with: that choice is newer.
-    save(path, "persistent", (64, 6656, 16384, "bf16"), A, {"chip": "NVIDIA H200", "sms": 132})
-    assert tune_lineup.keep(run, case, folder) == ""
-    assert configs.read(path).entries[0].config == A
-    (folder / "sm90.json").unlink()  # it was killed before it saved
-    assert tune_lineup.keep(run, case, folder)
-    assert configs.read(path).entries[0].config == B
-
-
-def test_the_kernel_that_is_the_fastest_is_picked(finished, tmp_path, monkeypatch):
-    _, run = finished
-    case = "tune_matmul-xxl-up-tp8-m64-bf16"
-    (shape,) = run.shapes.values()
-    times = dict(zip((INCUMBENT, "warpgroup"), shape["times_s"].values(), strict=True))
-    kernels = {INCUMBENT: "decode", "warpgroup": "warpgroup"}
-    shape |= {"shape": case, "op": "tune_matmul", "times_s": times, "late": dict.fromkeys(times, 0)}
-    shape["contenders"] = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
-    run.shapes = {case: shape}
-    path, folder = tmp_path / "sm90.json", tmp_path / "run"
-    path.write_text((configs.FOLDER / "sm90.json").read_text())
-    folder.mkdir()
-    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: path)
-    assert "decode 1x1x1 -> warpgroup 1x1x1" in tune_lineup.keep(run, case, folder)
-    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "warpgroup"
-    save_pick(path, "tiled", (64, 6656, 16384, "bf16"), {"chip": "NVIDIA H200", "sms": 132})
-    assert tune_lineup.keep(run, case, folder) == ""  # somebody tuned again
-    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "tiled"
-
-
-def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):
-    case, run = finished
-    run.shapes[case]["stopped_by"] = "interrupt"
-    assert tune_lineup.keep(run, case, tmp_path) == ""
-    assert not list(tmp_path.iterdir())

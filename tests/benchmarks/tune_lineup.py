@@ -7,7 +7,6 @@ Behind those of each kernel come those of `matmul`, which takes one of our kerne
 
 import dataclasses
 import functools
-import json
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 
 from roofline.measure import faults
 from roofline.measure.lineup import Lineup
-from roofline.report import tuned
+from roofline.report import journal, tuned
 from roofline.report.tuned import INCUMBENT
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
@@ -191,6 +190,13 @@ def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
     return found, ""
 
 
+def dropped(run, options) -> list[str]:
+    """Cases of a `run` that is gone on with whose turn never came, and never will: by the table as it is now, which
+    somebody changed meanwhile, they are no candidates any more."""
+    known = {f"{case.id}-{name}" for case in cases(options) for name in contenders(case)}
+    return [e["case"] for e in run.missing if e["outcome"] == journal.NOT_RUN and e["case"] not in known]
+
+
 def table_path(arch: str) -> Path:
     from kernels import configs
 
@@ -199,28 +205,21 @@ def table_path(arch: str) -> Path:
 
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
-    line to be told. Where the run's copy has that row already, nothing is written: somebody may have tuned again."""
-    from kernels.configs import Config, read
-    from kernels.configs.saving import entry, pick, save, save_pick
+    line to be told, "" where there is nothing to save."""
+    from kernels.configs import Config
+    from kernels.configs.saving import save, save_pick
 
     found = tuned.verdict(run, shape)
     if found is None:
         return ""
     of = run.shapes[shape]
-    path, copy = table_path(of["table"]), folder / f"{of['table']}.json"
+    path, measured = table_path(of["table"]), conditions(run, found)
     winner, case = of["contenders"][found.winner], (of["m"], of["n"], of["k"], of["dtype"])
-    measured = conditions(run, found)
     if found.kernel == MATMUL:
-        rows, row = "picks", pick(winner["kernel"], case, measured)
-        write = functools.partial(save_pick, path, winner["kernel"], case, measured)
+        save_pick(path, winner["kernel"], case, measured)
     else:
-        config = Config(**winner["tile"])
-        rows, row = "entries", entry(read(path), found.kernel, case, config, measured)
-        write = functools.partial(save, path, found.kernel, case, config, measured)
-    if copy.exists() and row in json.loads(copy.read_text()).get(rows, ()):
-        return ""
-    write()
-    shutil.copy(path, copy)
+        save(path, found.kernel, case, Config(**winner["tile"]), measured)
+    shutil.copy(path, folder / path.name)
     return tuned.line(found)
 
 

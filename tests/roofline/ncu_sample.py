@@ -65,6 +65,18 @@ https://developer.nvidia.com/ERR_NVGPUCTRPERM
 ==WARNING== No kernels were profiled.
 """
 
+BUSY = """==ERROR== An error was reported by the driver
+
+==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM) is \
+concurrently collecting profiling data. See https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#faq for \
+more details.
+==ERROR== Failed to profile "spin_kernel" in process 7508
+==PROF== Trying to shutdown target application
+==ERROR== The application returned an error code (9).
+==ERROR== An error occurred while trying to profile.
+==WARNING== No kernels were profiled.
+"""
+
 FAKE = f"""#!{sys.executable}
 '''Runs the program that it is given, and prints what FAKE_NCU says: a count for each call, or one of its troubles.'''
 import json, os, pathlib, subprocess, sys, time
@@ -93,6 +105,8 @@ if mode[0] == "hangs":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     time.sleep(600)
 done = subprocess.run(arguments[arguments.index(sys.executable):])
+with open(os.environ["FAKE_NCU_LOG"] + ".codes", "a") as codes:
+    codes.write(str(done.returncode) + "\\n")
 folder = pathlib.Path(next(a for a in arguments if a.startswith("--ffn-counted=")).partition("=")[2])
 said = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 called = [line["case"] for line in said if line["step"] == "call"]

@@ -2,10 +2,11 @@
 
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ncu_sample import BF16, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, row
+from ncu_sample import BF16, BUSY, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, quoted, row
 
 from roofline.measure import counters, ncu
 
@@ -85,6 +86,23 @@ def test_what_cannot_be_read_is_an_error_not_a_count(text, said):
     assert said in str(error.value)
 
 
+def test_columns_that_nobody_asked_for_may_hold_anything():
+    names = ("device__attribute_display_name", "launch__cluster_scheduling_policy", "gpu__time_duration.sum")
+    lines = zip(
+        (HEADER, UNITS, row(0, MARKER, *NONE), row(1, "a", *["5"] * 6)),
+        (quoted(*names), quoted("", "", "ns"), *[quoted("NVIDIA H200", "PolicySpread", "12.5")] * 2),
+        strict=True,
+    )
+    (call,) = counters.by_call(counters.parse("\n".join(",".join(line) for line in lines)))
+    assert counters.counts(call, "bf16")["dram_bytes"] == 10
+
+
+@pytest.mark.parametrize("absent", ["n/a", "(!) n/a", "(!) nan", ""])
+def test_count_that_is_absent_is_none(absent):
+    (launch,) = counters.parse(table(row(1, "a", absent, *["1"] * 5)))
+    assert launch.values["dram__bytes_read.sum"] is None
+
+
 @pytest.mark.parametrize("text", ["", DENIED, "garbage\x00\n==PROF== nothing", HEADER, f"{HEADER}\n{UNITS}\n"])
 def test_output_without_a_kernel_has_none(text):
     assert counters.parse(text) == []
@@ -118,6 +136,16 @@ def test_metrics_that_the_tool_refuses_are_found_in_its_error():
     assert counters.refused(wanted, DENIED + f"{BF16}.sum") == []
 
 
+def test_tool_is_found_where_installers_put_it_the_newest_first(monkeypatch, tmp_path):
+    for version in ("2024.3.2", "2025.1.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").write_text("#!/bin/sh\n")
+        (tmp_path / version / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(ncu, "PLACES", (str(tmp_path / "bin" / "ncu"), str(tmp_path / "*" / "ncu")))
+    assert ncu.find() == str(tmp_path / "2025.1.0" / "ncu")
+
+
 def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     assert "this run measured the CPU" in ncu.why_not("cpu")
     monkeypatch.setattr(ncu, "PLACES", ())
@@ -147,6 +175,13 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
             "some\n",
             None,
             "The application returned an error",
+        ),
+        (BUSY, "1 passed\n", None, "Profiling failed because a driver resource was unavailable. Ensure"),
+        (
+            "==ERROR== The application returned an error code (1).\n",
+            "E   ImportError: no module named x\n=== short summary ===\nERROR tests/a.py\n1 error in 0.2s\n",
+            None,
+            "E   ImportError: no module named x (exit code 1)",
         ),
         ("", "no tests ran\n\n", None, "no tests ran (exit code 1)"),
         ("", "", None, "it said nothing (exit code 1)"),
@@ -197,6 +232,23 @@ def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path):
         env={},
     )  # fmt: skip
     assert (ended.why, ended.code) == (None, 0)
+
+
+def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_numbers(tmp_path):
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'flags'}\n")
+    tool.chmod(0o755)
+    ncu.run(
+        str(tool), ["a", "b"], ["program", "x"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=9,
+        seconds=9, env={},
+    )  # fmt: skip
+    flags = (tmp_path / "flags").read_text().split()
+    given = dict(pairwise(flags))
+    expected = {"--clock-control": "none", "--cache-control": "all", "--print-units": "base", "--page": "raw"}
+    expected |= {"--profile-from-start": "off", "--metrics": "a,b", "--target-processes": "application-only"}
+    assert {name: given[name] for name in expected} == expected
+    assert "--csv" in flags
+    assert flags[-2:] == ["program", "x"]
 
 
 def test_version_and_silence_of_a_tool(tmp_path):

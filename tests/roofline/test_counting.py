@@ -89,6 +89,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     for flag in ("--csv", "--clock-control", "--profile-from-start", "off", "application-only", "LC_ALL=C"):
         assert flag in first
     assert len(asked(tmp_path)) == 2  # the first case alone, then the rest
+    assert (tmp_path / "asked.codes").read_text().split() == ["0", "0"]  # the tool tells of a program that failed
     assert any(argument.endswith("test_small.py") for argument in last)
     assert len(list((outcome.root / "results" / "local").iterdir())) == 1
     lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]

@@ -89,6 +89,51 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
 
+def test_kernels_of_a_call_that_raised_are_no_count_of_it(session):
+    def second_raises(batch):
+        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+        lines = [line for case in batch for line in called(case)]
+        lines += [{"step": "lost", "case": case, "reason": "it raised"} for case in batch[1:2]]
+        lines.append({"step": "done", "case": batch[0], "reason": ""})
+        return lines, "\n".join([HEADER, UNITS, *rows]), (None, False)
+
+    count = session(second_raises)
+    count()
+    assert list(count.lost.values()) == ["it raised"]
+    assert set(count.lost).isdisjoint(counted_cases(count.session.run))
+
+
+def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(session):
+    asked = []
+
+    def hangs(batch):
+        asked.append(batch)
+        return called(batch[0]), "", ("it hung", False)
+
+    count = session(hangs)
+    count()
+    assert len(asked) == 1
+    (note,) = count.session.notes
+    assert note.endswith(f"counted 0 of 4 cases; {'-'.join(asked[0][0])}: it hung; so no other was tried.")
+
+
+def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(session, monkeypatch):
+    def of_another_age(batch):
+        rows = [row(i, kernel, "5 potatoes", *["5"] * 5) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
+        printed = "\n".join(["==PROF== Connected to process 1 (/home/me/python)", HEADER, UNITS, *rows])
+        return done, printed, (None, False)
+
+    monkeypatch.setattr(counting, "BATCH", 1)
+    count = session(of_another_age)
+    count()
+    assert len(count.lost) == 2
+    assert "'5 potatoes', which is no number" in count.session.notes[0]
+    log = (count.session.folder / counting.LOG).read_text()
+    assert log.count("5 potatoes") == 4
+    assert "/home/me" not in log
+
+
 def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
     def refuses_once(batch, before=[]):  # noqa: B006
         before.append(batch)

@@ -76,6 +76,13 @@ def test_operations_that_are_not_the_flop_are_told(folder):
     ]
 
 
+@pytest.mark.parametrize(("share", "said"), [(1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])])
+def test_operations_of_a_little_padding_are_told_and_noise_is_not(folder, share, said):
+    (one, *_) = counts.of(list(records(folder).values()))
+    lines = counts.checks([one | {"tensor_ops_of_flop": share}])
+    assert [line.split()[0] for line in lines] == said
+
+
 def test_report_has_the_columns_and_the_last_note_alone(folder):
     write(folder)
     report = (folder / "report.md").read_text()

@@ -80,6 +80,47 @@ def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path,
     assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
 
 
+def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    run, asked = journal.load(save(tmp_path / "run", LINES)), []
+    first, second = run.shapes
+    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a", "tiled": "b"}})
+    run.take({"kind": "kernels", "shape": second, "kernel_names": {"cublas": "a"}})
+
+    def prepare(shape, names):
+        asked.append((shape, names))
+        return Lineup(None, "cublas", ready=dict.fromkeys(names))
+
+    options = types.SimpleNamespace(device="cuda")
+    naming.Naming(types.SimpleNamespace(run=run, options=options, prepare=prepare, add=run.take))()
+    assert asked == [(second, ["tiled"])]
+
+
+def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    run, prepared = journal.load(save(tmp_path / "run", LINES)), []
+    first, second = run.shapes
+    run.shapes[first]["op"] = "tune_persistent"
+
+    def prepare(shape, names):
+        prepared.append(shape)
+        return Lineup(None, "cublas", ready=dict.fromkeys(names))
+
+    options = types.SimpleNamespace(device="cuda")
+    naming.Naming(types.SimpleNamespace(run=run, options=options, prepare=prepare, add=run.take))()
+    assert prepared == [second]
+
+
+def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
+    counted = NAMED + (
+        "kernel_names.of_call = lambda call: 'k'\nfrom roofline import counting\n"
+        "counting.Counting.__call__ = lambda self: self.session.note('counters', 'counted now')\n"
+    )
+    outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
+    kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    assert kinds.index("kernels") < kinds.index("note")
+
+
 @pytest.fixture
 def profiler(monkeypatch):
     """torch with a profiler that sees `traces`, one for each time it is used: lists of (name, start, device)."""

@@ -89,9 +89,14 @@ def test_a_tuning_is_of_the_matmuls_kernel_by_kernel():
     assert options("cuda").tune_s == 0
 
 
-def test_a_tuning_with_steady_states_is_refused():
+def test_a_tuning_with_steady_states_or_counters_is_refused():
     with pytest.raises(ValueError, match="leave one of them out"):
         options("cuda", tune="60", steady=True)
+    with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
+        options("cuda", tune="60", counters="0")
+    saved = json.loads(json.dumps(asdict(options("cuda", tune="60")) | {"results": "x"}))
+    with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
+        resumed({"ffn_counters": "0"}.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
 
 
 def test_ranks_that_fit_the_model_are_the_default():

@@ -59,6 +59,13 @@ def ran():
     )
 
 
+def test_shape_whose_quickest_contender_is_short_has_no_steady_state():
+    entrants = {"quick": lambda: 0.0019, "slow": lambda: 0.010}
+    clock = FakeClock()
+    medians = {"quick": 0.0019, "slow": 0.010}
+    assert list(steady.blocks(entrants, medians, clock, FakeTelemetry(clock), seed=3, failed=None)) == []
+
+
 def test_each_contender_gets_its_blocks_in_changing_order(ran):
     _, blocks, _ = ran
     orders = [[b.contender for b in blocks if b.block == index] for index in range(4)]
