@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from roofline.measure import faults, kernel_names
-from roofline.report import overlap
+from roofline.report import overlap, tuned
 
 TOPIC = "kernel names"
 
@@ -13,7 +13,7 @@ class Naming:
     """Journals the names of the kernels that `session`'s run measured and that have none yet.
 
     Shapes are prepared once more for it, which takes a moment each. Arms are left out: what they run is the matmul of
-    the same name and the link's copier.
+    the same name and the link's copier. So are the candidates of a tuning, hundreds that are all of the kernel tuned.
     """
 
     session: object
@@ -26,7 +26,7 @@ class Naming:
         failures: list[str] = []
         for shape, about in session.run.shapes.items():
             names = [n for n in session.run.measured(shape) if "kernel_name" not in about["contenders"][n]]
-            if overlap.is_gathered(about) or not names:
+            if overlap.is_gathered(about) or tuned.is_tuning(about) or not names:
                 continue
             try:
                 found = session.prepare(shape, names)

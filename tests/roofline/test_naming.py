@@ -80,6 +80,15 @@ def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path,
     assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
 
 
+def test_candidates_of_a_tuning_are_not_asked(tmp_path):
+    run, lines = journal.load(save(tmp_path / "run", LINES)), []
+    for shape in run.shapes.values():
+        shape["op"] = "tune_tiled"
+    options, asked = types.SimpleNamespace(device="cuda"), []
+    naming.Naming(types.SimpleNamespace(run=run, options=options, prepare=asked.append, note=lines.append))()
+    assert not asked + lines
+
+
 @pytest.fixture
 def profiler(monkeypatch):
     """torch with a profiler that sees `traces`, one for each time it is used: lists of (name, start, device)."""
