@@ -159,7 +159,10 @@ class _DeviceLink:
         transfers = self._route.transfers
         if lost := int(self._lost.item()):
             self._lost.zero_()
-            raise missing(self.kind, transfers[lost - 1], self.rank, f"it is {PATIENCE_S:g} s late")
+            # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
+            wanted = self._route.runs * self.growth
+            first = next((i for i, flag in enumerate(self._route.flags.tolist()) if flag < wanted), lost - 1)
+            raise missing(self.kind, transfers[first], self.rank, f"it is {PATIENCE_S:g} s late")
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]

@@ -107,7 +107,8 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     cut from the same three tensors, so that many can be ready at once.
     """
     same = [other for other in options.matmuls if other.dtype == case.dtype]
-    cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= POOL * memory_bytes(options)}
+    room = POOL * memory_bytes(options.device)
+    cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= room}
     pool = _pool if case in cases else _pool.__wrapped__  # not kept for others
     cases = cases if case in cases else {case}
     pools = {}
@@ -146,8 +147,9 @@ def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: floa
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
 
 
-def memory_bytes(options) -> int:
-    return describe(options.device)["memory_bytes"]
+@functools.cache  # each shape asks for each other one, and a description looks up the version of every package
+def memory_bytes(device: str) -> int:
+    return describe(device)["memory_bytes"]
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from statistics import median
 import all_gather_setting
 import overlap_setting as settings
 import peer_lineup
-from overlap_operands import CALIBRATIONS, computing
+from overlap_operands import CALIBRATIONS, computing, host_ahead
 
 from roofline.measure import faults
 from roofline.measure.lineup import Lineup, verdict
@@ -110,6 +110,7 @@ def off_pace(setting) -> str | None:
     link, transfers = setting.link(), setting.transfers(setting.sets[0])
     arrivals_s = []
     for _ in range(CALIBRATIONS):
+        host_ahead(setting.device)
         settings.alone(link, transfers)
         arrivals_s.append(max(link.timeline().arrivals_s))
     reached = setting.case.work.wire_bytes / median(arrivals_s)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import matmul_lineup
 import torch
-from overlap_operands import buffer, chip_flops, computing, normal, seconds, shards_of, unsplit
+from overlap_operands import buffer, chip_flops, computing, host_ahead, normal, seconds, shards_of, unsplit
 
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
@@ -74,6 +74,7 @@ class Setting:
             return 0.0
         link, transfers = self.link(), self.transfers(self.sets[0])
         for _ in range(2):
+            host_ahead(self.device)
             alone(link, transfers)
         return max(link.timeline().arrivals_s)
 

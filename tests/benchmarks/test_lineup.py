@@ -114,6 +114,16 @@ def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
         matmul_lineup.operands(options.matmuls[-1], options)
 
 
+def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
+    asked, describe = [], matmul_lineup.describe
+    monkeypatch.setattr(matmul_lineup, "describe", lambda device: asked.append(device) or describe(device))
+    matmul_lineup.cache_bytes.cache_clear(), matmul_lineup.memory_bytes.cache_clear()
+    options = dataclasses.replace(timed, tokens=(1, 2, 3))
+    for case in options.matmuls:
+        matmul_lineup.prepare(options, case, ["numpy"])
+    assert asked == ["cpu", "cpu"]  # for the cache and for the memory
+
+
 @pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])
 def test_checked_rows_visit_every_tile_and_both_ends(m):
     rows = matmul_lineup.checked_rows(m).tolist()

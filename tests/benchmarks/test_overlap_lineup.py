@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import all_gather_setting
 import overlap_lineup
@@ -183,6 +184,34 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options):
     assert (
         "asked for are 9e+03, and 5 % is the limit: choose another with --ffn-link-bandwidth" in lineup.unable["serial"]
     )
+
+
+class Link:
+    """Tells `order` when it is started, and that all arrives in a second."""
+
+    kind = "paced"
+
+    def __init__(self, order):
+        self.start, self.wait, self.finish = (lambda transfers: order.append("start")), (lambda count: count), lambda: 0
+
+    @staticmethod
+    def timeline():
+        return SimpleNamespace(arrivals_s=[1.0])
+
+
+def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
+    from collectives import flagged_arms
+
+    order, work = [], SimpleNamespace(wire_bytes=1e9)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("held"))
+    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
+    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None], options=SimpleNamespace(timed=True))
+    setting = SimpleNamespace(device="cuda", link=lambda: Link(order), transfers=lambda operands: [], **about)
+    assert overlap_lineup.off_pace(setting) is None
+    assert order == ["held", "start"] * overlap_operands.CALIBRATIONS
+    order.clear()
+    all_gather_setting.AllGather.trace(setting, "row_block", Link(order))
+    assert order == ["held", "start"] * all_gather_setting.TRACES
 
 
 def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):

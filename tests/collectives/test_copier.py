@@ -140,6 +140,19 @@ def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operan
         link.timeline()  # one run's flags are lacking for good: the sequence does not forgive
 
 
+def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(interpreted_link, operands):
+    link, mine = interpreted_link(1e9), operands(rows=16)
+
+    def cut(route):
+        first = Route(route.transfers[:1], route.table[:1], route.flags[:1], route.started, route.arrivals[:1])
+        copy_launch(first, link._times, 1e9, timed=False).run(link._times.device)
+
+    link._move = cut
+    ARMS["serial"](mine, link)
+    with pytest.raises(LinkError, match=r"chunk 2 .*which rank 2 sends to rank 0, has not arrived"):
+        link.timeline()
+
+
 COMPILE = """
 import json
 import torch

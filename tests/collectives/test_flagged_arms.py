@@ -147,10 +147,8 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
 @every_arm
 def test_trace_shows_no_product_ahead_of_its_chunk(gpu_only, arm, operands, link):
     mine = operands(rows=1024, columns=1024)
-    wire = link(bytes_per_s=1e9)
-    ARMS[arm](mine, wire)
-    wire.timeline()
-    traced = flagged_arms.trace(mine, wire, arm)
+    wire = link(bytes_per_s=20e6)  # a row block takes milliseconds: the host, which enqueues meanwhile, does not show
+    traced = [flagged_arms.trace(mine, wire, arm) for _ in range(2)][-1]  # the first compiles the kernel with stamps
     ready = mine.prepared[arm]
     done, first_look_ns = {}, {}
     for program, m, n, chunk_from, chunk_to, look_ns, start_ns, end_ns in traced["runs"]:
