@@ -206,7 +206,7 @@ def deal_for(x: Tensor, w: Tensor, config: Config) -> Deal:
     (n, k), sms = w.shape, programs(x.device)
     if not config.split:
         return choose(n, k, config.block_n, config.block_k, sms)
-    return Deal(triton.cdiv(n, config.block_n), triton.cdiv(k, config.block_k), config.split, sms)
+    return Deal(-(-n // config.block_n), -(-k // config.block_k), config.split, sms)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> Launch:

@@ -93,7 +93,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     """The launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
-    grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
+    grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(
         x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,

@@ -209,6 +209,8 @@ def test_reading_a_cubin():
         tma_loads=1,
         tma_stores=1,
     )
+    for stack, line, spills in ((8, "", True), (0, "LDL R2, [R1] ;", True), (0, "LDG.E R2, [R1] ;", False)):
+        assert cubin.read(f"REG:9 STACK:{stack}", line, 0).spills == spills
     assert cubin.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
     assert cubin.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}
 
