@@ -1,10 +1,10 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.compiled`.
 
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
-instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit, or
-compiles to other tensor core instructions than it was chosen for is wrong however it measures, and the command exits
-with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no room for the copier it waits for,
-and a specialised one whose wgmma is not pipelined, whose registers were not moved, or whose ring is out of order.
+instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit,
+compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined is wrong however it
+measures, and the command exits with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no
+room for the copier it waits for, and a specialised one whose registers were not moved, or whose ring is out of order.
 `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`, the order of
 loads in `kernels.load_order`, that of a ring in `kernels.ring_order`; tables in `kernels.configs`.
 
@@ -99,6 +99,11 @@ class Finding:
             )
         if self.mma != job.mma:
             found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
+        if "wgmma" in self.mma and 1 not in cubin.wgmma_waits:
+            found.append(
+                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+                "look for what ptxas serialised (ptxas -v says so, C7510 and on)"
+            )
         loads, stores = NEEDS_TMA.get(job.kernel, (0, 0)) if job.mma != "fma" else (0, 0)
         if cubin.tma_loads < loads or cubin.tma_stores < stores:
             found.append(
@@ -122,11 +127,6 @@ class Finding:
 def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
     """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
     found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
-    if 1 not in cubin.wgmma_waits:
-        found.append(
-            f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-            "look for what ptxas serialised"
-        )
     if missing := sorted({consumer, producer} - set(cubin.register_counts)):
         found.append(
             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "

@@ -22,7 +22,8 @@ Wins where a tile of tokens would be mostly padding: at M = 1 against a matmul f
 that reads with shallow rings or leaves SMs idle. Loses above (`kernels.persistent`): more than 64 rows of x beside 128
 of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured.
 Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a short call costs. Needs
-a Hopper, and rows of a multiple of 16 bytes; with K no multiple of 8, M = 1 reads w by single elements.
+a Hopper, and rows of a multiple of 16 bytes; with K no multiple of 8, M = 1 copies 8 or 4 bytes a thread, with K odd it
+reads single elements and has no ring.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
@@ -205,7 +206,7 @@ def deal_for(x: Tensor, w: Tensor, config: Config) -> Deal:
     (n, k), sms = w.shape, programs(x.device)
     if not config.split:
         return choose(n, k, config.block_n, config.block_k, sms)
-    return Deal(triton.cdiv(n, config.block_n), triton.cdiv(k, config.block_k), config.split, sms)
+    return Deal(-(-n // config.block_n), -(-k // config.block_k), config.split, sms)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> Launch:

@@ -155,8 +155,8 @@ def flagged_kernel(
             place = (m * column_tiles + n).to(tl.int64) * (BLOCK_M * BLOCK_N)
             inside = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
             held = spilled_ptr + place + inside
-            if chunk > 0:
-                acc = tl.load(held)
+            # No branch: behind one, ptxas has each wgmma wait for the one before, in the whole loop.
+            acc = tl.load(held, mask=chunk > 0, other=0.0)
         while chunk < chunk_to:
             if STAMPED:
                 stamp = stamps_ptr + (visit * (RANKS + 1) + chunk) * 2

@@ -72,7 +72,7 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
         out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sharers"])  # it differs from shape to shape
 def persistent_kernel(
     x_desc,
     w_desc,
@@ -216,7 +216,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
-    tiles = triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n)
+    tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
@@ -230,7 +230,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
     left = tiles % programs(x.device)
     # Each has a step at least: one without would be counted among those whose sums are waited for.
-    steps = left * triton.cdiv(k, config.block_k)
+    steps = left * -(-k // config.block_k)
     sharers = min(max(left, min(config.tail, programs(x.device))), steps)
     # Two slots for each program: it has parts of two tiles at most.
     sums, arrived = workspace(x.device, 2 * sharers * config.block_m * config.block_n, left)

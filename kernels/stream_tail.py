@@ -63,7 +63,7 @@ def add_sums(
     for chunk in range(BLOCK_N // CHUNK):
         columns = chunk * CHUNK + tl.arange(0, CHUNK)
         acc = tl.zeros((BLOCK_M, CHUNK), dtype=tl.float32)
-        for sharer in range(first, last + 1):
+        for sharer in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
             # A program's first tile is in its even slot, a second one in the odd one.
             second = first_step(sharer, steps, sharers) < tile * tile_steps
             base = sums_ptr + (2 * sharer + second.to(tl.int32)).to(tl.int64) * (BLOCK_M * BLOCK_N)

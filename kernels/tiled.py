@@ -60,7 +60,9 @@ def tiled_kernel(
 
     # 3. Multiply along K. Rows and columns outside the matrices are read as zero, so that ragged shapes, and whatever
     #    lies in the padding behind a row (it may be NaN), add nothing. "ieee" keeps fp32 exact; bf16 and fp16 are not
-    #    affected by it.
+    #    affected by it. That there is a first step has to be said: with Triton 3.6, ptxas would have each wgmma of the
+    #    128x256 tile wait for the one before.
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
         inside_k = ks[None, :] < K - k0
@@ -93,7 +95,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     """The launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
-    grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
+    grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(
         x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,

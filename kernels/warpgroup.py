@@ -35,8 +35,9 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+from functools import cache
+
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -195,9 +196,13 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
     """That of `kernels.persistent`, with the layout in shared memory: rows as wide a swizzle as the block allows."""
     plain = persistent.describe(tensor, block)
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[tensor.dtype]
-    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, dtype)
-    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
+
+
+@cache  # making one takes longer than the rest of a descriptor
+def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[dtype]
+    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
@@ -216,7 +221,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     if config.subtile not in (1, 2, 4):
         raise ValueError(f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
-    tiles = triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n)
+    tiles = -(-m // config.block_m) * -(-n // config.block_n)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),

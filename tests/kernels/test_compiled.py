@@ -87,6 +87,11 @@ def test_tensor_cores_are_used_as_declared(report):
     assert all(f["mma"].startswith("wgmma.m64n") for f in hopper)
 
 
+def test_wgmma_is_pipelined(report):
+    """One group in flight while the next stage is waited for: ptxas may serialise what Triton has pipelined."""
+    assert all(1 in f["wgmma_waits"] for f in report[1] if f["mma"].startswith("wgmma"))
+
+
 def test_tma_is_used_by_hoppers_kernels_alone(report):
     for finding in report[1]:
         kernel = finding["kernel"]
@@ -139,7 +144,8 @@ def test_planted_mistakes_are_caught(tmp_path):
     code, findings = compiled("--table", str(path))
     assert code == 1
     for word, finding in zip(PLANTED, findings, strict=True):
-        assert [word in problem for problem in finding["problems"]] == [True], finding
+        assert word in finding["problems"][0], finding
+        assert len(finding["problems"]) == 1 or word == "spills", finding  # what spills may be serialised too
 
 
 def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copier():
@@ -147,7 +153,7 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
 
     config = replace(table("sm90").entries[-1].config, num_warps=8)
     ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
-    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, ttgir=ttgir)
+    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, (0, 1), ttgir=ttgir)
     waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
     row = Finding(waits, cubin_at_limits).as_row()
     assert [problem.split()[:3] for problem in row["problems"]] == [["reads", "no", "flag"]]
@@ -212,6 +218,8 @@ def test_reading_a_cubin():
         tma_loads=1,
         tma_stores=1,
     )
+    for stack, line, spills in ((8, "", True), (0, "LDL R2, [R1] ;", True), (0, "LDG.E R2, [R1] ;", False)):
+        assert cubin.read(f"REG:9 STACK:{stack}", line, 0).spills == spills
     assert cubin.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
     assert cubin.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}
 

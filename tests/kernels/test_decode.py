@@ -63,6 +63,16 @@ def test_right_however_k_is_split(m, split, operands, programs):
         case.verify(case.out)
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_nothing_is_written_beyond_the_workspace(split, operands, programs, guarded_workspace):
+    made = guarded_workspace(decode)
+    for count in (2, 5, 40):
+        programs(count)
+        case = operands(16, **RAGGED, dtype=torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out, config=small(16, split)))
+    assert [sound() for sound in made] == [True] * 3
+
+
 def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
     programs(5)
     case = operands(16, **RAGGED, dtype=torch.float16)

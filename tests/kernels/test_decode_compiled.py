@@ -34,6 +34,7 @@ for entry in (entry for entry in table("sm90").entries if entry.kernel == "decod
             "problems": Finding(job, cubin).problems(), "ring": [list(map(int, a.split("x"))) for a in allocated],
             "copies_16B": len(re.findall(r"cp\\.async\\.cg\\.shared\\.global .*0x10,", ptx)),
             "order": re.findall(r"st\\.global\\.v4|bar\\.sync|atom\\.\\S+|ld\\.global\\.cg", ptx),
+            "asked": re.findall(r"tt\\.store|\\w+\\.barrier|tt\\.atomic_rmw", cubin.ttgir),
             "pendings": re.findall(r"warp_group_dot_wait.*pendings = (\\d)", cubin.ttgir),
         })
 print(json.dumps(found))
@@ -75,6 +76,8 @@ def test_sums_are_stored_before_they_are_counted_and_read_behind_the_count(compi
         order, counted = found["order"], "atom.global.gpu.acq_rel.add.u32"
         assert (counted in order) == (found["block_m"] > 1 and found["split"] > 1)
         if counted in order:
+            barrier = found["asked"][found["asked"].index("tt.atomic_rmw") - 1]
+            assert barrier.endswith(".barrier"), "what stands in the PTX may be there by chance"
             count = order.index(counted)
             stored = max(i for i, what in enumerate(order[:count]) if what == "st.global.v4")
             assert "bar.sync" in order[count - 1 : count]

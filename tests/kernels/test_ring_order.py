@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,4 +155,6 @@ def test_a_kernel_that_is_not_specialised_is_a_finding():
         "64512 registers",
     ):
         assert any(words in problem for problem in problems), words
-    assert not Finding(Job("persistent", "sm90", config, "bf16", 90, 232_448, "wgmma"), plain).problems()
+    other = Job("persistent", "sm90", config, "bf16", 90, 232_448, "wgmma")
+    assert len(Finding(other, plain).problems()) == 1, "its wgmma shall be pipelined too"
+    assert not Finding(other, replace(plain, wgmma_waits=(0, 1))).problems()

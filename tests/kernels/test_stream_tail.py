@@ -50,21 +50,25 @@ def test_sums_of_several_programs_are_exact(name, tail, device, needs):
         assert torch.equal(out, expected)
 
 
-def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(device, needs, monkeypatch):
-    made = []
+def test_nothing_beside_out_is_written(device, needs, operands):
+    case = operands(70, 57, 200, torch.float16)
+    case.verify(persistent.matmul(case.x, case.w, case.out, TILE))
 
-    def poisoned(*args):
-        made.append(workspace(*args))
-        made[-1].partials.fill_(torch.nan)
-        return made[-1]
 
-    workspace = persistent.workspace
-    monkeypatch.setattr(persistent, "workspace", poisoned)
-    x, w, expected = whole_numbers(*SHAPES["2+2"], device)
+def test_sums_of_rows_beyond_2_to_31(device, needs, assert_close):
+    x, w, _ = whole_numbers(5, 8, 200, device)
+    far = 2**29 + 8  # elements from row to row, as in test_matmul.py
+    storage = torch.empty(2**31 + 4 * far + 1024, dtype=torch.float16, device=device)  # address space, not memory
+    assert_close(persistent.matmul(x, w, storage.as_strided((5, 8), (far, 1), 2**31), TILE), x, w)
+
+
+@pytest.mark.parametrize("name", ["0+1", "2+2"])
+def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(name, device, needs, guarded_workspace):
+    made = guarded_workspace(persistent)
+    x, w, expected = whole_numbers(*SHAPES[name], device)
     for _ in range(3):
         assert torch.equal(persistent.matmul(x, w, config=TILE), expected)
-    assert len(made) == 3
-    assert all(not found.counters.any() for found in made)
+    assert [sound() for sound in made] == [True] * 3
 
 
 def test_nobody_adds_sums_up_before_all_are_there(device, needs, monkeypatch):

@@ -135,6 +135,8 @@ def test_a_configuration_becomes_a_launch(monkeypatch):
     assert blocks == [[128, 32], [64, 32], [64, 16]]
     plain = {name: value for name, value in launch.args.items() if not name.endswith("_desc")}
     assert plain == dict(M=129, N=64, K=8, STAGES=3, BUFFERS=2, GROUP=5, ALONG_N=True, num_warps=4)
+    again = warpgroup.prepare(x, w, out, config)
+    assert again.args["x_desc"].layout is launch.args["x_desc"].layout, "it takes longer to make than all else"
     launch = warpgroup.prepare(x, w, out, replace(config, subtile=1, raster="m"))
     assert (launch.args["BUFFERS"], launch.args["ALONG_N"]) == (1, False)
     monkeypatch.setattr(warpgroup, "programs", lambda device: 1)
