@@ -109,7 +109,7 @@ def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BL
     tl.store(at, sums.to(out_ptr.dtype.element_ty).T, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
-@triton.jit(do_not_specialize=["split"])
+@triton.jit(do_not_specialize=["M", "split"])  # neither makes the code better, and each value another kernel
 def decode_kernel(
     x_desc,
     w_desc,
@@ -136,7 +136,6 @@ def decode_kernel(
 
     # 2. Read all of it. Tile and program both grow along the work, so their sum numbers the shares of tiles, each once.
     slot = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    tokens = (tl.arange(0, BLOCK_M) < M)[None, :]
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for step in range(start, end):
         tile = step // steps
@@ -147,7 +146,7 @@ def decode_kernel(
         if (k == steps - 1) | (step == end - 1):
             if SHARED and (k < steps - 1) | (step - k < start):
                 share = (tile + program) * (BLOCK_N * BLOCK_M)
-                tl.store(partials_ptr + share + slot, acc, mask=tokens)
+                tl.store(partials_ptr + share + slot, acc)  # rows beyond M too: masked, 64 of them would spill
             else:
                 store_transposed(out_ptr, out_row, acc, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
             acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
@@ -165,7 +164,7 @@ def decode_kernel(
                     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
                     for other in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
                         share = (tile + other) * (BLOCK_N * BLOCK_M)
-                        sums += tl.load(partials_ptr + share + slot, mask=tokens, other=0.0, cache_modifier=".cg")
+                        sums += tl.load(partials_ptr + share + slot, cache_modifier=".cg")
                     store_transposed(out_ptr, out_row, sums, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
                     tl.store(counters_ptr + tile, 0)
 
@@ -177,7 +176,7 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
     `config` overrides the checked-in table; with a `split` of 0 the split is chosen for the shape. Raises what
     `require` raises, and ValueError for a `config` that does not fit the shape.
     """
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or config_for(x, w)))
+    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("decode", x, w)))
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:

@@ -197,7 +197,7 @@ def plan(
         raise ValueError(
             f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"
         )
-    if block_rows % config.block_m and triton.cdiv(block_rows, config.block_m) < grid.row_tiles:
+    if block_rows % config.block_m and -(-block_rows // config.block_m) < grid.row_tiles:
         raise ValueError(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
         )
@@ -245,7 +245,7 @@ def require(x: Tensor, w: Tensor, out: Tensor, plan: Plan) -> None:
         raise ValueError(
             f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
         )
-    tiles = triton.cdiv(m, config.block_m), triton.cdiv(n, config.block_n)
+    tiles = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
     if tiles != (plan.grid.row_tiles, plan.grid.column_tiles):
         raise ValueError(f"out is {tiles[0]} x {tiles[1]} tiles, the plan is for {plan.grid}; make one for this shape")
 
@@ -261,7 +261,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, sta
         visits_ptr=plan.visits, first_ptr=plan.first, spilled_ptr=plan.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         stamps_ptr=plan.visits if stamps is None else stamps,
-        order=order - (order >> 63 << 64), row_tiles=triton.cdiv(plan.block_rows, config.block_m),
+        order=order - (order >> 63 << 64), row_tiles=-(-plan.block_rows // config.block_m),
         column_tiles=plan.grid.column_tiles,
         CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,

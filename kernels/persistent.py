@@ -72,7 +72,7 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
         out_desc.store([m0, n0 + BLOCK_N // 2], right.to(out_desc.dtype))
 
 
-@triton.jit(do_not_specialize=["sharers"])  # it differs from shape to shape
+@triton.jit(do_not_specialize=["M", "sharers"])  # they differ from shape to shape
 def persistent_kernel(
     x_desc,
     w_desc,

@@ -99,6 +99,37 @@ def test_tma_is_used_by_hoppers_kernels_alone(report):
         assert bool(finding["tma_stores"]) == (kernel not in ("tiled", "decode"))
 
 
+ANY_ROWS = """
+import json, torch
+from kernels import decode, persistent, tiled
+from kernels.configs import Config
+from kernels.cubin import offline
+
+configs = {
+    tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5, tail=3),
+    decode: Config(64, 128, 128, 4, 4, 1, split=3),
+}
+found, w = {}, torch.empty((4096, 4096), dtype=torch.bfloat16)
+for kernel, config in configs.items():
+    found[kernel.__name__] = hashes = set()
+    for rows in (1, 50, 64):
+        x, out = (torch.empty((rows, 4096), dtype=torch.bfloat16) for _ in range(2))
+        launch = kernel.prepare(x, w, out, config)
+        with offline(90):
+            hashes.add(launch.kernel.warmup(grid=launch.grid, **launch.args).hash)
+print(json.dumps({name: len(hashes) for name, hashes in found.items()}))
+"""
+
+
+def test_one_kernel_is_for_any_number_of_rows():
+    """What is compiled here is what any number of rows is launched with: one that is specialised for a multiple of 16
+    says nothing of 50 rows, for which `decode`'s masks of sums once spilled."""
+    done = python("-c", ANY_ROWS)
+    assert json.loads(done.stdout or "{}") == dict.fromkeys(
+        ("kernels.tiled", "kernels.persistent", "kernels.decode"), 1
+    )
+
+
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
 PLANTED = {
     "spills": {"num_warps": 4, "num_stages": 3, "flatten": True, "subtile": 1, "mma": "wgmma.m64n256k16"},
