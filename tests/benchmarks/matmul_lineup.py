@@ -13,7 +13,7 @@ import torch
 
 from roofline.measure import faults
 from roofline.measure.ceilings import Probe
-from roofline.measure.lineup import Lineup, verdict
+from roofline.measure.lineup import VENDOR_TOLERANCE, Lineup, verdict
 from roofline.measure.machine import describe
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import Matmul
@@ -70,7 +70,9 @@ def enter(lineup: Lineup, case: Matmul, options, contenders: dict) -> None:
             lineup.unable[name] = reason
             continue
         try:
-            reason = verdict(name, error := relative_error(contender.run, x, w, out, reference), case.dtype)
+            error = relative_error(contender.run, x, w, out, reference)
+            limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
+            reason = verdict(name, error, case.dtype, limit)
         except Exception as failure:  # whatever a kernel dies of, the others of this shape still get their numbers
             lineup.refuse(name, failure)
             if faults.device_lost(options.device):  # but for this: then nobody gets any more

@@ -75,6 +75,21 @@ def test_wrong_contender_is_not_ready_and_the_vendor_still_is(timed, contender, 
     assert "\n" not in lineup.wrong["numpy"]
 
 
+@pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
+def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(timed, monkeypatch, error, ready):
+    def rounds(x, w, out):
+        exact = x.float() @ w.float().T
+        return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))
+
+    known = matmul_lineup.known_contenders()
+    for name, kind in (("torch", "vendor"), ("numpy", "library")):
+        monkeypatch.setitem(known, name, dataclasses.replace(known["torch"], name=name, kind=kind, run=rounds))
+    options = dataclasses.replace(timed, dtypes=("bf16",))
+    lineup = matmul_lineup.prepare(options, dataclasses.replace(CASE, dtype="bf16"), ["numpy"])
+    assert list(lineup.ready) == ready
+    assert all(0.9 * error <= lineup.relative_error[name] <= 0.01 for name in ready)
+
+
 def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
     contender(crashes)
     monkeypatch.setattr(matmul_lineup.faults, "device_lost", lambda device: True)
