@@ -226,16 +226,16 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         GROUP=config.group_m, ALONG_N=config.raster == "n", SUBTILE=config.subtile, FLATTEN=config.flatten,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    if not config.tail:
-        return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
     left = tiles % programs(x.device)
     # Each has a step at least: one without would be counted among those whose sums are waited for.
     steps = left * -(-k // config.block_k)
     sharers = min(max(left, min(config.tail, programs(x.device))), steps)
+    if not config.tail or not left or (steps + 1) * sharers > 2**31 - 1:  # which the kernel reckons with in 32 bits
+        return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
     # Two slots for each program: it has parts of two tiles at most.
     sums, arrived = workspace(x.device, 2 * sharers * config.block_m * config.block_n, left)
     args |= dict(
-        out_ptr=out, out_stride=out.stride(0), sums_ptr=sums, arrived_ptr=arrived, sharers=sharers, TAIL=left > 0,
+        out_ptr=out, out_stride=out.stride(0), sums_ptr=sums, arrived_ptr=arrived, sharers=sharers, TAIL=True,
         CHUNK=min(CHUNK_N, config.block_n),
     )  # fmt: skip
     return Launch(persistent_kernel, (programs(x.device),), args)

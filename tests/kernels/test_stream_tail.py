@@ -124,4 +124,15 @@ def test_every_step_has_one_program_and_a_program_at_most_two_tiles(tiles, tile_
 def test_without_a_last_wave_there_is_no_tail(device, needs):
     x, w, _ = whole_numbers(*SHAPES["3+0"], device)
     if device == "cpu":
-        assert not persistent.prepare(x, w, torch.empty(190, 184).half(), TILE).args["TAIL"]
+        assert "TAIL" not in persistent.prepare(x, w, torch.empty(190, 184).half(), TILE).args
+
+
+@pytest.mark.parametrize(("k", "shared"), [(7_900_000, True), (8_000_000, False)])
+def test_steps_that_32_bits_cannot_number_are_not_shared(k, shared, monkeypatch):
+    """131 tiles of 125,000 steps along K among 132 programs. Rows overlap, so that they take no memory."""
+    monkeypatch.setattr(persistent, "programs", lambda device: 132)
+    x, w = (torch.empty(k + 8 * 8384, dtype=torch.float16).as_strided((rows, k), (8, 1)) for rows in (64, 131 * 64))
+    config = Config(64, 64, 64, 4, 2, tail=132)
+    launch = persistent.prepare(x, w, torch.empty((64, 131 * 64), dtype=torch.float16), config)
+    assert launch.args.get("TAIL", False) == shared
+    assert launch.grid == ((132,) if shared else (131,))
