@@ -159,6 +159,19 @@ def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
     assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
 
 
+def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(of_an_h200, monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    cases, compiled = tune_lineup.cases(asked), []
+    selected = {case.id: list(tune_lineup.contenders(case)) for case in cases}
+    monkeypatch.setattr(tuning, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
+    monkeypatch.setattr(tune_lineup.matmul_lineup, "enter", lambda lineup, case, options, sound: None)
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    for case in cases:
+        tune_lineup.prepare(asked, case, selected[case.id], selected)
+        of_an_h200(dataclasses.replace(entry, m_min=case.m, m_max=case.m, n=case.n, k=case.k, measured={"sms": 132}))
+    assert len(compiled) == 1
+
+
 def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):
     asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
     case, other = tune_lineup.cases(asked)

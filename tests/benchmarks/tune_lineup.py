@@ -140,7 +140,7 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
         return lineup
     wanted = tuple(
         (other.dtype, contenders(other)[name])
-        for other in cases(options)
+        for other in sorted(cases(options), key=lambda other: other.id)  # else another order once an entry is saved
         if other.kernel == case.kernel
         for name in selected.get(other.id, ())
         if name in contenders(other)
