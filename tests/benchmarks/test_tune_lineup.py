@@ -83,6 +83,13 @@ def test_of_matmul_what_is_tuned_is_which_kernel_it_takes(of_an_h200):
     assert [case.m for case in tune_lineup.cases(asked)] == [2048, 64]  # what was measured comes last
 
 
+def test_a_pick_of_a_kernel_that_is_gone_is_none(of_an_h200):
+    of_an_h200(Pick("gone", "bf16", 64, 6656, 16384, {"sms": 132}))
+    assert tune_lineup.contenders(matmul_case(64))[INCUMBENT] == "decode"
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=("matmul",))
+    assert [case.m for case in tune_lineup.cases(asked)] == [64, 2048]  # as where nothing was measured
+
+
 def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
     """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
     entered = {}

@@ -56,7 +56,7 @@ def cases(options) -> list[Tuning]:
 
     def is_measured(case: Tuning) -> bool:
         if case.kernel == MATMUL:
-            return known.picked(*shape(case)[1:], machine) is not None
+            return known.picked(*shape(case)[1:], machine) in able(case)
         return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
 
     return sorted(filter(is_open, options.tunings(wanted)), key=is_measured)
@@ -95,8 +95,9 @@ def contenders(case: Tuning) -> dict:
 
     if case.kernel == MATMUL:
         arch, machine = hardware()
-        now = configs.table(arch).picked(*shape(case)[1:], machine) or able(case)[0]
-        return {INCUMBENT: now} | {name: name for name in able(case) if name != now}
+        names, picked = able(case), configs.table(arch).picked(*shape(case)[1:], machine)
+        now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
+        return {INCUMBENT: now} | {name: name for name in names if name != now}
     return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
 
 
