@@ -211,7 +211,7 @@ def keep(run, shape: str, folder: Path) -> str:
     from kernels.configs.saving import save, save_pick
 
     found = tuned.verdict(run, shape)
-    if found is None:
+    if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
     path, measured = table_path(of["table"]), conditions(run, found)
