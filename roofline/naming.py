@@ -13,7 +13,7 @@ class Naming:
     """Journals the names of the kernels that `session`'s run measured and that have none yet.
 
     Shapes are prepared once more for it, which takes a moment each. Arms are left out: what they run is the matmul of
-    the same name and the link's copier. So are tunings: all their candidates are one kernel.
+    the same name and the link's copier. So are tunings: there each candidate says which kernel of ours it is.
     """
 
     session: object

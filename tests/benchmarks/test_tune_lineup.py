@@ -83,6 +83,13 @@ def test_of_matmul_what_is_tuned_is_which_kernel_it_takes(of_an_h200):
     assert [case.m for case in tune_lineup.cases(asked)] == [2048, 64]  # what was measured comes last
 
 
+def test_a_pick_of_a_kernel_that_is_gone_is_none(of_an_h200):
+    of_an_h200(Pick("gone", "bf16", 64, 6656, 16384, {"sms": 132}))
+    assert tune_lineup.contenders(matmul_case(64))[INCUMBENT] == "decode"
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=("matmul",))
+    assert [case.m for case in tune_lineup.cases(asked)] == [64, 2048]  # as where nothing was measured
+
+
 def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
     """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
     entered = {}
@@ -157,6 +164,19 @@ def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
     lineup = tune_lineup.prepare(asked, case, names[1:], {case.id: names})
     assert list(entered) == [INCUMBENT]
     assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
+
+
+def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(of_an_h200, monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    cases, compiled = tune_lineup.cases(asked), []
+    selected = {case.id: list(tune_lineup.contenders(case)) for case in cases}
+    monkeypatch.setattr(tuning, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
+    monkeypatch.setattr(tune_lineup.matmul_lineup, "enter", lambda lineup, case, options, sound: None)
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    for case in cases:
+        tune_lineup.prepare(asked, case, selected[case.id], selected)
+        of_an_h200(dataclasses.replace(entry, m_min=case.m, m_max=case.m, n=case.n, k=case.k, measured={"sms": 132}))
+    assert len(compiled) == 1
 
 
 def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):

@@ -131,3 +131,13 @@ def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):
     run.shapes[case]["stopped_by"] = "interrupt"
     assert tune_lineup.keep(run, case, tmp_path) == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_an_incumbent_that_was_compared_with_nothing_is_not_saved(finished, tmp_path, monkeypatch):
+    """It may have been measured against others before, which stands in the table."""
+    case, run = finished
+    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
+    del run.shapes[case]["times_s"][tuning.token(B)]
+    assert tell(run, case, tmp_path) == []
+    assert not run.missing
+    assert not list(tmp_path.iterdir())

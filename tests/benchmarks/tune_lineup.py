@@ -56,7 +56,7 @@ def cases(options) -> list[Tuning]:
 
     def is_measured(case: Tuning) -> bool:
         if case.kernel == MATMUL:
-            return known.picked(*shape(case)[1:], machine) is not None
+            return known.picked(*shape(case)[1:], machine) in able(case)
         return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
 
     return sorted(filter(is_open, options.tunings(wanted)), key=is_measured)
@@ -95,8 +95,9 @@ def contenders(case: Tuning) -> dict:
 
     if case.kernel == MATMUL:
         arch, machine = hardware()
-        now = configs.table(arch).picked(*shape(case)[1:], machine) or able(case)[0]
-        return {INCUMBENT: now} | {name: name for name in able(case) if name != now}
+        names, picked = able(case), configs.table(arch).picked(*shape(case)[1:], machine)
+        now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
+        return {INCUMBENT: now} | {name: name for name in names if name != now}
     return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
 
 
@@ -140,7 +141,7 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
         return lineup
     wanted = tuple(
         (other.dtype, contenders(other)[name])
-        for other in cases(options)
+        for other in sorted(cases(options), key=lambda other: other.id)  # else another order once an entry is saved
         if other.kernel == case.kernel
         for name in selected.get(other.id, ())
         if name in contenders(other)
@@ -210,7 +211,7 @@ def keep(run, shape: str, folder: Path) -> str:
     from kernels.configs.saving import save, save_pick
 
     found = tuned.verdict(run, shape)
-    if found is None:
+    if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
     path, measured = table_path(of["table"]), conditions(run, found)

@@ -112,8 +112,8 @@ def test_a_token_is_a_word():
     config = Config(128, 256, 64, 8, 4)
     others = [replace(config, **{name: value}) for name, value in (
         ("block_m", 64), ("block_n", 64), ("block_k", 32), ("num_warps", 4), ("num_stages", 3), ("group_m", 4),
-        ("subtile", 2), ("flatten", True), ("raster", "n"), ("tail", 7))]  # fmt: skip
-    assert len({token(config), *map(token, others)}) == 11
+        ("subtile", 2), ("flatten", True), ("raster", "n"), ("tail", 7), ("split", 2))]  # fmt: skip
+    assert len({token(config), *map(token, others)}) == 12
 
 
 COMPILED = """
