@@ -126,8 +126,9 @@ def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypat
     assert [entry.m_max for entry in configs.read(path).entries[:2]] == [48, 80]
 
 
-def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path):
+def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path, monkeypatch):
     case, run = finished
+    monkeypatch.setattr(tune_lineup, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
     run.shapes[case]["stopped_by"] = "interrupt"
     assert tune_lineup.keep(run, case, tmp_path) == ""
     assert not list(tmp_path.iterdir())
