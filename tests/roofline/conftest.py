@@ -108,15 +108,19 @@ def in_a_blink():
 
 
 def _begin_child(file_bytes: int | None) -> None:
-    """A limit on its files, and a terminal that was not closed: under nohup the tests hand an ignored SIGHUP on."""
+    """A limit on its files, and a terminal in the foreground that was not closed: under nohup, or in the background of
+    a shell script, the tests hand ignored signals on."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
 
 def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
-    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])} | extra
+    path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
+    quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is a fifth of a small run
+    return kept | {"PYTHONPATH": path, "PYTEST_ADDOPTS": quick} | extra
 
 
 @pytest.fixture(scope="session")

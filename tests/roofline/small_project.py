@@ -19,9 +19,10 @@ NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 def pytest_configure():
     if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
-        from roofline.report import plots
+        from roofline.report import plots, prediction_plot
 
         plots.memory_roofline = lambda run, records, folder: []
+        prediction_plot.draw = lambda run, scored, folder: []
 
 
 class FakeClock:
