@@ -1,11 +1,7 @@
 """What the compiler made of the matmul for few rows, K split or not: rings, and the order of sums and counts. In a
 subprocess: this one may be interpreting."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,13 +38,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list[dict]:
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
-    command = [sys.executable, "-c", COMPILED]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def compiled(printed_elsewhere) -> list[dict]:
+    return printed_elsewhere(COMPILED)
 
 
 def test_compiled_as_declared_split_or_not(compiled):

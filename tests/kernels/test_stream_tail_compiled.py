@@ -1,10 +1,6 @@
 """What the compiler made of the last wave, shared out along K: the order of sums and counts. In a subprocess: this one
 may be interpreting."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,13 +30,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list:
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
-    command = [sys.executable, "-c", COMPILED]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def compiled(printed_elsewhere) -> list:
+    return printed_elsewhere(COMPILED)
 
 
 def test_sums_are_left_before_they_are_counted_and_read_behind_the_count(compiled):

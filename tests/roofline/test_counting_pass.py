@@ -135,7 +135,9 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(se
 
 
 def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
-    def refuses_once(batch, before=[]):  # noqa: B006
+    before = []
+
+    def refuses_once(batch):
         before.append(batch)
         if len(before) == 1:
             return called(*batch), "==ERROR== Failed to find metric lts__t_bytes.sum", (None, False)
