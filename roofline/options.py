@@ -72,8 +72,8 @@ class Options:
 
 DEVICES = ("auto", "cpu", "cuda")
 TUNE_S = 420
-"""Seconds of a tuning, unless told: the 72 shapes of the default run at the 5 s that each takes, and compiling, not
-counting ceilings."""
+"""Seconds of a tuning, unless told: the 72 shapes of the default run at some 5 s each, and compiling, not counting
+ceilings. An estimate, of an H200."""
 UNCOUNTED = (
     "--ffn-tune with --ffn-counters: what counts is a process of its own, which would take what was just saved for the "
     "incumbent; count in another run, after the tuning"
