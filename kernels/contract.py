@@ -169,7 +169,7 @@ def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
 
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one buffer do
-    not."""
+    not. Meta and fake tensors share what they would share if they had memory."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
     if a.shape[0] > b.shape[0]:
@@ -177,7 +177,12 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     size = a.element_size()
     (a_rows, a_row), (b_rows, b_row) = ((t.shape[0], t.shape[1] * size) for t in (a, b))
     a_step, b_step = a.stride(0) * size, b.stride(0) * size
-    a_start, b_start = a.data_ptr(), b.data_ptr()
+    if without_memory(a):
+        if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+            return False
+        a_start, b_start = a.storage_offset() * size, b.storage_offset() * size
+    else:
+        a_start, b_start = a.data_ptr(), b.data_ptr()
     a_end, b_end = a_start + (a_rows - 1) * a_step + a_row, b_start + (b_rows - 1) * b_step + b_row
     if a_end <= b_start or b_end <= a_start:
         return False  # the usual case, decided from the outer bounds
@@ -189,6 +194,11 @@ def overlap(a: Tensor, b: Tensor) -> bool:
         if row < b_rows and first < start + a_row and start < first + b_row:
             return True
     return False
+
+
+def without_memory(tensor: Tensor) -> bool:
+    """True of meta tensors and fake ones, which have shapes and no numbers."""
+    return tensor.untyped_storage().device.type == "meta"
 
 
 def reason(require: Callable[..., Any], *args: Any) -> str | None:
@@ -234,7 +244,10 @@ def interpreted(kernel: Any) -> bool:
 
 
 def require_runnable(kernel: Any, x: Tensor) -> None:
-    """Refuse what a Triton kernel cannot run here: a compiled kernel on CPU tensors, bf16 in the interpreter."""
+    """Refuse what a Triton kernel cannot run here: tensors without numbers, a compiled kernel on CPU tensors, bf16 in
+    the interpreter."""
+    if without_memory(x):
+        raise ValueError(f"x is a meta or fake tensor of shape {list(x.shape)}, without numbers; pass a real one")
     if interpreted(kernel):
         if x.dtype == torch.bfloat16:
             # NumPy has no bf16: the interpreter keeps the bits in uint16 and its tl.dot multiplies those.

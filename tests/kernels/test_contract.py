@@ -137,6 +137,21 @@ def test_compiled_kernels_refuse_the_cpu(monkeypatch):
         assert "x is on cpu" in CONTENDERS[name].why_not(X, half(8, 8))
 
 
+def meta_device():
+    return torch.device("meta")
+
+
+@pytest.mark.parametrize("without_memory", [meta_device, FakeTensorMode])
+def test_tensors_without_memory_keep_the_contract_and_are_not_run(without_memory):
+    with without_memory():
+        x, w, out, buffer = (torch.empty(size, dtype=torch.float16) for size in ((4, 8), (8, 8), (4, 8), (8, 32)))
+        assert check(x, w, out) is out
+        check(buffer[:4, 8:16], w, buffer[:4, 16:24])
+        refused(lambda: check(buffer[:4, 8:16], w, buffer[3:7, 9:17]), ValueError, ["out shares memory with x"])
+        for run in (kernels.matmul, tiled.matmul, persistent.matmul, decode.matmul):
+            refused(lambda run=run: run(x, w, out), ValueError, ["meta or fake tensor", "[4, 8]", "pass a real one"])
+
+
 def test_the_interpreter_refuses_bf16(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: True)
     for module in (tiled, persistent, decode):
