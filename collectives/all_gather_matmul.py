@@ -64,6 +64,8 @@ class Operands:
 
     def __post_init__(self):
         (rows, depth), ranks = self.gathered.shape, len(self.shards)
+        if ranks < 2:
+            raise ValueError(f"ranks={ranks}: a gather needs 2 or more shards; with one, use kernels.matmul")
         if depth % ranks:
             raise ValueError(f"{ranks} ranks do not divide D={depth}: choose a divisor of it")
         if any(shard.shape != (rows, depth // ranks) for shard in self.shards):
@@ -170,6 +172,8 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     width = operands.shards[0].shape[1]
     span = slice(chunk * width, (chunk + count) * width)
     x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
+    if x.device.type == "cpu":  # where torch.mm has no out_dtype; in fp32 already, nothing is converted
+        x, w = x.float(), w.float()
     if x.dtype == torch.float32:
         torch.mm(x, w.T, out=sums) if first else torch.addmm(sums, x, w.T, out=sums)
     elif first:

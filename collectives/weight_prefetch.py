@@ -39,6 +39,8 @@ class Operands:
 
     def __post_init__(self):
         (rows, depth), ranks = self.buffers[0].shape, len(self.layers[0])
+        if ranks < 2:
+            raise ValueError(f"ranks={ranks}: a gather needs 2 or more shares; with one, use kernels.matmul")
         if rows % ranks:
             raise ValueError(f"{ranks} ranks do not divide the {rows} rows of w: choose a divisor of it")
         if any(share.shape != (rows // ranks, depth) for layer in self.layers for share in layer):

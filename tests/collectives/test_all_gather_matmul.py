@@ -110,6 +110,24 @@ def test_chunks_that_are_here_are_taken_together(operands, link, monkeypatch, de
     assert rows == [len(mine.out) // 4, len(mine.out) * 3 // 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_chunk_launches_is_right_in_half_precision_on_a_cpu_too(dtype, close):
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(rows, 256, generator=generator).to(dtype) for rows in (64, 48))
+    out = torch.full((64, 48), torch.nan, dtype=dtype)
+    mine = all_gather_matmul.Operands(x.chunk(4, 1), torch.full_like(x, torch.nan), w, out, rank=1)
+    ARMS["chunk_launches"](mine, links.make("paced", "cpu", 200e6, rank=1))
+    close(mine)
+
+
+def test_chunk_launches_sums_half_precision_in_fp32():
+    """2048 + 1 + 1 + 1 in fp16, whose steps are 2 there: summed in fp16 it stays 2048."""
+    shards = [torch.full((1, 1), value, dtype=torch.float16) for value in (2048, 1, 1, 1)]
+    gathered, w = torch.empty(1, 4, dtype=torch.float16), torch.ones(1, 4, dtype=torch.float16)
+    mine = all_gather_matmul.Operands(shards, gathered, w, torch.empty(1, 1, dtype=torch.float16), blocks=1)
+    assert ARMS["chunk_launches"](mine, links.make("paced", "cpu", 200e6)).item() == 2052
+
+
 def test_sums_are_fp32_whatever_the_result_is(operands):
     assert operands().sums.dtype == torch.float32
 
@@ -117,6 +135,7 @@ def test_sums_are_fp32_whatever_the_result_is(operands):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (dict(ranks=1), "ranks=1: a gather needs 2 or more"),
         (dict(ranks=3), "3 ranks do not divide D="),
         (dict(rank=4), "rank 4 of 4"),
         (dict(blocks=0), "0 row blocks"),

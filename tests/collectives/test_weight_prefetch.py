@@ -65,5 +65,7 @@ def test_sizes_that_do_not_fit_are_refused(layers):
     shares = [list(layer.chunk(RANKS)) for layer in whole]
     with pytest.raises(ValueError, match="rank 4 of 4"):
         Operands(shares, whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS), rank=4)
+    with pytest.raises(ValueError, match="ranks=1: a gather needs 2 or more"):
+        Operands([[layer] for layer in whole], whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS))
     with pytest.raises(ValueError, match="4 ranks do not divide the 63 rows"):
         Operands(shares, [layer[:63] for layer in whole], torch.zeros(1, DEPTH), torch.zeros(1, 63))
