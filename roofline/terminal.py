@@ -12,11 +12,8 @@ from roofline.report.write import write
 
 
 def live_line(case: str, record: dict) -> str:
-    """One case, as soon as it is measured, by the ceilings known so far."""
-    start = f"{case:<48} {tables.time_text(record['time_s']):>8}  {tables.rate_text(record['tflops']):>6} TFLOP/s  "
-    if "ranks" in record:
-        return f"{start}hidden {tables.hidden_text(record)}  {tables.percent_text(record['of_own_ideal'])} of own ideal"
-    return f"{start}{tables.percent_text(record['of_roof']):>5} of roof  {tables.ratio_text(record)}"
+    """One case, as soon as it is measured: what no later ceiling can change."""
+    return f"{case:<48} {tables.time_text(record['time_s']):>8}  ratio {tables.ratio_text(record)}"
 
 
 class Narrator:

@@ -1,6 +1,7 @@
 """The harness from end to end: known durations in, exactly those statistics out; and its silent failures, made loud."""
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -129,6 +130,8 @@ def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
     ]
     live = [line for line in timed.text.splitlines() if line.startswith(f"{SHAPE}-numpy ")]
     assert len(live) == 1
+    assert re.fullmatch(r"\S+ +\S+ [mu]?s  ratio [\d.]+ \[[\d.]+, [\d.]+\]", live[0])
+    assert timed.text.count("of roof") == 1  # in the head of the table, whose ceilings are the final ones
     assert "Triton kernels were not timed" in timed.text
 
 
