@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -209,10 +210,23 @@ def test_false_alarm_rate_on_the_same_data_resampled(margin, at_most):
     assert rate <= at_most
 
 
-def test_two_runs_in_a_row_agree_and_raise_no_false_alarm():
-    base, new = (journal.load(REFERENCE / f"amd-epyc-2026-11-21-{number}") for number in (2, 3))
-    found = compare(base, new)
-    assert found.count(FASTER) + found.count(SLOWER) == 0
-    within = sum(1 / 1.03 <= case.speed <= 1.03 for case in found.cases)
-    assert len(found.cases) == 28
-    assert within >= 0.9 * len(found.cases)  # 27 of them
+@pytest.fixture(scope="module")
+def all_pairs():
+    """The matmuls of every two of the five committed runs of this method, compared: a list of `Case` for each pair."""
+    runs = [journal.load(REFERENCE / f"amd-epyc-2026-11-21-{number}") for number in range(2, 7)]
+    found = [compare(*pair).cases for pair in itertools.combinations(runs, 2)]
+    return [[case for case in cases if case.case.startswith("matmul-")] for cases in found]
+
+
+def test_readme_tells_how_all_pairs_of_committed_runs_agree(all_pairs):
+    within = [sum(1 / 1.03 <= case.speed <= 1.03 for case in cases) for cases in all_pairs]
+    held = [sum(case.speed_low <= 1 <= case.speed_high for case in cases) / len(cases) for cases in all_pairs]
+    said = [case.verdict for cases in all_pairs for case in cases]
+    print(f"within 3 %: {within}; change of 1 in the interval: {held}; {len(said)} verdicts: {Counter(said)}")
+    assert {len(cases) for cases in all_pairs} == {28}
+    readme = (ROOT / "README.md").read_text()
+    assert f"{min(within)} to {max(within)} of 28 ratios within 3 %" in readme
+    mean = sum(held) / len(held)
+    assert f"in {mean:.2f} of cases ({min(held):.2f} to {max(held):.2f} from pair to pair)" in readme
+    wrong = f"of {len(said)} verdicts {said.count(SLOWER)} are SLOWER and {said.count(FASTER)} FASTER"
+    assert f"{wrong}, falsely, and {said.count(UNCLEAR)} UNCLEAR" in readme

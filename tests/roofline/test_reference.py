@@ -117,6 +117,10 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
         for row in tables.rows([r], columns)[1]
     }
     assert set(shown) <= expected
+    serial, _, best = (r for r in derive_all(run) if (r.get("wire"), r.get("tp")) == ("ridge", 16))
+    gain = (serial["time_s"] - serial["t_gemm_s"] / 2) / best["time_s"], best["ratio_to_vendor"]
+    said = re.search(r"the gain at the ridge is some ([\d.]+) x, and not ([\d.]+) x", readme)
+    assert [float(number) for number in said.groups()] == pytest.approx(gain, abs=0.03)
 
 
 @pytest.fixture
