@@ -120,7 +120,7 @@ def _pace(answer: dict) -> list[str]:
         f"CHIPS OR WIRES, {pace['step']} pass of one block"
         if pace["step"] == "forward"
         else "CHIPS OR WIRES, one block, forward and backward pass",
-        f"  {'':<9}{'term':<22}{'over':<11}{'V, fixed':>15}{'V, a token':>13}{'received':>10}{'rate':>15}"
+        f"  {'':<9}{'term':<22}{'over':<11}{'V, fixed':>15}{'V, a token':>13}{'received':>12}{'rate':>13}"
         f"{'time':>11}{'a token':>11}",
     ]
     for math in pace["math"]:
@@ -134,7 +134,7 @@ def _pace(answer: dict) -> list[str]:
         rate = f"{crossing['bytes_per_s'] / 1e9:.4g} GB/s"
         lines.append(
             f"  {term['step']:<9}{term['name']:<22}{term['fabric']:<11}{_plain(term['fixed_bytes']):>15}"
-            f"{_plain(term['bytes_per_token']):>13}{crossing['amount']:>8.4g} V{rate:>15}"
+            f"{_plain(term['bytes_per_token']):>13}{crossing['amount']:>10.4g} V{rate:>13}"
             f"{_time(term['fixed_s']):>11}{_time(term['s_per_token']):>11}"
         )
     lines.append(f"  {_bound_text(pace, answer)}")

@@ -92,7 +92,7 @@ class Setting:
     def terms(self) -> tuple[Term, ...]:
         """All that crosses a wire in a block."""
         return tuple(
-            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding))
+            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding, self.top_k))
             for step in self.steps
             for name, op, kind, fixed, of_token in self._collectives(step)
             if getattr(self.sharding, kind) > 1

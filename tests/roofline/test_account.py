@@ -24,6 +24,7 @@ QUESTIONS = [
     "--sharp",
     "--chip tpuv4 --axes dp=0 --network 6.25e9 --fsdp 64 --dp 4 --step training --tokens 1e6 --ways one",
     "--chip L40S --node 1 --fsdp 1",
+    "--ep 64 --experts 64 --top-k 8",
 ]
 
 
@@ -45,7 +46,7 @@ def answer(said, line):
 def test_the_exercise_leads_to_2750(said):
     text = said("--chip exercise --fsdp 8")
     assert "bound: 22,000 tokens, 2,750.0 on each device; below it the forward pass waits for the fsdp axes" in text
-    assert "3,489,660,928            0       1 V       100 GB/s    34.9 ms" in text
+    assert "3,489,660,928            0         1 V     100 GB/s    34.9 ms" in text
     assert "2,406.2 on each device" in said("--chip exercise --fsdp 8 --collectives exact")
 
 
@@ -86,6 +87,15 @@ def test_the_book_on_h100_and_on_three_axes(said):
     assert "2,454.2 on each device" in said("--fsdp 1024")
     assert "2,475.0 on each device" in said("--fsdp 1024 --collectives whole --flops 9.9e14")
     assert "850.0 on each device" in said("--chip tpuv5p --fsdp 512")
+
+
+def test_the_book_on_experts_over_two_nodes(said):
+    """A token of 8 experts goes to the other node once: 2 * 7168 / 16 bytes * 2 copies * 1/2 over 50 GB/s, twice."""
+    line = "--model 7168,4096 --ep 16 --experts 64 --top-k 8 --flops 990e12"
+    terms = answer(said, line)["pace"]["terms"]
+    assert sum(term["s_per_token"] for term in terms) == pytest.approx(35.84e-9)
+    assert {term["fabric"] for term in terms} == {"network"}
+    assert "the chips set the pace at any number of tokens" in said(line)
 
 
 def test_without_a_bound_and_without_a_wire(said):
