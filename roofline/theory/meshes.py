@@ -156,8 +156,8 @@ class Nodes:
         away = parts / here
         if away > 1 and not self.port_bytes_per_s:
             raise ValueError(
-                f"{kind}={parts:g} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not known; "
-                "give --network BYTES/s, or larger nodes by --node N"
+                f"{kind}={parts:.0f} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not "
+                "known; give --network BYTES/s, or larger nodes by --node N"
             )
         if op == "send":
             fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.port_bytes_per_s)
