@@ -67,7 +67,7 @@ def add_command(commands) -> None:
     group.add_argument("--experts", type=_count, default=1, metavar="E", help="of a mixture (default: 1)")
     group.add_argument("--top-k", type=_count, default=1, metavar="K", help="experts of a token (default: 1)")
     group.add_argument("--gathers", type=_count, default=1, metavar="N",
-                       help="of the weights in a step: the microbatches, unless weights stay gathered")  # fmt: skip
+                       help="of the weights in a step: its microbatches, which save activations in turn")  # fmt: skip
     group = command.add_argument_group("memory")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
     group.add_argument("--dtypes", default="", metavar="KIND=DTYPE,...",
@@ -113,7 +113,8 @@ def question(options: argparse.Namespace) -> Question:
     """What `options` ask. Raises ValueError for what does not fit together."""
     chip, model = chips.find(options.chip), parse_model(options.model)
     dtypes = parse_dtypes(options.dtypes)
-    memory = Memory(model, dtypes, options.tokens, options.saved, options.moments, options.experts, options.top_k)
+    alive = math.ceil(options.tokens / options.gathers)
+    memory = Memory(model, dtypes, alive, options.saved, options.moments, options.experts, options.top_k)
     device_bytes = options.memory or chip.memory_bytes
     degrees = {kind: getattr(options, kind) or 1 for kind in KINDS}
     sharding, chosen = Sharding(**degrees), ""
