@@ -32,8 +32,10 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     """Where benchmarks are timed, only they are imported: the tests need packages that the extra `bench` lacks."""
-    others = [ROOT / "roofline", *(ROOT / "tests" / name for name in ("kernels", "collectives", "roofline"))]
-    return True if config.option.benchmark_only and collection_path in others else None
+    packages = ("kernels", "collectives", "roofline")
+    others = {folder / name for folder in (ROOT, ROOT / "tests") for name in packages}
+    # pytest does not ask about the folders of `testpaths` themselves, only about what is in them.
+    return True if config.option.benchmark_only and others & {collection_path, *collection_path.parents} else None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from roofline import predicting
+from roofline import __version__, predicting
 from roofline.account import command as account
 from roofline.arguments import Parser, positive
 from roofline.theory import chips
@@ -22,6 +22,7 @@ def _share(text: str) -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line `arguments`; returns the exit code (0 done, 1 slower, 2 bad input)."""
     parser = Parser(prog="roofline", description="What kernel benchmark numbers mean.")
+    parser.add_argument("--version", action="version", version=f"roofline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")

@@ -3,6 +3,7 @@
 roofline/README.md documents the fields.
 """
 
+import math
 from dataclasses import asdict, replace
 
 from roofline.account.command import Question
@@ -23,7 +24,8 @@ def answer(question: Question) -> dict:
         "model": asdict(question.setting.model)
         | {"experts": question.setting.experts, "top_k": question.setting.top_k},
         "chip": _chip(question),
-        "sharding": _degrees(question.setting) | {"chosen": question.chosen},
+        "sharding": _degrees(question.setting)
+        | {"stage_blocks": question.setting.stage_blocks, "chosen": question.chosen},
         "memory": _memory(question),
         "pace": _pace(question),
         "techniques": _techniques(question),
@@ -51,7 +53,8 @@ def _chip(question: Question) -> dict:
 
 def _memory(question: Question) -> dict:
     memory, setting = question.memory, question.setting
-    sharding = setting.sharding
+    gathered = techniques.gathered_bytes(setting)
+    kept = gathered if techniques.keeps_stage(setting) else 0
     found = {
         "dtypes": asdict(memory.dtypes),
         "parameters": memory.parameters,
@@ -64,13 +67,12 @@ def _memory(question: Question) -> dict:
         "all_saved_bytes_per_token": memory.saved_bytes_per_token,
         "saved_bytes": memory.saved_bytes,
         "readings": [],
-        "gathered_bytes": techniques.gathered_bytes(setting),
+        "gathered_bytes": gathered,
     }
     for reading in READINGS[memory.saved]:
         whole = memory.whole_bytes(reading)
         least = {label: memory.least_degree(size, reading) for label, size in _sizes(question).items()}
-        # Data parallel replicas each hold the state, and all devices share what is saved.
-        on_device = memory.state_bytes * sharding.dp / sharding.devices + memory.saved_bytes / sharding.devices + whole
+        on_device = techniques.held_bytes(setting, memory) + whole + kept
         found["readings"].append(
             {
                 "reading": reading,
@@ -162,7 +164,14 @@ def _at(setting: Setting, tokens: int) -> dict:
         }
         for step in setting.steps
     ]
-    return {"tokens": tokens, "tokens_per_device": tokens / setting.sharding.devices, "steps": steps}
+    sharding = setting.sharding
+    idle = sharding.devices * max(0.0, 1 - tokens / setting.gathers / sharding.batch_parts)
+    return {
+        "tokens": tokens,
+        "tokens_per_device": tokens / sharding.devices,
+        "devices_without_tokens": math.floor(idle),
+        "steps": steps,
+    }
 
 
 def _degrees(setting: Setting) -> dict:
@@ -184,7 +193,7 @@ def _techniques(question: Question) -> list[dict]:
     now = question.setting
     before = now.bound().tokens
     found = []
-    for technique in techniques.ranked(now, question.memory):
+    for technique in techniques.ranked(now, question.memory, question.device_bytes):
         bound = technique.bound
         tokens = bound.tokens if bound else None
         found.append(
@@ -206,12 +215,8 @@ def _techniques(question: Question) -> list[dict]:
 
 def _wire_bytes(setting: Setting, tokens: float | None) -> float:
     """What a device receives in a step of so many tokens, for all blocks of its stage."""
-    return (
-        setting.model.blocks
-        / setting.sharding.pp
-        * sum(
-            (term.fixed_bytes + term.token_bytes * (tokens or 0)) * crossing.amount
-            for term in setting.terms
-            for crossing in term.crossings
-        )
+    return setting.stage_blocks * sum(
+        (term.fixed_bytes + term.token_bytes * (tokens or 0)) * crossing.amount
+        for term in setting.terms
+        for crossing in term.crossings
     )

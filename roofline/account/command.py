@@ -26,6 +26,9 @@ UNITS = {
 GIVEN = ("flops", "bandwidth", "network", "node", "memory")
 """Constants of the chip that an option overrides."""
 
+MOST_TOKENS = 1e15
+"""Of a step: any text there is has fewer, and a float still counts them one by one."""
+
 FULL_NAMES = {
     "tp": "tensor parallel: F is cut, activations are gathered and scattered",
     "ep": "expert parallel: experts are dealt out, tokens are sent to them",
@@ -64,7 +67,7 @@ def add_command(commands) -> None:
     group.add_argument("--experts", type=_count, default=1, metavar="E", help="of a mixture (default: 1)")
     group.add_argument("--top-k", type=_count, default=1, metavar="K", help="experts of a token (default: 1)")
     group.add_argument("--gathers", type=_count, default=1, metavar="N",
-                       help="of the weights in a step: the microbatches, unless weights stay gathered")  # fmt: skip
+                       help="of the weights in a step: its microbatches, which save activations in turn")  # fmt: skip
     group = command.add_argument_group("memory")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
     group.add_argument("--dtypes", default="", metavar="KIND=DTYPE,...",
@@ -110,23 +113,27 @@ def question(options: argparse.Namespace) -> Question:
     """What `options` ask. Raises ValueError for what does not fit together."""
     chip, model = chips.find(options.chip), parse_model(options.model)
     dtypes = parse_dtypes(options.dtypes)
-    memory = Memory(model, dtypes, options.tokens, options.saved, options.moments, options.experts, options.top_k)
+    alive = math.ceil(options.tokens / options.gathers)
+    memory = Memory(model, dtypes, alive, options.saved, options.moments, options.experts, options.top_k)
     device_bytes = options.memory or chip.memory_bytes
     degrees = {kind: getattr(options, kind) or 1 for kind in KINDS}
     sharding, chosen = Sharding(**degrees), ""
     is_open = options.devices or not any(getattr(options, kind) for kind in KINDS)
     if is_open:
         sharding, chosen = _divide(options, sharding, memory, device_bytes)
+    count = f"--devices {options.devices}" if options.devices else f"{sharding.devices:,.0f} devices, {chosen}"
     given = {name: value for name in GIVEN if (value := getattr(options, name))}
     setting = Setting(
         model, options.flops or chip.flops["bf16"], _mesh(options, chip), sharding, dtypes, options.step,
         options.wires, options.experts, options.top_k, options.gathers, recompute=options.saved == "checkpointed",
     )  # fmt: skip
-    if is_open and not options.tp and not options.fsdp:
-        best = splits.least_bound(setting)
-        setting = best.setting if best else setting
-        chosen = ", ".join(filter(None, (chosen, "divided at the least bound")))
-    _check(setting)
+    if is_open:
+        _check_network(setting, count)
+        if not options.tp and not options.fsdp:
+            best = splits.least_bound(setting)
+            setting = best.setting if best else setting
+            chosen = ", ".join(filter(None, (chosen, "divided at the least bound")))
+    _check(setting, {kind: f"--{kind} {degree}" for kind in KINDS if (degree := getattr(options, kind))}, count)
     if options.plot:
         _check_plot(setting)
     return Question(chip, memory, setting, options.tokens, device_bytes, given, chosen)
@@ -181,8 +188,9 @@ def _axes(text: str) -> dict[str, int] | None:
     return axes or None
 
 
-def _check(setting: Setting) -> None:
-    """Raise ValueError where the degrees do not divide what they cut."""
+def _check(setting: Setting, given: dict[str, str], count: str) -> None:
+    """Raise ValueError where the degrees do not divide what they cut. The `given` are blamed by their options, those
+    that were chosen here by the `count` of devices."""
     sharding, model = setting.sharding, setting.model
     if model.d_ff % sharding.tp:
         near = sorted({_divisor(model.d_ff, sharding.tp, step) for step in (-1, 1)})
@@ -198,11 +206,18 @@ def _check(setting: Setting) -> None:
         each = ", ".join(f"{kind}={mesh.axes_of(kind, sharding)}" for kind in sharding.used)
         raise ValueError(f"--axes: {each} are {taken} axes, and the torus has {mesh.all_axes}; name fewer")
     if isinstance(mesh, Nodes) and (kind := mesh.misfit(sharding)):
-        own = getattr(sharding, kind)
         raise ValueError(
-            f"--{kind} {own:g}: groups of {sharding.inside(kind) * own:g} devices do not pack into nodes of "
-            f"{mesh.size}: let them divide it, or be a multiple of it, or give --node N"
+            f"{given.get(kind, count)}: groups of {sharding.inside(kind) * getattr(sharding, kind):.0f} devices do not "
+            f"pack into nodes of {mesh.size}: let them divide it, or be a multiple of it, or give --node N"
         )
+
+
+def _check_network(setting: Setting, count: str) -> None:
+    """Raise ValueError where so many devices need a network that is not known."""
+    try:
+        _ = setting.terms
+    except ValueError as error:
+        raise ValueError(f"{count}: {error}") from error
 
 
 def _check_plot(setting: Setting) -> None:
@@ -258,4 +273,6 @@ def _tokens(text: str) -> int:
     value = _number(text)
     if value is None or value < 0 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more, as 131072 or 4e6")
+    if value > MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {MOST_TOKENS:g} tokens: give those of one step, as 4e6")
     return int(value)

@@ -30,6 +30,8 @@ def _head(answer: dict) -> list[str]:
     if chip["mesh"] == "torus":
         ways = "both ways" if chip["ways"] == 2 else "one way"
         mesh = f"torus axes of {chip['axis_bytes_per_s'] / 1e9:g} GB/s {ways}{given.get('bandwidth', '')}"
+        dealt = ", ".join(f"{count} for {kind}" for kind, count in chip["axes"].items())
+        mesh += f" ({dealt})" if dealt else ""
     else:
         mesh = f"nodes of {chip['node_size']}{given.get('node', '')}, {chip['link_bytes_per_s'] / 1e9:g} GB/s inside"
         mesh += given.get("bandwidth", "")
@@ -37,14 +39,16 @@ def _head(answer: dict) -> list[str]:
     network = chip["network_bytes_per_s"]
     mesh += f", network {network / 1e9:g} GB/s{given.get('network', '')}" if network else ", network unknown"
     size = f", {_both(chip['memory_bytes'])}{given.get('memory', '')}" if chip["memory_bytes"] else ", memory unknown"
-    chosen = answer["sharding"]["chosen"]
+    chosen, stage = answer["sharding"]["chosen"], answer["sharding"]["stage_blocks"]
+    uneven = f" (stages of {stage} blocks and of fewer: counted as of {stage})" if model["blocks"] % stage else ""
     return [
         f"{model['name']}: {_many(model['blocks'], 'block')}, D = {model['d_model']} -> F = {model['d_ff']} "
         f"-> D{experts}; {memory['parameters']:,} parameters",
         f"{chip['name']}: {chip['flops']:.4g} FLOP/s{given.get('flops', '')}, {mesh}{size}",
         *_wrapped(chip["source"], "  "),
         f"{_many(answer['sharding']['devices'], 'device')}: {_degrees(answer['sharding'])}"
-        + (f" ({chosen})" if chosen else ""),
+        + (f" ({chosen})" if chosen else "")
+        + uneven,
     ]
 
 
@@ -59,7 +63,7 @@ def _short(value: float) -> str:
 
 
 def _many(count: float, thing: str) -> str:
-    return f"{count:,.0f} {thing}{'' if count == 1 else 's'}"
+    return f"{_plain(count)} {thing}{'' if count == 1 else 's'}"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
@@ -67,8 +71,12 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _plain(value: float, digits: int = 0) -> str:
-    """With commas; of a small one the first three digits, so that none becomes 0."""
-    return f"{value:,.{digits}f}" if not value or value * 10**digits >= 10 else f"{value:.3g}"
+    """With commas; of a small one the first three digits, so that none becomes 0, and of one too large for its column
+    the first four."""
+    if value and value * 10**digits < 10:
+        return f"{value:.3g}"
+    plain = f"{value:,.{digits}f}"
+    return plain if len(plain) <= 15 - 2 * digits else f"{value:.4g}"
 
 
 def _both(size: float) -> str:
@@ -87,7 +95,8 @@ def _memory(answer: dict) -> list[str]:
     ]
     of_token = f"{memory['saved_bytes_per_token']:,} bytes a token: {SAVED[memory['saved']]}"
     tokens = _many(memory["tokens"], "token")
-    rows.append((f"saved for {tokens}, {dtypes['activations']}", memory["saved_bytes"], of_token))
+    at_once = " at once" if answer["pace"]["gathers"] > 1 else ""
+    rows.append((f"saved for {tokens}{at_once}, {dtypes['activations']}", memory["saved_bytes"], of_token))
     lines = [f"{'MEMORY in training':<44}{'GB':>12}{'GiB':>12}"]
     lines += [
         f"  {name:<42}{_plain(size / GB, 2):>12}{_plain(size / GIB, 2):>12}   {note}".rstrip()
@@ -109,8 +118,8 @@ def _memory(answer: dict) -> list[str]:
         lines.append(f"    {on_each}{replicas}: {_both(reading['device_bytes'])}{fits}")
     if memory["gathered_bytes"]:
         kept = answer["sharding"]["pp"] > 1 and answer["pace"]["gathers"] == 1
-        what = "kept for all microbatches: a stage's" if kept else "alive for a moment: a block's"
-        lines.append(f"  not counted, {what} gathered weights, {_both(memory['gathered_bytes'])}")
+        what = "counted, kept for all microbatches: a stage's" if kept else "not counted, alive for a moment: a block's"
+        lines.append(f"  {what} gathered weights, {_both(memory['gathered_bytes'])}")
     return lines
 
 
@@ -120,7 +129,7 @@ def _pace(answer: dict) -> list[str]:
         f"CHIPS OR WIRES, {pace['step']} pass of one block"
         if pace["step"] == "forward"
         else "CHIPS OR WIRES, one block, forward and backward pass",
-        f"  {'':<9}{'term':<22}{'over':<11}{'V, fixed':>15}{'V, a token':>13}{'received':>10}{'rate':>15}"
+        f"  {'':<9}{'term':<22}{'over':<11}{'V, fixed':>15}{'V, a token':>13}{'received':>12}{'rate':>13}"
         f"{'time':>11}{'a token':>11}",
     ]
     for math in pace["math"]:
@@ -134,7 +143,7 @@ def _pace(answer: dict) -> list[str]:
         rate = f"{crossing['bytes_per_s'] / 1e9:.4g} GB/s"
         lines.append(
             f"  {term['step']:<9}{term['name']:<22}{term['fabric']:<11}{_plain(term['fixed_bytes']):>15}"
-            f"{_plain(term['bytes_per_token']):>13}{crossing['amount']:>8.4g} V{rate:>15}"
+            f"{_plain(term['bytes_per_token']):>13}{crossing['amount']:>10.4g} V{rate:>13}"
             f"{_time(term['fixed_s']):>11}{_time(term['s_per_token']):>11}"
         )
     lines.append(f"  {_bound_text(pace, answer)}")
@@ -190,6 +199,13 @@ def _at(answer: dict) -> list[str]:
     if not at:
         return []
     lines = [f"  at {_many(at['tokens'], 'token')}, {_plain(at['tokens_per_device'], 1)} on each device:"]
+    if at["devices_without_tokens"]:
+        parts = answer["sharding"]["fsdp"] * answer["sharding"]["ep"] * answer["sharding"]["dp"]
+        step = " of a microbatch" if answer["pace"]["gathers"] > 1 else ""
+        lines.append(
+            f"    too few: {_many(at['devices_without_tokens'], 'device')} have none, since the tokens{step} are dealt "
+            f"out to {_plain(parts)}; the times are of an even share"
+        )
     for step in at["steps"]:
         pace = "the wire sets" if step["pace"] == "wire" else "the chips set"
         times = {name: _time(step[f"{name}_s"]) for name in ("math", "wire", "serial", "overlapped")}

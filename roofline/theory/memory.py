@@ -77,7 +77,7 @@ class Memory:
     model: Model
     dtypes: Dtypes = PLAIN
     tokens: int = 0
-    """Of one step (or microbatch), on all devices."""
+    """Alive at once, on all devices: those of a step, or of each of its microbatches."""
     saved: str = "all"
     moments: int = 2
     experts: int = 1

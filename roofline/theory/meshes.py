@@ -5,6 +5,7 @@ Bandwidth only: the latency of hops and launches is left out. V is the size of t
 - all-gather, reduce-scatter: each device receives V (P - 1) / P. The sources write V, so does `exact=False`.
 - all-reduce: both, one after the other. Where the switch reduces (SHARP): V, without the (P - 1) / P.
 - all-to-all: on a ring used both ways a quarter of an all-gather, one way half of it; on a switch V (P - 1) / P^2.
+  Between nodes one copy of a token goes to each node that needs it, and NVLink takes it on to the devices there.
 - send: V to the neighbour.
 
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
@@ -96,8 +97,9 @@ class Torus:
         """Axes of all kinds in use."""
         return sum(self.axes_of(kind, sharding) for kind in sharding.used)
 
-    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time."""
+    def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
+        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time. To
+        how many experts a token goes does not matter here: each copy takes its own way round the rings."""
         parts = getattr(sharding, kind)
         if parts <= 1:
             return ()
@@ -142,8 +144,11 @@ class Nodes:
                 return kind
         return None
 
-    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time."""
+    def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
+        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time.
+
+        Of an all-to-all V holds a copy of a token for each device that has some of its `top_k` experts.
+        """
         parts = getattr(sharding, kind)
         if parts <= 1:
             return ()
@@ -151,14 +156,15 @@ class Nodes:
         away = parts / here
         if away > 1 and not self.port_bytes_per_s:
             raise ValueError(
-                f"{kind}={parts:g} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not known; "
-                "give --network BYTES/s, or larger nodes by --node N"
+                f"{kind}={parts:.0f} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not "
+                "known; give --network BYTES/s, or larger nodes by --node N"
             )
         if op == "send":
             fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.port_bytes_per_s)
             return (Crossing(fabric, 1, rate),)
         if op == "all-to-all":
-            inner, outer = (here - 1) / parts**2, (parts - here) / parts**2
+            inner = (here - 1) / here / parts
+            outer = (away - 1) / away / parts * min(top_k, away) / min(top_k, parts)
         else:
             reduces = self.sharp and op == "all-reduce"
             inner, outer = (_amount(op, count, self.exact, reduces) if count > 1 else 0 for count in (here, away))

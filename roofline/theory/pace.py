@@ -5,6 +5,7 @@ or grows with the tokens B, so that the bound is where two straight lines meet. 
 beside the matmuls; `wires` says what of it also runs beside each other.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,9 +68,9 @@ class Setting:
     experts: int = 1
     top_k: int = 1
     gathers: int = 1
-    """How often the weights are gathered in a step: once for each microbatch, unless they stay gathered."""
+    """How often the weights are gathered in a step: once for each of its microbatches, unless they stay gathered."""
     recompute: bool = False
-    """Whether the backward pass runs the forward one again, from checkpoints."""
+    """Whether the backward pass multiplies D -> F again, from checkpoints. (It has no use for what F -> D gave.)"""
 
     def __post_init__(self):
         for name, known in (("step", STEPS), ("wires", WIRES)):
@@ -82,9 +83,14 @@ class Setting:
     def steps(self) -> tuple[str, ...]:
         return STEPS[self.step]
 
+    @property
+    def stage_blocks(self) -> int:
+        """Of the largest pipeline stage, which sets the pace and takes the most memory."""
+        return math.ceil(self.model.blocks / self.sharding.pp)
+
     def math_flop(self, step: str) -> float:
         """Of one device in one block, for each token (of all devices)."""
-        model, passes = self.model, 1 if step == "forward" else 2 + self.recompute
+        model, passes = self.model, 1 if step == "forward" else 2 + self.recompute / 2
         matmuls = 2 * 2 * model.d_model * model.d_ff * self.top_k
         return passes * matmuls / (self.sharding.batch_parts * self.sharding.tp)
 
@@ -92,7 +98,7 @@ class Setting:
     def terms(self) -> tuple[Term, ...]:
         """All that crosses a wire in a block."""
         return tuple(
-            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding))
+            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding, self.top_k))
             for step in self.steps
             for name, op, kind, fixed, of_token in self._collectives(step)
             if getattr(self.sharding, kind) > 1
@@ -123,7 +129,7 @@ class Setting:
         if backward and self.recompute:  # the checkpoint is of before the dispatch
             yield "dispatch again", "all-to-all", "ep", 0, routed
         # Once for a stage, so a share of it for each of its blocks.
-        yield "send to next stage", "send", "pp", 0, activations / sharding.tp * sharding.pp / model.blocks
+        yield "send to next stage", "send", "pp", 0, activations / sharding.tp / self.stage_blocks
 
     def math_s(self, step: str, tokens: float) -> float:
         """Seconds of one block's matmuls on one device, for `tokens` on all devices."""

@@ -1,8 +1,10 @@
 """What lowers the tokens at which the chips set the pace, how far, and at what cost; and what does not, and why."""
 
+import math
 from dataclasses import dataclass, replace
 
 from roofline.theory import splits
+from roofline.theory.chips import GB
 from roofline.theory.memory import BYTES, Memory
 from roofline.theory.meshes import Nodes, Sharding, Torus
 from roofline.theory.pace import Bound, Setting
@@ -21,8 +23,9 @@ NOT_GATHERED = "no weights are gathered, for one microbatch or for many"
 class Technique:
     """One technique. `setting` with it; None where it cannot be used. Costs are of one device, beside what it has now.
 
-    `flop`: times the FLOP of a step. `memory_bytes`: more, or less. What it does to the bytes on the wire is in the
-    terms of `setting`.
+    `flop`: times the FLOP of a step. `memory_bytes`: more, or less; `ranked` adds what follows from `setting`, and from
+    `microbatches`, which are times those of a step now: so many fewer activations are alive at once. What it does to
+    the bytes on the wire is in the terms of `setting`.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Technique:
     why: str
     memory_bytes: float = 0.0
     flop: float = 1.0
+    microbatches: float = 1.0
 
     @property
     def bound(self) -> Bound | None:
@@ -43,8 +47,9 @@ class Technique:
         return before is None or self.bound.tokens < before * (1 - 1e-9)
 
 
-def ranked(now: Setting, memory: Memory) -> list[Technique]:
-    """All techniques for `now`, those that lower the bound most first. `memory`: of the same model, what is saved."""
+def ranked(now: Setting, memory: Memory, device_bytes: int | None = None) -> list[Technique]:
+    """All techniques for `now`, those that lower the bound most first. `memory`: of the same model, what is saved now.
+    What takes more memory than now, and more than `device_bytes`, cannot be used."""
     found = [
         overlap_matmuls(now),
         overlap_wires(now),
@@ -59,7 +64,23 @@ def ranked(now: Setting, memory: Memory) -> list[Technique]:
         accumulation_kept(now),
         sequence_parallel(now),
     ]
+    found = [_with_memory(technique, now, memory, device_bytes) for technique in found]
     return sorted(found, key=lambda technique: _rank(technique, now))
+
+
+def _with_memory(technique: Technique, now: Setting, memory: Memory, device_bytes: int | None) -> Technique:
+    """`technique` with all that it costs a device; without a setting where that does not fit."""
+    after = technique.setting
+    if not after:
+        return technique
+    alive = replace(memory, tokens=math.ceil(memory.tokens / technique.microbatches))
+    before = held_bytes(now, memory) + gathered_bytes(now)
+    more = technique.memory_bytes + held_bytes(after, alive) + gathered_bytes(after) - before
+    technique = replace(technique, memory_bytes=more)
+    if not device_bytes or more <= 0 or before + more <= device_bytes:
+        return technique
+    why = f"{(before + more) / GB:,.2f} GB do not fit a device of {device_bytes / GB:,.2f} GB; {technique.why}"
+    return replace(technique, setting=None, why=why)
 
 
 def _rank(technique: Technique, now: Setting) -> tuple:
@@ -144,10 +165,11 @@ def pipeline(now: Setting) -> Technique:
     else:
         why = "a device holds all the weights of its stage (of a part of F, of some experts), and gathers none"
     why += _axes_of_stages(now, cut)
+    why += f"; the largest stage has {after.stage_blocks} blocks" if now.model.blocks % stages else ""
     why += (
         f"; a bubble of {100 * (stages - 1) / (MICROBATCHES * stages):.0f} % at {MICROBATCHES * stages:g} microbatches"
     )
-    return Technique(name, after, why, memory_bytes=gathered_bytes(after) - gathered_bytes(now))
+    return Technique(name, after, why, microbatches=1 / now.gathers)  # what those of a pipeline save is alive at once
 
 
 def _axes_of_stages(now: Setting, cut: Sharding) -> str:
@@ -176,12 +198,13 @@ def checkpointing(now: Setting, memory: Memory) -> Technique:
     if now.recompute:
         return Technique(name, now, "it is used already")
     less = (replace(memory, saved="checkpointed").saved_bytes - memory.saved_bytes) / now.sharding.devices
+    gathered = now.sharding.fsdp > 1
     if now.step == "forward":
-        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass, and no gather of weights"
-        return Technique(name, now, why, memory_bytes=less)
+        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass"
+        return Technique(name, now, why + ", and no gather of weights" * gathered, memory_bytes=less)
     after = replace(now, recompute=True)
-    why = "the backward pass computes more for the weights that it gathers; the forward pass does not"
-    return Technique(name, after, why, memory_bytes=less, flop=4 / 3)
+    why = f"the backward pass computes more{' for the weights that it gathers' * gathered}; the forward pass does not"
+    return Technique(name, after, why, memory_bytes=less, flop=7 / 6)  # D -> F once more, beside six products
 
 
 def switch_reductions(now: Setting, tokens: float) -> Technique:
@@ -196,26 +219,28 @@ def switch_reductions(now: Setting, tokens: float) -> Technique:
         "whole; gathers and scatters of weights are what they were"
     )
     copies = tokens / now.sharding.batch_parts * now.top_k
-    whole = copies * now.model.d_model * now.model.blocks * BYTES[now.dtypes.activations]
-    return Technique(name, after, why, memory_bytes=whole * (1 - 1 / now.sharding.tp) / now.sharding.pp)
+    whole = copies * now.model.d_model * now.stage_blocks * BYTES[now.dtypes.activations]
+    return Technique(name, after, why, memory_bytes=whole * (1 - 1 / now.sharding.tp))
 
 
 def accumulation(now: Setting) -> Technique:
+    name = "gradient accumulation"
     if now.sharding.fsdp <= 1:
-        return Technique("gradient accumulation", now, NOT_GATHERED)
+        return Technique(name, now, NOT_GATHERED, microbatches=MICROBATCHES)
     after = replace(now, gathers=now.gathers * MICROBATCHES)
     why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
-    return Technique("gradient accumulation", after, why)
+    return Technique(name, after, why, microbatches=MICROBATCHES)
 
 
 def accumulation_kept(now: Setting) -> Technique:
-    name = "gradient accumulation, weights kept gathered"
+    name, several = "gradient accumulation, weights kept gathered", now.gathers > 1 or keeps_stage(now)
+    microbatches = 1 if several else MICROBATCHES
     if now.sharding.fsdp <= 1:
-        return Technique(name, now, NOT_GATHERED)
+        return Technique(name, now, NOT_GATHERED, microbatches=microbatches)
     after = replace(now, gathers=1)
     why = "one gather for all microbatches: a microbatch may be below the bound, the step may not; it saves activations"
-    more = gathered_bytes(after, whole_stage=True) - gathered_bytes(now)
-    return Technique(name, after, why, memory_bytes=more)
+    kept = gathered_bytes(after, whole_stage=True) - gathered_bytes(after)
+    return Technique(name, after, why, memory_bytes=kept, microbatches=microbatches)
 
 
 def sequence_parallel(now: Setting) -> Technique:
@@ -239,7 +264,15 @@ def gathered_bytes(setting: Setting, whole_stage: bool | None = None) -> float:
     if whole_stage is None:
         whole_stage = keeps_stage(setting)
     parameters = 2 * model.d_model * model.d_ff * setting.experts / (sharding.tp * sharding.ep)
-    return parameters * BYTES[setting.dtypes.gathers] * (model.blocks / sharding.pp if whole_stage else 1)
+    return parameters * BYTES[setting.dtypes.gathers] * (setting.stage_blocks if whole_stage else 1)
+
+
+def held_bytes(setting: Setting, memory: Memory) -> float:
+    """Of the state and of what is saved, on each device of the largest stage. Data parallel replicas each hold the
+    state, and all devices share what is saved."""
+    sharding = setting.sharding
+    of_average = setting.stage_blocks * sharding.pp / setting.model.blocks
+    return (memory.state_bytes * sharding.dp + memory.saved_bytes) / sharding.devices * of_average
 
 
 def keeps_stage(setting: Setting) -> bool:

@@ -1,6 +1,5 @@
 """The check that no load goes ahead of its flag: on kernels compiled here, some wrong on purpose, and on small IR."""
 
-import doctest
 import json
 import os
 import subprocess
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kernels import load_order
 from kernels.load_order import early_loads
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +150,3 @@ def test_every_load_of_a_matrix_counts_where_the_gathered_one_cannot_be_told(wor
     for found in (early_loads(text, gathered="a_desc"), early_loads(pointers)):
         assert len(found) == 1
         assert found[0].startswith("may load ahead of its flag: line 5")
-
-
-def test_the_worked_example_of_operations():
-    assert doctest.testmod(load_order) == doctest.TestResults(failed=0, attempted=1)

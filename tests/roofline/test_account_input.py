@@ -37,6 +37,7 @@ from roofline.cli import main
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 or more"),
         ("--tokens 1.5", "not a whole number of tokens"),
         ("--tokens nan", "not a whole number of tokens"),
+        ("--tokens 1e99 --fsdp 8", "'1e99' is above 1e+15 tokens: give those of one step, as 4e6"),
         ("--tp 0", "'0' is not a whole number above 0"),
         ("--fsdp 2.5", "'2.5' is not a whole number above 0"),
         ("--experts -8", "'-8' is not a whole number above 0"),
@@ -56,6 +57,15 @@ from roofline.cli import main
         ("--experts 8 --ep 3", "--ep 3 does not divide the 8 experts"),
         ("--pp 127", "--pp 127: xxl has 126 blocks, and a stage needs one"),
         ("--devices 64 --fsdp 16 --tp 8", "--devices 64: the degrees given make 128; leave one out"),
+        ("--devices 12", "account: --devices 12: groups of 12 devices do not pack into nodes of 8: let them"),
+        ("--devices 12 --tp 4", "account: --devices 12: groups of 12 devices"),
+        ("--model 99999999,99999999 --devices 99999999", "account: --devices 99999999: groups of 99999999 devices"),
+        (
+            "--model 99999999,99999999 --chip L40S",
+            "account: 8,388,608 devices, the least power of two whose memory holds it all: fsdp=8388608 spans",
+        ),
+        ("--chip L40S --devices 8", "account: --devices 8: fsdp=8 spans 8 nodes of 1, and the chip's network is not"),
+        ("--node 12", "account: 64 devices, the least power of two whose memory holds it all: groups of 64 devices"),
         ("--devices 64 --tp 26", "--devices 64 is no multiple of the degrees given, 26 together"),
         ("--chip exercise", "how many devices? Give --devices N, or degrees"),
         ("--axes fsdp=2", "--axes fsdp=2: H100 SXM is on a switch, it has no torus axes; leave it out"),
@@ -98,7 +108,7 @@ def test_huge_questions_end(capsys):
     for line in (
         "--model 1024,1099511627776 --devices 1099511627776",
         "--memory 1B",
-        "--tokens 1e300 --fsdp 8",
+        "--tokens 1e15 --fsdp 8",
         "--model 1,1 --fsdp 8 --tokens 1",
         "--flops 1e-300 --fsdp 8",
     ):

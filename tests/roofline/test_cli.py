@@ -1,8 +1,14 @@
 """The `roofline` command: quick, and one line for bad input."""
 
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from roofline.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_balance_of_the_exercise_in_half_a_second(in_a_blink):
@@ -16,6 +22,29 @@ def test_balance_of_a_chip(capsys):
     out = capsys.readouterr().out
     assert "2198.67" in out
     assert "whitepaper" in out
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"roofline {project['version']}\n")
+
+
+def test_doctests_of_every_package_run(pytestconfig):
+    """With plain `pytest`, as `make test` calls it: they are looked for in the folders of `testpaths` alone."""
+    packages = {path.parent for path in ROOT.glob("[!.]*/__init__.py")}
+    examples = {package.name for package in packages if any(">>> " in p.read_text() for p in package.rglob("*.py"))}
+    assert {"kernels", "collectives", "roofline"} <= examples <= set(pytestconfig.getini("testpaths"))
+
+
+def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
+    ignored = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py")).pytest_ignore_collect
+    timed, tests = (SimpleNamespace(option=SimpleNamespace(benchmark_only=timed)) for timed in (True, False))
+    for path in ("kernels/tiled.py", "collectives", "roofline/theory/work.py", "tests/kernels/test_matmul.py"):
+        assert ignored(ROOT / path, timed)
+        assert not ignored(ROOT / path, tests)
+    assert not ignored(ROOT / "tests/benchmarks/test_matmul.py", timed)
 
 
 @pytest.mark.parametrize(

@@ -102,13 +102,23 @@ def test_a_kind_without_an_axis_is_on_the_network():
         ("all-gather", 7 / 8, 127 / 128 / 8),
         ("reduce-scatter", 7 / 8, 127 / 128 / 8),
         ("all-reduce", 14 / 8, 254 / 128 / 8),
-        ("all-to-all", 7 / 1024**2, 1016 / 1024**2),
+        ("all-to-all", 7 / 8 / 1024, 1016 / 1024**2),
     ],
 )
 def test_collectives_of_1024_h100(op, node, network):
     inside, between = h100().crossings("fsdp", op, Sharding(fsdp=1024))
     assert inside == Crossing("node", pytest.approx(node), LINK)
     assert between == Crossing("network", pytest.approx(network), PORT)
+
+
+def test_a_token_crosses_to_a_node_once_however_many_experts_it_has_there():
+    """16 devices in 2 nodes: of 8 copies, one for each device, one crosses to the other node and 7/8 go by NVLink."""
+    for top_k, copies, nodes in ((1, 1, 1), (2, 2, 2), (8, 8, 2), (64, 16, 2)):
+        inside, between = h100().crossings("ep", "all-to-all", Sharding(ep=16), top_k)
+        assert between.amount * 16 * copies == pytest.approx(nodes / 2)
+        assert inside.amount * 16 == pytest.approx(7 / 8)
+    alone = h100().crossings("ep", "all-to-all", Sharding(ep=8), 8)
+    assert alone == h100().crossings("ep", "all-to-all", Sharding(ep=8))
 
 
 def test_inside_a_node_there_is_no_network():
