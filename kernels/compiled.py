@@ -2,9 +2,10 @@
 
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
 instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit,
-compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined is wrong however it
-measures, and the command exits with 1. So is a kernel that waits for flags if it may load ahead of one, or leaves no
-room for the copier it waits for, and a specialised one whose registers were not moved, or whose ring is out of order.
+compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined or reads unfenced
+what cp.async wrote, is wrong however it measures, and the command exits with 1. So is a kernel that waits for flags if
+it may load ahead of one, or leaves no room for the copier it waits for, and a specialised one whose registers were not
+moved, or whose ring is out of order.
 `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`, the order of
 loads in `kernels.load_order`, that of a ring in `kernels.ring_order`; tables in `kernels.configs`.
 
@@ -26,7 +27,7 @@ from kernels.configs import DTYPE_NAMES, MODELLED, TAILED, Config, Entry, Table,
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
 from kernels.examples import EXAMPLES
 from kernels.load_order import early_loads
-from kernels.ring_order import misplaced, unsynchronised
+from kernels.ring_order import misplaced, unfenced, unsynchronised
 from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/1"
@@ -104,6 +105,7 @@ class Finding:
                 f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
                 "look for what ptxas serialised (ptxas -v says so, C7510 and on)"
             )
+        found += unfenced(cubin.ptx)
         loads, stores = NEEDS_TMA.get(job.kernel, (0, 0)) if job.mma != "fma" else (0, 0)
         if cubin.tma_loads < loads or cubin.tma_stores < stores:
             found.append(

@@ -7,10 +7,11 @@ itself is right: the tests run it on a machine of their own.
 
 `misplaced` looks at operations of a partition, `unsynchronised` at barriers between its threads, which Triton adds
 below TTGIR. A wait for TMA stores, say, is one of the thread that issued them: the others know by a barrier alone.
+`unfenced` is for the rings of any kernel that Triton itself pipelines with cp.async.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kernels.load_order import Op, operations, precedes
 
@@ -39,6 +40,13 @@ EVENTS = (
     ("F", re.compile(r"\bfence\.proxy\.async\b")),
     ("T", re.compile(r"\bcp\.async\.bulk\.tensor\.\w+\.global\.shared")),
     ("R", re.compile(r"\bcp\.async\.bulk\.wait_group\.read\b")),
+)
+# Likewise, for what cp.async writes and wgmma reads.
+BY_CP_ASYNC = (
+    ("C", re.compile(r"\bcp\.async\.c[ag]\.shared\b")),
+    ("P", re.compile(r"\bcp\.async\.wait_(?:group|all)\b")),
+    ("L", re.compile(r"^\$L__BB")),
+    *((letter, kind) for letter, kind in EVENTS if letter in "BFG"),
 )
 
 
@@ -89,7 +97,7 @@ def misplaced(ttgir: str) -> list[str]:
 
 def unsynchronised(ptx: str) -> list[str]:
     """A sentence for each kind of instruction that lacks a barrier between the threads of its partition."""
-    events = "".join(next((letter for letter, kind in EVENTS if kind.search(line)), "") for line in ptx.splitlines())
+    events = _events(ptx, EVENTS)
     rest = re.sub(r"RB+S+FB+T", "", events)
     said = []
     if "S" in rest or "T" in rest or rest == events:
@@ -101,6 +109,22 @@ def unsynchronised(ptx: str) -> list[str]:
     if "A" in rest or rest == events:
         said.append("releases a stage out of order; expected is wait for wgmma, barrier, arrival of one thread")
     return said
+
+
+def unfenced(ptx: str) -> list[str]:
+    """A sentence where wgmma may read what cp.async wrote through another proxy, with no fence between. Expected ahead
+    of each wgmma: wait for cp.async, then barrier and fence, in the same block."""
+    events = _events(ptx, BY_CP_ASYNC)
+    if "C" not in events or "G" not in re.sub(r"P(?:B+F|F+B)[BF]*G+", "", events):
+        return []
+    return [
+        "multiplies by wgmma what cp.async wrote, with no fence.proxy.async behind the wait and the barrier; put one "
+        "ahead of tl.dot (kernels.tiled.fence)"
+    ]
+
+
+def _events(ptx: str, kinds: Iterable[tuple[str, re.Pattern]]) -> str:
+    return "".join(next((letter for letter, kind in kinds if kind.search(line)), "") for line in ptx.splitlines())
 
 
 def _partitions(ttgir: str) -> dict[int, list[Op]]:

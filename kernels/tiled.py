@@ -14,12 +14,29 @@ explained below.
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+import re
+
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.target_info import cuda_capability_geq
 
 from kernels.configs import Config, choose_for
 from kernels.contract import Launch, host, register_kernel, require_runnable, validate
+
+# Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
+# another proxy: a race (https://github.com/triton-lang/triton/pull/10537).
+LACKS_FENCE = tl.constexpr(
+    [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3, 7, 1] and not triton.knobs.runtime.interpret
+)
+
+
+@triton.jit
+def fence():
+    """The one that Triton leaves out. `kernels.ring_order.unfenced` looks for where it ends up."""
+    if LACKS_FENCE and cuda_capability_geq(9, 0):
+        code: tl.constexpr = "fence.proxy.async.shared::cta; mov.u32 $0, 0;"
+        tl.inline_asm_elementwise(code, "=r", [], tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
@@ -68,6 +85,7 @@ def tiled_kernel(
         inside_k = ks[None, :] < K - k0
         x = tl.load(x_tile, mask=(rows_m[:, None] < M) & inside_k, other=0.0)
         w = tl.load(w_tile, mask=(rows_n[:, None] < N) & inside_k, other=0.0)
+        fence()  # behind the wait for x and w, which Triton puts where they are used
         acc = tl.dot(x, w.T, acc, input_precision="ieee")
         x_tile += BLOCK_K
         w_tile += BLOCK_K

@@ -72,6 +72,16 @@ def following(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def preceding(stage, STAGES: gl.constexpr):
+    """The stage before this one.
+
+    Not remembered as `before = stage`: where both names begin with one value, Triton's code generator does not see that
+    the loop changes `before`, and leaves it at that value.
+    """
+    return gl.where(stage == 0, STAGES - 1, stage - 1)
+
+
+@gluon.jit
 def produce(x_desc, w_desc, x_ring, w_ring, full, empty, M, N, K, GROUP: gl.constexpr, ALONG_N: gl.constexpr):
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it."""
     block_m: gl.constexpr = x_desc.block_type.shape[0]
@@ -109,7 +119,6 @@ def consume(
     phase = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, block_m, block_n, GROUP, ALONG_N)
-        before = stage
         acc = gl.zeros([rows, block_n], gl.float32, sums)
         for k0 in range(0, K, block_k):
             mbarrier.wait(full.index(stage), phase)
@@ -117,11 +126,11 @@ def consume(
             w = w_ring.index(stage).permute((1, 0))
             acc = warpgroup_mma(x, w, acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])
-            mbarrier.arrive(empty.index(before), pred=k0 > 0)  # one group is in flight, so that of `before` has ended
-            before = stage
+            # One group is in flight, so that of the stage before has ended.
+            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=k0 > 0)
             stage, phase = following(stage, phase, full.shape[0])
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(before))
+        mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
         store_parts(out_desc, acc, m0 + WHO * rows, n0, staging, WHO, 0)
     tma.store_wait(0)  # shared memory must outlive what reads it
 

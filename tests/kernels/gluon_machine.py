@@ -25,7 +25,7 @@ from gluon_memory import Barrier, BrokenError, Descriptor, Memory, StuckError, V
 
 from kernels import persistent, warpgroup
 
-JITTED = ("following", "produce", "consume", "store_parts", "warpgroup_kernel")
+JITTED = ("following", "preceding", "produce", "consume", "store_parts", "warpgroup_kernel")
 
 
 class Abandoned(BaseException):

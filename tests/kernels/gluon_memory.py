@@ -49,6 +49,8 @@ class Memory:
         self.machine, self.array, self.shape = machine, array, array.shape
 
     def index(self, i):
+        if i < 0:  # which NumPy would count from the end
+            raise BrokenError(f"slot {i} of shared memory")
         found = self.array[i]
         return found[0] if isinstance(found[0], Barrier) else Memory(self.machine, found)
 

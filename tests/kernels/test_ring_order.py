@@ -14,13 +14,13 @@ import pytest
 
 from kernels.configs import table
 from kernels.cubin import Cubin
-from kernels.ring_order import misplaced, unsynchronised
+from kernels.ring_order import misplaced, unfenced, unsynchronised
 
 ROOT = Path(__file__).parents[2]
-# One configuration of two parts, at M, N and K that Triton specialises in every way there is.
+# One configuration of two parts, at M, N and K that Triton specialises in every way there is, and one of cp.async.
 COMPILE = """
 import json, torch
-from kernels import warpgroup
+from kernels import tiled, warpgroup
 from kernels.configs import Config
 from kernels.cubin import compile_launch
 
@@ -30,7 +30,9 @@ for m, n, k in ((256, 256, 256), (1, 1, 1), (130, 1, 33), (3, 5, 200)):
     padded = lambda rows, columns: torch.empty((rows, -(-columns // 8) * 8), dtype=torch.float16)[:, :columns]
     cubin = compile_launch(warpgroup.prepare(padded(m, k), padded(n, k), padded(m, n), config), 90)
     found.append([cubin.ttgir, cubin.ptx, cubin.spills, cubin.wgmma_waits, cubin.register_counts])
-print(json.dumps(found))
+x, w, out = (torch.empty((256, 256), dtype=torch.float16) for _ in range(3))
+pipelined = compile_launch(tiled.prepare(x, w, out, Config(64, 64, 64, num_warps=4, num_stages=3)), 90)
+print(json.dumps([found, pipelined.ptx]))
 """
 
 
@@ -45,8 +47,19 @@ def python(script: str, **more: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> list:
+def both() -> tuple[list, str]:
     return json.loads(python(COMPILE))
+
+
+@pytest.fixture(scope="module")
+def compiled(both) -> list:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def pipelined(both) -> str:
+    """The PTX of `tiled`."""
+    return both[1]
 
 
 def test_every_specialisation_is_sound(compiled):
@@ -138,6 +151,31 @@ def test_a_barrier_that_is_missing_between_threads_is_caught(compiled):
         noticed = [i for i in range(len(lines(ptx, word))) if unsynchronised(without(ptx, word, i))]
         assert len(noticed) == 2 * 2  # not the fence of the barriers' start, nor the waits at the end
     assert len(unsynchronised("")) == 2
+
+
+UNFENCED = {
+    "no fence": lambda t: without(t, "fence.proxy.async", 0),
+    "a fence ahead of the loop": lambda t: moved(t, "fence.proxy.async", 0, "cp.async.commit_group", 1),
+    "a fence ahead of the wait": lambda t: moved(t, "fence.proxy.async", 0, "$L__BB", 0),
+    "no barrier": lambda t: re.sub(r"(cp\.async\.wait_group.*\n)\s*bar\.sync.*\n", r"\1", t, count=1),
+}
+
+
+@pytest.mark.parametrize("change", UNFENCED)
+def test_wgmma_that_reads_unfenced_what_cp_async_wrote_is_a_finding(change, pipelined):
+    from kernels.compiled import Finding, Job
+
+    config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
+    job = Job("tiled", "sm90", config, "fp16", 90, 232_448, "wgmma")
+    sound = Cubin(110, 0, 0, 1024, {"wgmma": 1}, 0, 0, wgmma_waits=(0, 1), ptx=pipelined)
+    assert not Finding(job, sound).problems()
+    (problem,) = Finding(job, replace(sound, ptx=UNFENCED[change](pipelined))).problems()
+    assert "no fence.proxy.async behind the wait and the barrier" in problem
+
+
+def test_what_tma_wrote_needs_no_fence(compiled):
+    assert "wgmma.mma_async" in compiled[0][1]
+    assert unfenced(compiled[0][1]) == []
 
 
 def test_a_kernel_that_is_not_specialised_is_a_finding():
