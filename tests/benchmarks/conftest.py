@@ -8,6 +8,7 @@ import overlap_lineup
 import peer_lineup
 import pytest
 import tune_lineup
+from link_clock import link_clocks  # noqa: F401 a fixture
 
 from roofline.plugin import STATE, refuse
 
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="session")
 def ffn_options(request):
     return request.config.stash[STATE].options
+
+
+@pytest.fixture(autouse=True)
+def untimed_links(request, ffn_options):
+    """Where nothing is timed, no link depends on real time."""
+    if not ffn_options.timed:
+        request.getfixturevalue("link_clocks")
 
 
 @pytest.fixture(scope="session")

@@ -67,17 +67,17 @@ def test_wait_for_a_flag_that_never_comes_ends_and_tells_which(device):
     assert Waiting(device, value=2).run() == 5  # a flag of an earlier run is not enough
 
 
-def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(device):
+def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(device, monkeypatch):
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 10**9)  # hours
     waiting = Waiting(device)
     waiting.lost.fill_(2)
-    began = time.perf_counter()
     assert waiting.run() == 2
-    assert time.perf_counter() - began < 5
 
 
-def test_wait_sees_a_flag_that_a_thread_raises_late(device):
+def test_wait_sees_a_flag_that_a_thread_raises_late(device, monkeypatch):
     if device == "cuda":
         pytest.skip("a host thread cannot write device memory while a kernel spins; the links' tests have late flags")
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 10**9)  # the thread may be late
     waiting = Waiting(device, value=2)  # as the run before has left it
     thread = threading.Thread(target=lambda: (time.sleep(0.05), waiting.flag.fill_(3)))
     thread.start()
