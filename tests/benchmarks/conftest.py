@@ -100,9 +100,9 @@ def ffn_session(ffn_session):
 
 @pytest.fixture(scope="session")
 def ffn_instruments(ffn_options):
-    """The gate and the SM clock, where a GPU is timed and Triton is there."""
+    """What makes the gate and the SM clock, where a GPU is timed and Triton is there."""
     if ffn_options.device != "cuda" or not ffn_options.timed or not find_spec("triton"):
         return None
     from kernels.instruments import Instruments
 
-    return Instruments()
+    return Instruments
