@@ -7,6 +7,7 @@ and is told, as a LinkError, when the timeline is read: until then the sample is
 Warm up before timing: a module that is loaded while a kernel spins may wait for that kernel, and so may an allocation.
 """
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ PROGRAMS, WARPS = 32, 4
 ROWS, WORDS = 4, 1024
 """16 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a microsecond.
 Reckoned, not measured."""
+
+
+CARVEOUT = 9
+"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent (cuda.h)."""
 
 
 @dataclass
@@ -209,12 +214,17 @@ class PacedCopier(_DeviceLink):
 class PCIe(_DeviceLink):
     """The copy engine brings shards from pinned host memory as fast as it can; flags are written by the stream.
 
-    `Transfer.source` is a pinned CPU tensor. Needs the package cuda-bindings, which CUDA builds of torch bring.
+    `Transfer.source` is a pinned CPU tensor. Raises NotImplementedError without the package cuda-bindings, which most
+    CUDA builds of torch bring.
     """
 
     kind = "pcie"
 
     def __init__(self, rank: int = 0):
+        try:
+            import cuda.bindings  # noqa: F401
+        except ImportError:
+            raise NotImplementedError("the link pcie needs the package cuda-bindings; install it") from None
         super().__init__(rank)
         self._events = [torch.cuda.Event(enable_timing=True)]
 
@@ -244,10 +254,10 @@ def _leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,
     shared memory carve-out)."""
-    from cuda.bindings import driver
-
-    carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-    _succeed(driver.cuFuncSetAttribute(driver.CUfunction(function), carveout, 100))
+    # By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded.
+    error = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, 100)
+    if error:
+        raise RuntimeError(f"CUDA error {error}: cuFuncSetAttribute refused the shared memory carve-out")
 
 
 def _succeed(result: tuple) -> None:

@@ -134,6 +134,16 @@ class Preset:
         return Timeline(whats, [0.0] * len(whats), self._waits, self._end)
 
 
+class WallClock:
+    """The time that a paced link keeps. Tests hand it another, so that a busy machine decides nothing there."""
+
+    now, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
+
+    def wait_for(self, change: threading.Condition, here: Callable[[], bool], until_s: float) -> None:
+        """Wait, with `change` held, until `here()`, but no longer than until `until_s`."""
+        change.wait_for(here, timeout=max(0.0, until_s - self.now()))
+
+
 @dataclass
 class _Job:
     """One run of a paced link."""
@@ -177,6 +187,7 @@ class PacedThread:
     """
 
     kind, device = "paced", "cpu"
+    clock = WallClock()
     _worker: _Worker | None = None
     _last: _Job | None = None
     """What the worker was given last."""
@@ -211,14 +222,14 @@ class PacedThread:
         if len(self._flags) < len(transfers):
             self._flags = numpy.zeros(len(transfers), numpy.int32)
         self._waits: list[tuple[int, float, float]] = []
-        self._job = _Job(self._run, self._sequence, transfers, time.perf_counter())
+        self._job = _Job(self._run, self._sequence, transfers, self.clock.now())
         self._give(self._job)
 
     def wait(self, count: int) -> int:
         """Return once the first `count` transfers are here: how many are. Raises LinkError if that does not come."""
-        began = time.perf_counter() - self._job.t0
+        began = self.clock.now() - self._job.t0
         here = self._await(count)
-        self._waits.append((count, began, time.perf_counter() - self._job.t0))
+        self._waits.append((count, began, self.clock.now() - self._job.t0))
         return here
 
     def signals(self) -> Signals:
@@ -230,7 +241,7 @@ class PacedThread:
         self._await(len(self._job.transfers))
         if lost := int(self._lost):
             raise missing(self.kind, self._job.transfers[lost - 1], self.rank, "its flag was given up")
-        self._end = time.perf_counter() - self._job.t0
+        self._end = self.clock.now() - self._job.t0
 
     def timeline(self) -> Timeline:
         """Of the last run."""
@@ -245,7 +256,7 @@ class PacedThread:
             return job.failure is not None or not count or self._flags[count - 1] >= job.sequence
 
         with self._change:
-            self._change.wait_for(arrived, timeout=max(0.0, due + PATIENCE_S - time.perf_counter()))
+            self.clock.wait_for(self._change, arrived, due + PATIENCE_S)
             here = len(job.arrivals_s)
         if here < count:
             why = f"it raised {job.failure!r}" if job.failure else f"it is {PATIENCE_S:g} s late"
@@ -264,13 +275,13 @@ class PacedThread:
                     self._move(index, source, target)
                     moved += source.nbytes
                     due = job.t0 + moved / self.bytes_per_s
-                    while (left := due - time.perf_counter()) > 0:
-                        time.sleep(left)
+                    while (left := due - self.clock.now()) > 0:
+                        self.clock.sleep(left)
                 with self._change:
                     if job.failure:
                         return
                     self._flags[index] = job.sequence
-                    job.arrivals_s.append(time.perf_counter() - job.t0)
+                    job.arrivals_s.append(self.clock.now() - job.t0)
                     self._change.notify_all()
         except Exception as error:
             with self._change:

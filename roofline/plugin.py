@@ -18,7 +18,7 @@ import pytest
 from roofline import counting, head, interruption
 from roofline import options as ffn_options
 from roofline.counted import Counted
-from roofline.measure import clocks, telemetry
+from roofline.measure import clocks, faults, telemetry
 from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
@@ -174,7 +174,7 @@ def ffn_clock(request):
 
 @pytest.fixture(scope="session")
 def ffn_instruments():
-    """None, or what a `CudaClock` measures with on the device: kernels, which those who have some put in its place."""
+    """None, or what makes the instruments of a `CudaClock`: kernels, which those who have some put in its place."""
 
 
 @pytest.fixture(scope="session")
@@ -186,7 +186,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     state = request.config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
-    ffn_clock.instruments = ffn_instruments
+    lacking = _equip(ffn_clock, ffn_instruments)
     now = head.make(options, ffn_clock, request.config.rootpath, cases)
     if run and (changed := conditions.differences(run.head, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
@@ -197,10 +197,26 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     say = request.config.pluginmanager.get_plugin("ffn-narrator").say
+    if lacking:
+        state.session.note("instruments", lacking)
+        say(lacking)
     count = counting.Counting(state.session, list(state.files), request.config.rootpath, say)
     state.session.afterwards = [naming.Naming(state.session), count]  # the shorter first
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
+
+
+def _equip(clock, make_instruments) -> str:
+    """Give `clock` its instruments. Where they cannot be made it goes on without: returns a note of that, or ""."""
+    try:
+        clock.instruments = make_instruments and make_instruments()
+        return ""
+    except Exception as error:  # there is no C compiler, or no Python.h
+        return (
+            f"Instruments: none ({faults.reason(error)}). Samples wait behind a pre-roll in place of a gate, and the "
+            "SM clock is not read, so nothing is known at equal clock. Triton loads kernels with the help of a C "
+            "compiler and Python's headers: install them (gcc, python3-dev)."
+        )
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ from pathlib import Path
 from roofline.measure.rounds import CallError
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
-UNSUPPORTED = ("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED")
+UNSUPPORTED = (
+    *("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED"),
+    *("Failed to find C compiler", "'-shared', '-fPIC'"),  # of Triton: it compiles a module of C that loads kernels
+)
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
 
 

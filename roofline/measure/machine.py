@@ -19,7 +19,7 @@ def choose_device(wanted: str, timed: bool) -> str:
     """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Imports torch only where a GPU may be used.
 
     Raises ValueError for a GPU that torch cannot use, unless the CPU was asked for, and where Triton's interpreter is
-    switched on while something is to be timed, or to run on a GPU.
+    switched on while something is to be timed, or to run on a GPU, and where launches block on one that is timed.
     """
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     if interpreting and (timed or wanted == "cuda"):
@@ -32,6 +32,11 @@ def choose_device(wanted: str, timed: bool) -> str:
         raise ValueError(problem)
     if not torch_sees_gpu():
         raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    if timed and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        raise ValueError(
+            "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel's end, and gates open once all of "
+            "a sample is launched; unset it"
+        )
     return "cuda"
 
 

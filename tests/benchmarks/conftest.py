@@ -8,6 +8,7 @@ import overlap_lineup
 import peer_lineup
 import pytest
 import tune_lineup
+from link_clock import link_clocks  # noqa: F401 a fixture
 
 from roofline.plugin import STATE, refuse
 
@@ -58,6 +59,13 @@ def ffn_options(request):
     return request.config.stash[STATE].options
 
 
+@pytest.fixture(autouse=True)
+def untimed_links(request, ffn_options):
+    """Where nothing is timed, no link depends on real time."""
+    if not ffn_options.timed:
+        request.getfixturevalue("link_clocks")
+
+
 @pytest.fixture(scope="session")
 def ffn_prepare(request, ffn_options):
     """`ffn_prepare(shape, names)`: the line-up of the case that the id `shape` names."""
@@ -92,9 +100,9 @@ def ffn_session(ffn_session):
 
 @pytest.fixture(scope="session")
 def ffn_instruments(ffn_options):
-    """The gate and the SM clock, where a GPU is timed and Triton is there."""
+    """What makes the gate and the SM clock, where a GPU is timed and Triton is there."""
     if ffn_options.device != "cuda" or not ffn_options.timed or not find_spec("triton"):
         return None
     from kernels.instruments import Instruments
 
-    return Instruments()
+    return Instruments

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import all_gather_setting
+import numpy
 import overlap_lineup
 import overlap_operands
 import overlap_setting
@@ -53,9 +53,10 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options):
     for call in (lineup.ready | lineup.beside).values():
         call()
     notes = lineup.ready["row_block_launches"].notes()
-    assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"]
+    assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"] + 1e-9  # which is rounded
     assert len(notes["timeline"]["transfers"]) == 3 * lineup.about["row_blocks"]
-    assert lineup.beside["gemm beside link"].notes()["first_wait_s"] > 0
+    notes = lineup.beside["gemm beside link"].notes()
+    assert notes["first_wait_s"] < notes["last_arrival_s"]
 
 
 def test_serial_is_measured_beside_any_choice(options):
@@ -82,7 +83,8 @@ def test_weight_prefetch_is_ready(options):
     assert list(lineup.ready) == ["serial", "overlapped"]
     for call in (lineup.ready | lineup.beside).values():
         call()
-    assert lineup.ready["overlapped"].notes()["first_wait_s"] > 0
+    notes = lineup.ready["overlapped"].notes()
+    assert notes["first_wait_s"] < notes["last_arrival_s"]
 
 
 def does_not_wait(operands, link):
@@ -162,28 +164,33 @@ def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
     assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in lineup.unable["serial"]
 
 
-def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm, monkeypatch):
-    from collectives import all_gather_matmul, links
+def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm):
+    from collectives import all_gather_matmul
 
     def over_a_dead_link(operands, link):
         link._move = lambda index, source, target: 1 / 0
         return all_gather_matmul.serial(operands, link)
 
-    monkeypatch.setattr(links, "PATIENCE_S", 0.2)
     arm("row_block_launches", over_a_dead_link)
-    began = time.perf_counter()
     lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
     assert list(lineup.ready) == ["serial", "chunk_launches"]
     assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in lineup.wrong["row_block_launches"]
-    assert time.perf_counter() - began < 30
 
 
-def test_link_that_cannot_keep_its_pace_voids_the_case(options):
-    lineup = overlap_lineup.prepare(options, all_gather("9000GBps"), ARMS)
-    assert not lineup.ready
-    assert (
-        "asked for are 9e+03, and 5 % is the limit: choose another with --ffn-link-bandwidth" in lineup.unable["serial"]
-    )
+@pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
+def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
+    from collectives import links
+
+    def move(link, index, source, target):
+        numpy.copyto(target, source)
+        link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
+
+    monkeypatch.setattr(links.PacedThread, "_move", move)
+    lineup = overlap_lineup.prepare(options, all_gather("0.05GBps"), ARMS)
+    assert list(lineup.ready) == ready
+    if not ready:
+        said = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
+        assert f"{said} --ffn-link-bandwidth" in lineup.unable["serial"]
 
 
 class Link:

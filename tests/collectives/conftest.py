@@ -1,9 +1,8 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
-import time
-
 import pytest
 import torch
+from link_clock import link_clocks  # noqa: F401 a fixture
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -22,6 +21,11 @@ def device() -> str:
 @pytest.fixture(scope="session")
 def dtype(device):
     return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+@pytest.fixture(autouse=True)
+def unhurried(link_clocks):  # noqa: F811
+    """No test of a link of the CPU depends on real time."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +111,7 @@ def troubled_link(device):
             def _move(self, index, source, target):
                 if index == position and self.slept < self._sequence:
                     self.slept = self._sequence
-                    time.sleep(seconds)
+                    self.clock.sleep(seconds)
                     if dies:
                         raise OSError("the cable was cut")
                 PacedThread._move(index, source, target)

@@ -35,20 +35,20 @@ def dtypes(device) -> dict[str, torch.dtype]:
 
 
 class Operands:
-    """x[M, K], w[N, K] and out[M, N] as views of larger buffers: NaN lies behind every row of x and w and all over out,
-    and a guard value around out. A kernel that reads or writes past an edge shows it."""
+    """x[M, K], w[N, K] and out[M, N] as views of larger buffers: NaN, or what is told, lies `behind` every row of x and
+    w, NaN all over out, and a guard value around out. A kernel that reads or writes past an edge shows it."""
 
-    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, seed: int = 0):
+    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, seed: int = 0, behind=math.nan):
         generator = torch.Generator().manual_seed(seed)
-        self.x, self.w = (self._padded(rows, k, dtype, device, generator) for rows in (m, n))
+        self.x, self.w = (self._padded(rows, k, dtype, device, generator, behind) for rows in (m, n))
         stride = 16 * math.ceil(n / 16) + 2 * MARGIN
         self.buffer = torch.full((m + 2, stride), GUARD, dtype=dtype, device=device)
         self.out = self.buffer[1 : m + 1, MARGIN : MARGIN + n]
         self.out.fill_(math.nan)
 
     @staticmethod
-    def _padded(rows: int, k: int, dtype: torch.dtype, device: str, generator: torch.Generator) -> torch.Tensor:
-        buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), math.nan, dtype=dtype, device=device)
+    def _padded(rows: int, k: int, dtype, device: str, generator: torch.Generator, behind: float) -> torch.Tensor:
+        buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), behind, dtype=dtype, device=device)
         buffer[:, :k] = torch.randn((rows, k), generator=generator).to(device, dtype)
         return buffer[:, :k]
 
@@ -71,7 +71,7 @@ def close(result: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> None:
 @pytest.fixture
 def operands(device):
     """Operands(m, n, k, dtype) on the test's device, or on `where`."""
-    return lambda m, n, k, dtype, seed=0, where=device: Operands(m, n, k, dtype, where, seed)
+    return lambda m, n, k, dtype, seed=0, where=device, **more: Operands(m, n, k, dtype, where, seed, **more)
 
 
 @pytest.fixture

@@ -1,5 +1,10 @@
-"""The yardsticks keep the contract too: the same operands, the same guards."""
+"""The yardsticks keep the contract too: the same operands, the same guards.
 
+But for what lies behind the rows of x and w, which is no NaN here. A library may load it and multiply it by zero, as
+oneDNN does in bf16 on a CPU with AMX: what must not happen is that it counts.
+"""
+
+import contextlib
 import os
 import shutil
 
@@ -8,6 +13,8 @@ import torch
 
 from kernels import vendor
 from kernels.contract import CONTENDERS
+
+BEHIND = 77.0
 
 
 @pytest.mark.parametrize("shape", ["1x1x1", "1x40x72", "65x129x33", "0x8x8", "8x8x0"])
@@ -18,9 +25,24 @@ def test_yardsticks_write_out(kind, shape, operands, device):
     contender = CONTENDERS[name]
     assert (contender.kind, contender.device) == (kind, where)
     for dtype in (torch.float32,) if name == "numpy" else (torch.float32, torch.float16, torch.bfloat16):
-        case = operands(*map(int, shape.split("x")), dtype, where=where)
+        case = operands(*map(int, shape.split("x")), dtype, where=where, behind=BEHIND)
         assert contender.why_not(case.x, case.w) is None
         case.verify(contender.run(case.x, case.w, case.out))
+
+
+@pytest.mark.parametrize(("used", "right"), [(33, True), (34, False)])
+def test_library_may_load_what_is_behind_a_row_but_not_count_it(used, right, operands, monkeypatch):
+    def mm(x, wt, out):
+        """K in blocks of 32, as a CPU's matrix unit takes it: x as it lies there, w zero from column `used` on."""
+        wide_x, wide_w = (each.as_strided((len(each), 64), each.stride()).double() for each in (x, wt.T))
+        wide_w[:, used:] = 0
+        return out.copy_(wide_x @ wide_w.T)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    case = operands(65, 129, 33, torch.bfloat16, where="cpu", behind=BEHIND)
+    result = CONTENDERS["torch"].run(case.x, case.w, case.out)
+    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="relative error"):
+        case.verify(result)
 
 
 def test_vendors_refuse_what_is_not_theirs():

@@ -12,10 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fake_devices import fake_cuda, fake_nvml  # noqa: F401 fixtures
+from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
+from hypothesis import HealthCheck, settings
 
 from roofline.report import journal
 from roofline.report.records import derive_all
+
+# A busy machine can stall any example.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 collect_ignore = ["tune_project.py"]
 """It is the conftest of a project of its own, and puts fakes in the place of kernels and devices."""

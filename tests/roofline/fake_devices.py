@@ -1,4 +1,4 @@
-"""A CUDA device and NVML without either: what they were told to answer."""
+"""A CUDA device, NVML and time without any of them: what they were told to answer."""
 
 import sys
 import types
@@ -32,6 +32,33 @@ class FakeCuda:
 
     def synchronize(self):
         self.host = max(self.host, self.device_free_at)
+
+
+class FakeTime:
+    """Stands in for the module `time`: what sleeps passes it, and each look a microsecond."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def perf_counter(self):
+        self.seconds += 1e-6
+        return self.seconds
+
+    monotonic = perf_counter
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+
+
+@pytest.fixture
+def fake_time(monkeypatch):
+    """`fake_time(module)`: the time that `module` has from now on."""
+
+    def install(module):
+        monkeypatch.setattr(module, "time", FakeTime())
+        return module.time
+
+    return install
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ from roofline.cli import main
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(line, said, capsys):
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         code = main(["account", *line.split()])
     except SystemExit as stop:
@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_and_exit_code_2(line, said, capsys):
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("roofline")
     assert captured.out == ""
-    assert time.perf_counter() - start < 20  # no search without end
+    assert time.process_time() - start < 20  # no search without end
 
 
 def test_huge_questions_end(capsys):
@@ -112,7 +112,7 @@ def test_huge_questions_end(capsys):
         "--model 1,1 --fsdp 8 --tokens 1",
         "--flops 1e-300 --fsdp 8",
     ):
-        start = time.perf_counter()
+        start = time.process_time()
         assert main(["account", *line.split()]) == 0
-        assert time.perf_counter() - start < 30
+        assert time.process_time() - start < 30
     assert capsys.readouterr().err == ""

@@ -121,14 +121,12 @@ def test_call_that_times_itself_and_fails_is_named():
         take_turns({"peer": SelfTimed(seconds)}, clocks.CpuClock(), Plan(max_seconds=0, warmup_s=0), seed=0)
 
 
-def test_cpu_clock_times_each_call_without_collecting_garbage():
+def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):
     import gc
-    import time
 
-    seen = []
+    seen, time = [], fake_time(clocks)
     times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), seen.append(gc.isenabled())), lambda: None])
-    assert 0.01 <= times[0] < 0.1
-    assert times[1] < times[0]
+    assert times == pytest.approx([0.01, 0], abs=1e-5)
     assert set(seen) == {False}
     assert gc.isenabled()
 
@@ -141,19 +139,22 @@ def test_cpu_clock_leaves_the_calling_thread_free():
     assert len(during[0]) == 1
 
 
-def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awake():
+def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awake(fake_time):
+    time = fake_time(clocks)
+
     class Counted:
         long, count = False, 0
 
         def __call__(self):
             self.count += 1
+            time.sleep(clocks.CpuClock.WAKE_S / 10)
 
     short, long = Counted(), Counted()
     long.long = True
     rounds = Rounds({"short": short, "long": long}, clocks.CpuClock(), Plan(warmup_s=0, max_seconds=1e-9), seed=0)
     rounds.visit()  # a warm-up and a round, of a turn each
     assert long.count == 2
-    assert short.count > 4
+    assert short.count == 2 * (10 + 1)
 
 
 def test_cpu_clock_deals_out_threads_that_a_call_has_just_made():

@@ -1,7 +1,6 @@
 """The pass that counts, against a tool that is made up call by call: who is to blame, who is counted again."""
 
 import json
-import time
 import types
 
 import pytest
@@ -52,18 +51,18 @@ def called(*cases):
     return [{"step": "call", "case": case, "reason": ""} for case in cases]
 
 
-def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, monkeypatch):
-    monkeypatch.setattr(counting, "BOX_S", 0.2)
+def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_time):
+    time = fake_time(counting)
 
     def slow(batch):
-        time.sleep(0.3)
+        time.sleep(counting.BOX_S)
         return called(batch[0]), "", (counting.ncu.OVER, True)
 
     count = session(slow)
     count()
     assert count.lost == {}
     assert count.session.notes == [
-        "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 0.2 s that this may take were over."
+        "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 480 s that this may take were over."
     ]
 
 

@@ -148,6 +148,20 @@ def test_what_an_exception_means(error, outcome, said):
     assert "\n" not in faults.reason(error)
 
 
+@pytest.mark.parametrize("lacks", ["compiler", "Python.h"])
+def test_triton_without_what_it_compiles_its_loader_with_is_no_crash(lacks, monkeypatch, tmp_path):
+    build = pytest.importorskip("triton.runtime.build")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    if lacks == "compiler":
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    else:
+        monkeypatch.setattr(build.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    with pytest.raises((RuntimeError, subprocess.CalledProcessError)) as error:
+        build.compile_module_from_src("#include <Python.h>", "loader")
+    assert faults.lack(error.value) == "not supported"
+
+
 def test_torch_out_of_memory_is_no_crash():
     import torch
 

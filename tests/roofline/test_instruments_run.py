@@ -20,14 +20,36 @@ def ffn_clock():
 
 @pytest.fixture(scope="session")
 def ffn_instruments():
-    return 1.7e9
+    return lambda: 1.7e9
+"""
+
+NO_COMPILER = """
+
+@pytest.fixture(scope="session")
+def ffn_instruments():
+    def make():
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+    return make
 """
 
 
+CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
+
+
 def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_project):
-    conftest = (Path(__file__).parent / "small_project.py").read_text() + INSTRUMENTED
-    run = journal.load(run_project("--benchmark-only", "-k", "torch or numpy", conftest=conftest).folder)
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=CONFTEST + INSTRUMENTED)
+    run = journal.load(outcome.folder)
     (shape,) = run.shapes.values()
     torch, numpy = (shape["notes"][name] for name in ("torch", "numpy"))
     assert len(torch) == len(numpy) == shape["rounds"]
     assert {torch[index]["sm_clock_hz"] + numpy[index]["sm_clock_hz"] for index in torch} == {2 * 1.7e9 + 1}
+
+
+def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=CONFTEST + NO_COMPILER)
+    assert outcome.code == 0, outcome.text
+    assert outcome.rows.keys() == {"torch", "numpy"}
+    said = "Instruments: none (not supported: Failed to find C compiler. Please specify via CC environment variable)"
+    assert outcome.text.count(said) == 2  # at the start and at the end
+    assert said in (outcome.folder / "report.md").read_text()

@@ -217,3 +217,17 @@ def test_gpu_that_torch_cannot_use_is_named_with_a_way_out(monkeypatch):
     assert "--ffn-device cpu" in problem
     monkeypatch.setattr(machine, "gpu_driver", lambda: None)
     assert machine.unusable_gpu() is None
+
+
+def test_launches_that_block_are_refused_where_a_gpu_is_timed(monkeypatch):
+    monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
+    monkeypatch.setattr(machine, "unusable_gpu", lambda: None)
+    monkeypatch.setattr(machine, "torch_sees_gpu", lambda: True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(ValueError, match=r"CUDA_LAUNCH_BLOCKING is set.*; unset it"):
+        machine.choose_device("auto", timed=True)
+    assert machine.choose_device("auto", timed=False) == "cuda"
+    assert machine.choose_device("cpu", timed=True) == "cpu"
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    assert machine.choose_device("cuda", timed=True) == "cuda"

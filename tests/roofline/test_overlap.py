@@ -219,10 +219,10 @@ def test_coarse_and_fine_agree_at_8_ranks_on_a_cpu_with_row_blocks(rows):
 
 def test_a_hundred_thousand_ranks_take_no_time():
     ranks = 100_000
-    start = time.perf_counter()
+    start = time.process_time()
     ends_s = {arm: coarse(arm, ranks, 1.0, 1.0) for arm in ("serial", "chunk_launches", "chunk_outer", "ideal")}
     order = schedule.arrival_order("ring", ranks, 5)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert ends_s["serial"] == 2.0
     assert ends_s["ideal"] == 1.0
     assert ends_s["chunk_outer"] == ends_s["chunk_launches"] == pytest.approx(1 + 1e-5, abs=1e-12)
