@@ -79,7 +79,9 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        config.option.benchmark_json = config.option.benchmark_json or LaterFile(state.folder / "benchmark.json")
+        config.option.benchmark_json = config.option.benchmark_json or LaterFile(
+            lambda: state.folder / "benchmark.json"
+        )
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         state.restore_signals = interruption.install()
     config.stash[STATE] = state
@@ -92,6 +94,11 @@ def _state(config, timed: bool) -> State:
     get, resume = config.getoption, config.option.ffn_resume
     if timed and getattr(config.option, "dist", "no") != "no":
         raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
+    if timed and (ranks := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
+        raise ValueError(
+            f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
+            "or unset WORLD_SIZE"
+        )
     wanted = ffn_options.device_of(get("ffn_device"))
     if resume == "":
         raise ValueError("--ffn-resume: it has no value; give a run folder")
@@ -196,6 +203,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    state.folder = state.session.folder  # another one, where that of its name was there
     say = request.config.pluginmanager.get_plugin("ffn-narrator").say
     count = counting.Counting(state.session, list(state.files), request.config.rootpath, say)
     state.session.afterwards = [naming.Naming(state.session), count]  # the shorter first

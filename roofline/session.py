@@ -34,6 +34,7 @@ class Session:
     ):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
+        folder = journal.make_folder(folder) if isinstance(run, dict) else folder
         self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
         self.planned = planned

@@ -5,7 +5,9 @@ objects with a `kind`; results/README.md documents them. Records hold primitives
 `records.derive`'s.
 """
 
+import itertools
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +64,16 @@ TABLES = {
 """Fields that are tables -> what must be in them."""
 
 POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds"}
+
+
+def make_folder(folder: Path) -> Path:
+    """Make `folder`, or `folder`-2 and so on where another run has that name; returns it. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        own = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+        with suppress(FileExistsError):
+            own.mkdir()
+            return own
 
 
 class Journal:
