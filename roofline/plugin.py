@@ -28,6 +28,7 @@ from roofline.terminal import Narrator
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
+NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
 
 
 @dataclass
@@ -291,6 +292,9 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
     failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    if not state.session.fruitful:
+        state.problems.append(NOTHING)
+        failed = True
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:

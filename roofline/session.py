@@ -248,6 +248,11 @@ class Session:
         """{case, outcome, reason} of a case that was tried and has no number; None of any other."""
         return self._entries.get(case_id)
 
+    @property
+    def fruitful(self) -> bool:
+        """Whether anything that was asked for has a number."""
+        return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
+
     def not_measured(self, case_id: str, outcome: str, reason: str) -> None:
         """Journal that `case_id` has no number, and why. `outcome` is `skipped`, `failed` or `not_run`."""
         entry = {"case": case_id, "outcome": outcome, "reason": anonymous(reason)}
