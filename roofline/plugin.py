@@ -23,7 +23,7 @@ from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
 from roofline.saving import Saving
-from roofline.terminal import Narrator
+from roofline.terminal import REDRAW, Narrator
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
@@ -303,5 +303,10 @@ def pytest_sessionfinish(session):
         state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
-        narrator.report()
+        narrator.report(session)
         print("\n".join(narrator.closing_lines()))
+    except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
+        name = str(signal) or "Ctrl-C"
+        state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        print("", *interruption.ways_on(state.session.run, state.folder, *state.problems), sep="\n")

@@ -5,10 +5,15 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
+from roofline.interruption import ways_on
 from roofline.replay import LaterFile
 from roofline.report import counts, tables, tuned
 from roofline.report.records import derive_all
 from roofline.report.write import write
+
+REDRAW = "python3 -m roofline report"
 
 
 def live_line(case: str, record: dict) -> str:
@@ -37,7 +42,7 @@ class Narrator:
                 reporter.write_line(text)
                 reporter.flush()
 
-    def report(self) -> None:
+    def report(self, session) -> None:
         """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""
         run, folder = self._state.session.run, self._state.folder
         given = self._config.option.benchmark_json
@@ -53,11 +58,12 @@ class Narrator:
             self._state.problems.append(f"benchmark.json could not be written: {error}")
         try:
             write(folder)
-        except Exception as error:  # whatever it was, the journal and the JSON are safe
-            self._state.problems.append(
-                f"the report could not be drawn ({type(error).__name__}: {error}); "
-                f"try again with: python3 -m roofline report {folder}"
-            )
+        except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, KeyboardInterrupt):
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
+                said = f"interrupted by {str(error) or 'Ctrl-C'}"
+            self._state.problems.append(f"the report could not be drawn ({said}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
         """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
@@ -73,11 +79,7 @@ class Narrator:
         if counted := counts.of(records):
             lines += ["counted:", *tables.terminal(counted, counts.COLUMNS), *counts.checks(counted), ""]
         lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
-        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        if run.unfinished:
-            lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
-        files = ", ".join(sorted(path.name for path in folder.iterdir()))
-        return [*lines, *self._state.problems, f"saved in {shown}: {files}"]
+        return [*lines, *ways_on(run, folder, *self._state.problems)]
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -92,9 +94,9 @@ class Narrator:
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
 
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, session):
         if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
-            self.report()
+            self.report(session)
 
     def pytest_terminal_summary(self, terminalreporter):
         if self._state.session:

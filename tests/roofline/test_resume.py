@@ -166,6 +166,37 @@ def test_interruption_of_the_last_ceilings_is_told(three_shapes):
     assert sorted(run.cases) == sorted(ALL)
 
 
+HIT = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+@pytest.mark.parametrize(
+    ("conftest", "told"),
+    [
+        (
+            CONFTEST.replace(
+                "memory_roofline = lambda run, records, folder: []", f"memory_roofline = lambda *a: {HIT}"
+            ),
+            "the report could not be drawn (interrupted by SIGTERM); try again with: python3 -m roofline report ",
+        ),
+        (
+            f"{CONFTEST}\n\ndef pytest_benchmark_update_json():\n    {HIT}\n",
+            "interrupted by SIGTERM at its end; draw the report with: python3 -m roofline report ",
+        ),
+    ],
+    ids=["plots", "json"],
+)
+def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, conftest, told, capsys):
+    run = three_shapes(conftest=conftest)
+    assert run.code == 2
+    assert told in run.text
+    assert "Traceback" not in run.text
+    assert run.text.count("saved in results/local/") == 1
+    assert "go on with it" not in run.text  # all is measured
+    assert sorted(run.measured) == sorted(ALL)
+    assert main(["report", str(run.folder)]) == 0
+    capsys.readouterr()
+
+
 def test_resume_of_a_selection_leaves_the_rest_for_later(three_shapes):
     run = three_shapes(fault="prepare 128 SIGKILL")
     again = three_shapes(f"--ffn-resume={run.folder}", "-k", "m128", root=run.root)
