@@ -173,13 +173,22 @@ class Session:
             self.over = f"the device was lost at {one.shape}: {one.found.lost}"
 
     def _take_out(self, found: Lineup, error: Exception) -> list[str]:
-        """Take the entrant that raised `error` out; all of them where it was no single one, or the device is lost."""
-        names = [error.name] if isinstance(error, CallError) else [*found.ready, *found.beside]
-        if faults.device_lost(self.options.device):
-            # Calls are asynchronous: the one that raised need not be the one that broke it.
-            names, found.lost = [*found.ready, *found.beside], faults.reason(error)
+        """Take the entrant that raised `error` out; all of them where it was no single one.
+
+        Where the device is lost, all are out, and one contender at least has failed, or else a run that is gone on with
+        would come no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others
+        get their turn then.
+        """
+        named = [error.name] if isinstance(error, CallError) else []
+        names = named or [*found.ready, *found.beside]
+        if lost := faults.device_lost(self.options.device):
+            names = [name for name in named if name in found.ready] or _suspects(found)
+            found.lost = faults.reason(error)
         for name in names:
             found.refuse(name, error)
+        if lost:
+            found.ready.clear()
+            found.beside.clear()
         return names
 
     def _record(self, one: Entered, visit: int) -> None:
@@ -294,6 +303,11 @@ class Session:
             self.over = f"the journal could not be written: {error.strerror}"
             return False
         return True
+
+
+def _suspects(found: Lineup) -> list[str]:
+    """Who may have broken or hung what nobody is known to have: all but the yardstick, or that if it was alone."""
+    return [name for name in found.ready if name != found.vendor] or list(found.ready)
 
 
 def _now() -> str:
