@@ -24,6 +24,7 @@ from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
 from roofline.saving import Saving
 from roofline.terminal import REDRAW, Narrator
+from roofline.watchdog import Watchdog
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
@@ -42,6 +43,7 @@ class State:
     counted: Counted | None = None
     """Where nothing is timed, but counted by the tool that this runs under."""
     restore_signals: Callable[[], None] = lambda: None
+    watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
     files: dict[Path, None] = field(default_factory=dict)
@@ -125,7 +127,27 @@ def _state(config, timed: bool) -> State:
 
 def pytest_unconfigure(config):
     if STATE in config.stash:
+        _watch_no_more(config.stash[STATE])
         config.stash[STATE].restore_signals()
+
+
+def pytest_enter_pdb(config):
+    _watch_no_more(config.stash[STATE])  # who looks around takes long
+
+
+def _watch_no_more(state: State) -> None:
+    if state.watchdog:
+        state.watchdog.close()
+        state.watchdog = None
+
+
+def _watch(config, state: State) -> None:
+    """Have the run ended where it hangs, unless somebody may stop it to look around."""
+    debugged = config.option.usepdb or config.option.trace or sys.gettrace()
+    if sys.platform == "linux" and not debugged:
+        with config.pluginmanager.get_plugin("ffn-narrator").uncaptured():
+            state.watchdog = Watchdog(state.folder)
+        state.session.expect = state.watchdog.expect
 
 
 def pytest_collection_modifyitems(config, items):
@@ -205,6 +227,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.folder = state.session.folder  # another one, where that of its name was there
+    _watch(request.config, state)
     say = request.config.pluginmanager.get_plugin("ffn-narrator").say
     count = counting.Counting(state.session, list(state.files), request.config.rootpath, say)
     state.session.afterwards = [naming.Naming(state.session), count]  # the shorter first
@@ -216,8 +239,9 @@ def ffn_session(request, ffn_clock, ffn_instruments):
 def ffn_benchmark(request, benchmark, ffn_prepare):
     """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
 
-    Both are the test's parameters. `ffn_prepare(shape, names)` is a session fixture of the benchmarks' and returns a
-    `roofline.measure.lineup.Lineup`. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
+    Both are the test's parameters. `ffn_prepare(shape, names, trying)` is a session fixture of the benchmarks' and
+    returns a `roofline.measure.lineup.Lineup`; `trying` is as `untold` there. A contender that cannot run is skipped, a
+    wrong one fails; neither gets a number.
     """
     state = request.config.stash[STATE]
 

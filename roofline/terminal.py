@@ -37,10 +37,14 @@ class Narrator:
         """A line of its own, now, wherever the terminal is piped to."""
         plugin = self._config.pluginmanager.get_plugin
         if reporter := plugin("terminalreporter"):
-            capture = plugin("capturemanager")  # a test may be running, whose output it keeps
-            with capture.global_and_fixture_disabled() if capture else nullcontext():
+            with self.uncaptured():
                 reporter.write_line(text)
                 reporter.flush()
+
+    def uncaptured(self):
+        """A context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture else nullcontext()
 
     def report(self, session) -> None:
         """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 5
-READABLE = (1, 2, 3, 4, 5)
+SCHEMA = 6
+READABLE = (1, 2, 3, 4, 5, 6)
 """Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
 no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`.
-Schema 4 has no `counters`, `kernels`, `saved` and `note`."""
+Schema 4 has no `counters`, `kernels`, `saved` and `note`, schema 5 no `trying`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -38,6 +38,7 @@ REQUIRED = {
         *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
         *("stopped_by", "rounds", "cache", "telemetry", "contenders"),
     ),
+    "trying": ("case",),
     "visit": ("shape", "visit", "stopped_by", "rounds", "telemetry", "late"),
     "sample": ("shape", "contender", "round", "time_s"),
     "steady": ("shape", "contender", "block", "time_s"),

@@ -41,6 +41,7 @@ def add(lineup: Lineup, seed: int) -> None:
         lineup.unable[NAME] = f"{NAME}: {reason}"
         return
     try:
+        lineup.trying(NAME, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
         group = _group(case.ranks)
         dtype = matmul_lineup.DTYPES[case.dtype]
         error = group.prepare(case.m, case.n, case.k, dtype, seed, 1 / math.sqrt(case.k))

@@ -88,9 +88,11 @@ def test_a_group_that_fails_leaves_the_arms_and_is_not_asked_again(several_gpus,
 
 def test_a_group_that_cannot_start_is_not_started_for_every_case(several_gpus, monkeypatch):
     monkeypatch.setattr(Group, "broken", True)
+    told = []
     for _ in range(3):
-        peer_lineup.add(lineup := Lineup(all_gather(), "serial"), seed=0)
+        peer_lineup.add(lineup := Lineup(all_gather(), "serial", trying=lambda *of: told.append((*of, Group.made))), 0)
         assert "start: no answer within 120 s from ranks [0, 1]" in lineup.wrong["symm_mem"]
+    assert told == [("symm_mem", 360, made) for made in (0, 1, 1)]  # more than its own limits add up to
     assert Group.made == 1
 
 

@@ -106,7 +106,7 @@ def test_machine_info_has_the_ceilings_and_no_host_name(timed):
 def test_journal_has_a_line_per_case_and_round(timed):
     lines = [json.loads(line) for line in (timed.folder / "samples.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "run"
-    assert lines[0]["schema"] == 5
+    assert lines[0]["schema"] == 6
     assert lines[0]["cases"] == [f"{SHAPE}-{name}" for name in ("torch", "numpy", "wrong", "unable")]
     assert lines[-1]["kind"] == "end"
     samples = [line for line in lines if line["kind"] == "sample"]
