@@ -41,6 +41,7 @@ class Contender:
     config: Callable[[Tensor, Tensor], str]
     why_not: Callable[..., str | None]
     kernel: Any = None  # the Triton kernel, so that nobody times an interpreted one
+    first_call_s: float | None = None  # what a first call may take with all it compiles, if that is more than usual
 
 
 @dataclass(frozen=True)

@@ -80,13 +80,18 @@ def numpy_config() -> str:
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
-def _register(name: str, kind: str, device: str, run, config, require, default: bool = True) -> None:
-    register(Contender(name, kind, device, default, run, config, partial(reason, require)))
+AUTOTUNE_S = 1800.0
+"""Longest that Inductor may compile and time candidates for one shape: minutes, on a busy host a multiple of that."""
+
+
+def _register(name: str, kind: str, device: str, run, config, require, default: bool = True, **more) -> None:
+    register(Contender(name, kind, device, default, run, config, partial(reason, require), **more))
 
 
 _register("cublas", "vendor", "cuda", mm, torch_config, partial(require_device, "cuda"))
 _register("torch", "vendor", "cpu", mm, torch_config, partial(require_device, "cpu"))
 _register("numpy", "library", "cpu", numpy_mm, lambda x, w: numpy_config(), require_numpy)
 _register(
-    "inductor", "library", "cuda", inductor_mm, lambda x, w: f"torch {torch.__version__} max-autotune", validate, False
-)
+    "inductor", "library", "cuda", inductor_mm, lambda x, w: f"torch {torch.__version__} max-autotune", validate, False,
+    first_call_s=AUTOTUNE_S,
+)  # fmt: skip

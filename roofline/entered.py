@@ -16,6 +16,8 @@ class Entered:
     found: Lineup
     rounds: Rounds
     seed: int
+    within_s: float
+    """Longest that a visit may take."""
     telemetry: list[dict] = field(default_factory=list)
     journalled: int = 0
     """Rounds that the journal has."""

@@ -3,8 +3,19 @@
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+
+from roofline.report.journal import Run
 
 NAMES = ("SIGTERM", "SIGHUP")
+
+
+def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
+    """How to go on with `run`, if something is left to measure, `problems`, and what lies in its `folder`."""
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    return [*more, *problems, f"saved in {shown}: {files}"]
 
 
 def _raise(number: int, frame) -> None:

@@ -29,7 +29,7 @@ class Naming:
             if overlap.is_gathered(about) or tuned.is_tuning(about) or not names:
                 continue
             try:
-                found = session.prepare(shape, names)
+                found = session.line_up(shape, names)
                 named = {name: kernel_names.of_call(found.ready[name]) for name in names if name in found.ready}
             except Exception as error:  # a name is not worth a run
                 failures.append(faults.reason(error))

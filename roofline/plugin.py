@@ -23,11 +23,13 @@ from roofline.measure.machine import choose_device
 from roofline.replay import LaterFile, ReplayTimer
 from roofline.report import conditions, journal
 from roofline.saving import Saving
-from roofline.terminal import Narrator
+from roofline.terminal import REDRAW, Narrator
+from roofline.watchdog import Watchdog
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
+NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
 
 
 @dataclass
@@ -41,6 +43,7 @@ class State:
     counted: Counted | None = None
     """Where nothing is timed, but counted by the tool that this runs under."""
     restore_signals: Callable[[], None] = lambda: None
+    watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
     files: dict[Path, None] = field(default_factory=dict)
@@ -79,7 +82,9 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        config.option.benchmark_json = config.option.benchmark_json or LaterFile(state.folder / "benchmark.json")
+        config.option.benchmark_json = config.option.benchmark_json or LaterFile(
+            lambda: state.folder / "benchmark.json"
+        )
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         state.restore_signals = interruption.install()
     config.stash[STATE] = state
@@ -92,6 +97,11 @@ def _state(config, timed: bool) -> State:
     get, resume = config.getoption, config.option.ffn_resume
     if timed and getattr(config.option, "dist", "no") != "no":
         raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
+    if timed and (ranks := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
+        raise ValueError(
+            f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
+            "or unset WORLD_SIZE"
+        )
     wanted = ffn_options.device_of(get("ffn_device"))
     if resume == "":
         raise ValueError("--ffn-resume: it has no value; give a run folder")
@@ -117,7 +127,27 @@ def _state(config, timed: bool) -> State:
 
 def pytest_unconfigure(config):
     if STATE in config.stash:
+        _watch_no_more(config.stash[STATE])
         config.stash[STATE].restore_signals()
+
+
+def pytest_enter_pdb(config):
+    _watch_no_more(config.stash[STATE])  # who looks around takes long
+
+
+def _watch_no_more(state: State) -> None:
+    if state.watchdog:
+        state.watchdog.close()
+        state.watchdog = None
+
+
+def _watch(config, state: State) -> None:
+    """Have the run ended where it hangs, unless somebody may stop it to look around."""
+    debugged = config.option.usepdb or config.option.trace or sys.gettrace()
+    if sys.platform == "linux" and not debugged:
+        with config.pluginmanager.get_plugin("ffn-narrator").uncaptured():
+            state.watchdog = Watchdog(state.folder)
+        state.session.expect = state.watchdog.expect
 
 
 def pytest_collection_modifyitems(config, items):
@@ -196,6 +226,8 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    state.folder = state.session.folder  # another one, where that of its name was there
+    _watch(request.config, state)
     say = request.config.pluginmanager.get_plugin("ffn-narrator").say
     if lacking:
         state.session.note("instruments", lacking)
@@ -223,8 +255,9 @@ def _equip(clock, make_instruments) -> str:
 def ffn_benchmark(request, benchmark, ffn_prepare):
     """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
 
-    Both are the test's parameters. `ffn_prepare(shape, names)` is a session fixture of the benchmarks' and returns a
-    `roofline.measure.lineup.Lineup`. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
+    Both are the test's parameters. `ffn_prepare(shape, names, trying)` is a session fixture of the benchmarks' and
+    returns a `roofline.measure.lineup.Lineup`; `trying` is as `untold` there. A contender that cannot run is skipped, a
+    wrong one fails; neither gets a number.
     """
     state = request.config.stash[STATE]
 
@@ -299,6 +332,9 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
     failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    if not state.session.fruitful:
+        state.problems.append(NOTHING)
+        failed = True
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
@@ -307,5 +343,10 @@ def pytest_sessionfinish(session):
         state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
-        narrator.report()
+        narrator.report(session)
         print("\n".join(narrator.closing_lines()))
+    except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
+        name = str(signal) or "Ctrl-C"
+        state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        print("", *interruption.ways_on(state.session.run, state.folder, *state.problems), sep="\n")

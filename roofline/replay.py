@@ -1,6 +1,7 @@
 """What pytest-benchmark is handed in place of its own: a timer that replays samples, and the file it saves to."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -22,16 +23,16 @@ class ReplayTimer:
 class LaterFile:
     """A file to be made when it is written: a path for pytest-benchmark 5.3, an open file for those before it."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Callable[[], Path]):
+        self._path = path  # known by then
 
     def __fspath__(self) -> str:
-        return str(self._path)
+        return str(self._path())
 
     __str__ = __fspath__
 
     def __enter__(self):
-        self._file = self._path.open("wb")
+        self._file = self._path().open("wb")
         return self._file
 
     def __exit__(self, *failure) -> None:

@@ -1,8 +1,10 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
 import math
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,23 @@ from roofline.report.records import derive
 MOST_REMEASURED = 3
 """Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
 
+HUNG = "hung"
+"""How the reason begins of what the watchdog ended."""
+
+FIRST_CALL_S = {"cuda": 180.0, "cpu": 600.0}
+"""By device: a first call hangs if it takes longer, with what it compiles and its check, unless `trying` was told
+another limit. Triton compiles a kernel within half a minute; on a CPU one call of a full-size model takes minutes."""
+
+PREPARE_S = {"cuda": 360.0, "cpu": 1200.0}
+"""Of what precedes the first calls: operands, on a GPU also matmuls that are compiled and timed to choose one."""
+
+COMPILE_S = 1800.0
+"""Of the same in a tuning, where all candidates of a kernel are compiled then, on however few cores."""
+
+CALLS = 10
+"""The rounds of a visit may take this many times as long as preparing the shape did, beyond their time: each contender
+was called then, and is called some six times before the rounds look at the clock."""
+
 PASSES_TOLD = 6
 """One in so many passes over the shapes is told of."""
 
@@ -34,6 +53,7 @@ class Session:
     ):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
+        folder = journal.make_folder(folder) if isinstance(run, dict) else folder
         self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
         self.planned = planned
@@ -49,6 +69,8 @@ class Session:
         self.measured: Callable[[str], str] | None = None
         """Called with each shape that has all its rounds; returns a line to be told where it saved something. Raises
         OSError and ValueError."""
+        self.expect: Callable[..., None] = lambda *step: None
+        """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
         self._closes = math.inf
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
@@ -67,7 +89,8 @@ class Session:
         """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here. A tuning's time
         begins behind them."""
         try:
-            self._probes = make_probes()
+            with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
+                self._probes = make_probes()
             self.measure_ceilings(when)
         except Exception as error:
             self.over = f"the ceilings could not be measured: {faults.reason(error)}"
@@ -76,11 +99,22 @@ class Session:
 
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""
-        for ceiling in ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed):
+        with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the ceilings were measured"):
+            found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed)
+        for ceiling in found:
             line = asdict(ceiling)
             line["ceiling"] = line.pop("kind")
             self.run.ceilings.append(line)
             self._write({"kind": "ceiling"} | line)
+
+    @contextmanager
+    def _watched(self, within_s: float, why: str, cases: list[str] | None = None) -> Iterator[None]:
+        """What runs inside shall be over `within_s`; else the run is ended, and `cases` have failed: `why`."""
+        self.expect(within_s, why, cases)
+        try:
+            yield
+        finally:
+            self.expect()
 
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
@@ -100,7 +134,7 @@ class Session:
         for visit in range(1, visits + 1):
             for name in shapes:
                 if visit == 1:
-                    entered[name] = self._enter(name, prepare)
+                    entered[name] = self._enter(name)
                 self._visit(entered[name], visit)
                 if visit == visits and name in self.run.shapes:
                     self.tell(name, say)
@@ -114,25 +148,45 @@ class Session:
             return False
         return all(self.record(shape, name) or self.entry(f"{shape}-{name}") for name in self.planned[shape])
 
-    def _enter(self, shape: str, prepare: Prepare) -> Entered:
+    def line_up(self, shape: str, names: list[str]) -> Lineup:
+        """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
+        within_s = COMPILE_S if self.options.tune_s else PREPARE_S[self.options.device]
+        with self._watched(within_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
+            return self.prepare(shape, names, lambda *told: self._trying(shape, *told))
+
+    def _enter(self, shape: str) -> Entered:
         """Prepare what was planned for `shape`, but for what was tried before."""
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
+        began = time.monotonic()
         try:
-            found = prepare(shape, names)
+            found = self.line_up(shape, names)
         except Exception as error:  # operands that do not fit, for one
             found = Lineup(case=None, vendor="", ready=dict.fromkeys(names))
             self._take_out(found, error)
         seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
         plan = Plan(max_seconds=self.options.max_seconds)
         entrants = found.ready | found.beside
-        return Entered(shape, found, Rounds(entrants, self.clock, plan, seed=seed, visits=self.clock.visits), seed)
+        rounds = Rounds(entrants, self.clock, plan, seed=seed, visits=self.clock.visits)
+        within_s = FIRST_CALL_S[self.options.device] + plan.max_seconds + CALLS * (time.monotonic() - began)
+        return Entered(shape, found, rounds, seed, within_s)
+
+    def _trying(self, shape: str, name: str, within_s: float | None = None) -> None:
+        """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on
+        with: a yardstick, which comes along unasked."""
+        case = f"{shape}-{name}"
+        if (entry := self.entry(case)) and entry["reason"].startswith(HUNG):
+            raise RuntimeError(entry["reason"])
+        self._write({"kind": "trying", "case": case})
+        self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
     def _visit(self, one: Entered, visit: int) -> None:
         last = visit == self.clock.visits
         while one.found.ready:
             self.telemetry.start()
+            cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]
             try:
-                one.rounds.visit()
+                with self._watched(one.within_s, f"{HUNG}, or another that it took turns with did", cases):
+                    one.rounds.visit()
             except KeyboardInterrupt:
                 self._record(one, visit)
                 raise
@@ -172,13 +226,22 @@ class Session:
             self.over = f"the device was lost at {one.shape}: {one.found.lost}"
 
     def _take_out(self, found: Lineup, error: Exception) -> list[str]:
-        """Take the entrant that raised `error` out; all of them where it was no single one, or the device is lost."""
-        names = [error.name] if isinstance(error, CallError) else [*found.ready, *found.beside]
-        if faults.device_lost(self.options.device):
-            # Calls are asynchronous: the one that raised need not be the one that broke it.
-            names, found.lost = [*found.ready, *found.beside], faults.reason(error)
+        """Take the entrant that raised `error` out; all of them where it was no single one.
+
+        Where the device is lost, all are out, and one contender at least has failed, or else a run that is gone on with
+        would come no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others
+        get their turn then.
+        """
+        named = [error.name] if isinstance(error, CallError) else []
+        names = named or [*found.ready, *found.beside]
+        if lost := faults.device_lost(self.options.device):
+            names = [name for name in named if name in found.ready] or _suspects(found)
+            found.lost = faults.reason(error)
         for name in names:
             found.refuse(name, error)
+        if lost:
+            found.ready.clear()
+            found.beside.clear()
         return names
 
     def _record(self, one: Entered, visit: int) -> None:
@@ -206,14 +269,17 @@ class Session:
             outcome = "skipped" if faults.lack(error) else "failed"
             self.not_measured(f"{one.shape}-{name}-steady", outcome, faults.reason(error))
 
+        step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
         try:
-            for block in steady.blocks(
-                one.found.ready, medians, self.clock, self.telemetry, seed=one.seed, failed=failed
-            ):
-                line = {"shape": one.shape} | asdict(block)
-                line |= line.pop("telemetry")
-                if self._write({"kind": "steady"} | line):
-                    self.run.steady.append(line)
+            with self._watched(*step):
+                for block in steady.blocks(
+                    one.found.ready, medians, self.clock, self.telemetry, seed=one.seed, failed=failed
+                ):
+                    line = {"shape": one.shape} | asdict(block)
+                    line |= line.pop("telemetry")
+                    if self._write({"kind": "steady"} | line):
+                        self.run.steady.append(line)
+                    self.expect(*step)
         except KeyboardInterrupt:
             again = {"visit": visit, "stopped_by": journal.INTERRUPTED}
             shape = self.run.shapes[one.shape]
@@ -246,6 +312,11 @@ class Session:
     def entry(self, case_id: str) -> dict | None:
         """{case, outcome, reason} of a case that was tried and has no number; None of any other."""
         return self._entries.get(case_id)
+
+    @property
+    def fruitful(self) -> bool:
+        """Whether anything that was asked for has a number."""
+        return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
 
     def not_measured(self, case_id: str, outcome: str, reason: str) -> None:
         """Journal that `case_id` has no number, and why. `outcome` is `skipped`, `failed` or `not_run`."""
@@ -288,6 +359,11 @@ class Session:
             self.over = f"the journal could not be written: {error.strerror}"
             return False
         return True
+
+
+def _suspects(found: Lineup) -> list[str]:
+    """Who may have broken or hung what nobody is known to have: all but the yardstick, or that if it was alone."""
+    return [name for name in found.ready if name != found.vendor] or list(found.ready)
 
 
 def _now() -> str:

@@ -5,10 +5,15 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
+from roofline.interruption import ways_on
 from roofline.replay import LaterFile
 from roofline.report import counts, tables, tuned
 from roofline.report.records import derive_all
 from roofline.report.write import write
+
+REDRAW = "python3 -m roofline report"
 
 
 def live_line(case: str, record: dict) -> str:
@@ -29,12 +34,16 @@ class Narrator:
         """A line of its own, now, wherever the terminal is piped to."""
         plugin = self._config.pluginmanager.get_plugin
         if reporter := plugin("terminalreporter"):
-            capture = plugin("capturemanager")  # a test may be running, whose output it keeps
-            with capture.global_and_fixture_disabled() if capture else nullcontext():
+            with self.uncaptured():
                 reporter.write_line(text)
                 reporter.flush()
 
-    def report(self) -> None:
+    def uncaptured(self):
+        """A context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+    def report(self, session) -> None:
         """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""
         run, folder = self._state.session.run, self._state.folder
         given = self._config.option.benchmark_json
@@ -50,11 +59,12 @@ class Narrator:
             self._state.problems.append(f"benchmark.json could not be written: {error}")
         try:
             write(folder)
-        except Exception as error:  # whatever it was, the journal and the JSON are safe
-            self._state.problems.append(
-                f"the report could not be drawn ({type(error).__name__}: {error}); "
-                f"try again with: python3 -m roofline report {folder}"
-            )
+        except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, KeyboardInterrupt):
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
+                said = f"interrupted by {str(error) or 'Ctrl-C'}"
+            self._state.problems.append(f"the report could not be drawn ({said}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
         """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
@@ -70,11 +80,7 @@ class Narrator:
         if counted := counts.of(records):
             lines += ["counted:", *tables.terminal(counted, counts.COLUMNS), *counts.checks(counted), ""]
         lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
-        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        if run.unfinished:
-            lines.append(f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}")
-        files = ", ".join(sorted(path.name for path in folder.iterdir()))
-        return [*lines, *self._state.problems, f"saved in {shown}: {files}"]
+        return [*lines, *ways_on(run, folder, *self._state.problems)]
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -89,9 +95,9 @@ class Narrator:
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
 
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, session):
         if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
-            self.report()
+            self.report(session)
 
     def pytest_terminal_summary(self, terminalreporter):
         if self._state.session:

@@ -14,9 +14,14 @@ VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
 there is no ratio; his `relative_error` tells what he is compared at."""
 
 
+def untold(name: str, within_s: float | None = None) -> None:
+    """What `prepare` is to call before the first call of the contender `name`, which may take `within_s` seconds, or
+    the usual, with what it compiles and its check. It may raise what refuses the contender."""
+
+
 @dataclass
 class Lineup:
-    """What `prepare(shape, names)` returns: what may be timed, and what may not, each with its reason."""
+    """What `prepare(shape, names, trying)` returns: what may be timed, and what may not, each with its reason."""
 
     case: object
     """Has `id`, `op`, `model`, `layer`, `tp`, `m`, `n`, `k`, `dtype` and `work`."""
@@ -39,6 +44,8 @@ class Lineup:
     """What each of `beside` is, for the report: `gemm`, `link`, `preset` or `contended`."""
     about: dict[str, object] = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
+    trying: Callable[..., None] = untold
+    """Called before each first call."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
     lost: str = ""
@@ -52,7 +59,7 @@ class Lineup:
         where[name] = f"{name}: {faults.reason(error)}"
 
 
-Prepare = Callable[[str, list[str]], Lineup]
+Prepare = Callable[..., Lineup]
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> str | None:

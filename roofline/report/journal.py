@@ -5,15 +5,17 @@ objects with a `kind`; results/README.md documents them. Records hold primitives
 `records.derive`'s.
 """
 
+import itertools
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA = 5
-READABLE = (1, 2, 3, 4, 5)
+SCHEMA = 6
+READABLE = (1, 2, 3, 4, 5, 6)
 """Schema 1 lacks `cases` in its first line, and has no line of the kinds `visit`, `steady` and `resumed`. Schema 2 has
 no `timeline`, and no contenders with a `role`. In schema 3 the arm of launches by row block is called `row_block`.
-Schema 4 has no `counters`, `kernels`, `saved` and `note`."""
+Schema 4 has no `counters`, `kernels`, `saved` and `note`, schema 5 no `trying`."""
 
 NAME = "samples.jsonl"
 ROOM_BYTES = 32 * 2**20
@@ -36,6 +38,7 @@ REQUIRED = {
         *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
         *("stopped_by", "rounds", "cache", "telemetry", "contenders"),
     ),
+    "trying": ("case",),
     "visit": ("shape", "visit", "stopped_by", "rounds", "telemetry", "late"),
     "sample": ("shape", "contender", "round", "time_s"),
     "steady": ("shape", "contender", "block", "time_s"),
@@ -62,6 +65,16 @@ TABLES = {
 """Fields that are tables -> what must be in them."""
 
 POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds"}
+
+
+def make_folder(folder: Path) -> Path:
+    """Make `folder`, or `folder`-2 and so on where another run has that name; returns it. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        own = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+        with suppress(FileExistsError):
+            own.mkdir()
+            return own
 
 
 class Journal:

@@ -10,6 +10,7 @@ import pytest
 import tune_lineup
 from link_clock import link_clocks  # noqa: F401 a fixture
 
+from roofline.measure.lineup import untold
 from roofline.plugin import STATE, refuse
 
 OPS = ("matmul", *overlap_lineup.SETTINGS)
@@ -68,15 +69,15 @@ def untimed_links(request, ffn_options):
 
 @pytest.fixture(scope="session")
 def ffn_prepare(request, ffn_options):
-    """`ffn_prepare(shape, names)`: the line-up of the case that the id `shape` names."""
+    """`ffn_prepare(shape, names, trying)`: the line-up of the case that the id `shape` names."""
     options, selected = ffn_options, request.config.stash[STATE].selected
     cases = {case.id: case for op in (*OPS, TUNE) for case in _cases(options, op)}
 
-    def prepare(shape: str, names: list[str]):
+    def prepare(shape: str, names: list[str], trying=untold):
         case = cases[shape]
         if options.tune_s:
-            return tune_lineup.prepare(options, case, names, selected)
-        return (matmul_lineup if case.op == "matmul" else overlap_lineup).prepare(options, case, names)
+            return tune_lineup.prepare(options, case, names, selected, trying)
+        return (matmul_lineup if case.op == "matmul" else overlap_lineup).prepare(options, case, names, trying)
 
     return prepare
 

@@ -13,7 +13,7 @@ import torch
 
 from roofline.measure import faults
 from roofline.measure.ceilings import Probe
-from roofline.measure.lineup import VENDOR_TOLERANCE, Lineup, verdict
+from roofline.measure.lineup import VENDOR_TOLERANCE, Lineup, untold, verdict
 from roofline.measure.machine import describe
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import Matmul
@@ -50,11 +50,11 @@ def names_of(options) -> list[str]:
     ]
 
 
-def prepare(options, case: Matmul, names: list[str]) -> Lineup:
+def prepare(options, case: Matmul, names: list[str], trying=untold) -> Lineup:
     """Operands on the device, each contender checked, the right ones ready; where timed, the vendor among them."""
     known = known_contenders()
     vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
-    lineup = Lineup(case, vendor)
+    lineup = Lineup(case, vendor, trying=trying)
     enter(lineup, case, options, {name: known[name] for name in ([vendor, *names] if options.timed else names)})
     return lineup
 
@@ -70,6 +70,7 @@ def enter(lineup: Lineup, case: Matmul, options, contenders: dict) -> None:
             lineup.unable[name] = reason
             continue
         try:
+            lineup.trying(name, contender.first_call_s)
             error = relative_error(contender.run, x, w, out, reference)
             limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
             reason = verdict(name, error, case.dtype, limit)

@@ -16,7 +16,7 @@ import peer_lineup
 from overlap_operands import CALIBRATIONS, computing, host_ahead
 
 from roofline.measure import faults
-from roofline.measure.lineup import Lineup, verdict
+from roofline.measure.lineup import Lineup, untold, verdict
 from roofline.report.overlap import OFF_PACE
 
 LONGEST_GATHER_S = 2.0
@@ -67,9 +67,9 @@ class LinkedCall(Call):
         return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
-def prepare(options, case, names: list[str]) -> Lineup:
+def prepare(options, case, names: list[str], trying=untold) -> Lineup:
     """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
-    lineup = Lineup(case, "serial")
+    lineup = Lineup(case, "serial", trying=trying)
     names = list(dict.fromkeys(["serial", *names] if options.timed else names))
     if options.device == "cpu" and case.dtype != "fp32":
         reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
@@ -125,6 +125,7 @@ def off_pace(setting) -> str | None:
 def _check(lineup: Lineup, setting, name: str) -> None:
     """Take the arm `name` in if its result is right, twice on each set of operands."""
     try:
+        lineup.trying(name)
         if reason := setting.why_not(name):
             lineup.unable[name] = f"{name}: {reason}"
             return

@@ -5,7 +5,6 @@ and nothing of it is compared with the emulated link.
 """
 
 import atexit
-import functools
 import math
 
 import matmul_lineup
@@ -15,6 +14,9 @@ from roofline.measure import faults
 from roofline.measure.lineup import TOLERANCE, Lineup, verdict
 
 NAME = "symm_mem"
+
+_groups: dict[int, object] = {}
+"""By ranks: the group that runs, or the PeerError of its start."""
 
 
 def names(options) -> list[str]:
@@ -39,11 +41,13 @@ def add(lineup: Lineup, seed: int) -> None:
         lineup.unable[NAME] = f"{NAME}: {reason}"
         return
     try:
+        lineup.trying(NAME, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
         group = _group(case.ranks)
         dtype = matmul_lineup.DTYPES[case.dtype]
         error = group.prepare(case.m, case.n, case.k, dtype, seed, 1 / math.sqrt(case.k))
     except Exception as failure:
-        _group.cache_clear()
+        if isinstance(_groups.get(case.ranks), peer.PeerGroup):
+            del _groups[case.ranks]  # it ran, and may again
         lineup.wrong[NAME] = f"{NAME}: {faults.reason(failure)}"
         return
     if reason := verdict(NAME, error, case.dtype, tolerance(case.dtype, case.ranks)):
@@ -66,11 +70,17 @@ class _Call:
         self.seconds()
 
 
-@functools.lru_cache(maxsize=1)
 def _group(ranks: int):
-    """One group for all shapes: each process takes seconds to start."""
+    """One group for all shapes: each process takes seconds to start. One that could not is not started again: that may
+    have taken `peer.START_S`. Raises the PeerError of then."""
     from collectives import peer
 
-    group = peer.PeerGroup(ranks)
-    atexit.register(group.close)
-    return group
+    if ranks not in _groups:
+        try:
+            _groups[ranks] = peer.PeerGroup(ranks)
+            atexit.register(_groups[ranks].close)
+        except peer.PeerError as error:
+            _groups[ranks] = error
+    if isinstance(_groups[ranks], peer.PeerError):
+        raise _groups[ranks]
+    return _groups[ranks]

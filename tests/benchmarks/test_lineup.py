@@ -90,6 +90,28 @@ def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(timed, monke
     assert all(0.9 * error <= lineup.relative_error[name] <= 0.01 for name in ready)
 
 
+def test_each_first_call_is_told_before_it_begins(timed, contender):
+    told = []
+    contender(lambda x, w, out: told.append("called") or right(x, w, out))
+    matmul_lineup.prepare(timed, CASE, ["numpy"], lambda *told_of: told.append(told_of))
+    assert told == [("torch", None), ("numpy", None), "called"]
+    assert matmul_lineup.known_contenders()["inductor"].first_call_s == 1800
+
+
+def test_contender_that_is_refused_before_its_first_call_is_not_called(timed, contender):
+    called = []
+    contender(lambda x, w, out: called.append(x) or right(x, w, out))
+
+    def trying(name, within_s):
+        if name == "numpy":
+            raise RuntimeError("hung in its first call")
+
+    lineup = matmul_lineup.prepare(timed, CASE, ["numpy"], trying)
+    assert list(lineup.ready) == ["torch"]
+    assert "hung in its first call" in lineup.wrong["numpy"]
+    assert not called
+
+
 def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
     contender(crashes)
     monkeypatch.setattr(matmul_lineup.faults, "device_lost", lambda device: True)

@@ -44,6 +44,15 @@ def arm(monkeypatch):
     return lambda name, run: monkeypatch.setitem(all_gather_matmul.ARMS, name, run)
 
 
+def test_each_first_call_is_told_before_it_begins(options, monkeypatch):
+    told = []
+    monkeypatch.setattr(overlap_lineup, "off_pace", lambda setting: None)
+    monkeypatch.setattr(overlap_setting.Setting, "why_not", lambda self, arm: told.append(f"{arm} is looked at"))
+    monkeypatch.setattr(all_gather_setting.AllGather, "why_not", overlap_setting.Setting.why_not)
+    overlap_lineup.prepare(options, all_gather(), ARMS[:2], told.append)
+    assert told[:4] == ["serial", "serial is looked at", "chunk_launches", "chunk_launches is looked at"]
+
+
 def test_arms_are_ready_beside_what_they_are_compared_with(options):
     lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
     assert list(lineup.ready) == ARMS

@@ -10,15 +10,18 @@ from test_overlap_lineup import all_gather, options_of
 
 from collectives import peer
 from roofline.measure.clocks import CpuClock
+from roofline.measure.lineup import Lineup
 
 
 class Group:
     """Stands in for processes on GPUs."""
 
-    made, error, time_s = 0, 2e-6, 0.125
+    made, error, time_s, broken = 0, 2e-6, 0.125, False
 
     def __init__(self, ranks):
         Group.made += 1
+        if self.broken:
+            raise peer.PeerError("start: no answer within 120 s from ranks [0, 1]")
 
     def prepare(self, *case):
         if isinstance(self.error, Exception):
@@ -37,9 +40,7 @@ def several_gpus(monkeypatch):
     monkeypatch.setattr(peer, "why_not", lambda ranks: None)
     monkeypatch.setattr(peer, "PeerGroup", Group)
     monkeypatch.setattr(Group, "made", 0)
-    peer_lineup._group.cache_clear()
-    yield
-    peer_lineup._group.cache_clear()
+    monkeypatch.setattr(peer_lineup, "_groups", {})
 
 
 def prepare():
@@ -83,6 +84,16 @@ def test_a_group_that_fails_leaves_the_arms_and_is_not_asked_again(several_gpus,
     assert list(lineup.ready) == ["serial", "row_block_launches"]
     prepare()
     assert Group.made == 2
+
+
+def test_a_group_that_cannot_start_is_not_started_for_every_case(several_gpus, monkeypatch):
+    monkeypatch.setattr(Group, "broken", True)
+    told = []
+    for _ in range(3):
+        peer_lineup.add(lineup := Lineup(all_gather(), "serial", trying=lambda *of: told.append((*of, Group.made))), 0)
+        assert "start: no answer within 120 s from ranks [0, 1]" in lineup.wrong["symm_mem"]
+    assert told == [("symm_mem", 360, made) for made in (0, 1, 1)]  # more than its own limits add up to
+    assert Group.made == 1
 
 
 def test_too_few_gpus_are_told(monkeypatch):

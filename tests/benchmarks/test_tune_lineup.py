@@ -127,8 +127,9 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
     session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
     session.over, session.closed, session._entries = "", "", {}
-    session._enter = lambda shape, prepare: begun.append(shape)
+    session._enter = begun.append
     session._visit = lambda entered, visit: None
+    session.expect = lambda *step: None
     session.begin(lambda: [], when="start")
     for now[0], count in ((14.9, 1), (15.0, 1)):
         session.measure("s", prepare=None)

@@ -15,7 +15,7 @@ import matmul_lineup
 import torch
 
 from roofline.measure import faults
-from roofline.measure.lineup import Lineup
+from roofline.measure.lineup import Lineup, untold
 from roofline.report import journal, tuned
 from roofline.report.tuned import INCUMBENT
 from roofline.theory.chips import find
@@ -123,7 +123,7 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     return others, {tuning.token(config): reason for config, reason in found.pruned.items()}
 
 
-def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]]) -> Lineup:
+def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]], trying=untold) -> Lineup:
     """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked. Of `MATMUL`
     these are kernels, each with what it takes for the shape by now.
 
@@ -131,7 +131,7 @@ def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[st
     so that nothing else runs while there is timing.
     """
     known, configs = matmul_lineup.known_contenders(), contenders(case)
-    lineup = Lineup(case, INCUMBENT)
+    lineup = Lineup(case, INCUMBENT, trying=trying)
     if case.kernel == MATMUL:
         kernels = {name: configs[name] for name in dict.fromkeys([INCUMBENT, *names])}
         lineup.details = {name: {"kernel": kernel} for name, kernel in kernels.items()}

@@ -1,9 +1,11 @@
 """Two contenders of known durations, one that is wrong, one that cannot run; no device is touched.
 
 The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
-`late`, in the second of three visits, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens.
+`late`, in the second of three visits, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
+(`first-numpy`) in that contender's first call.
 """
 
+import ctypes
 import functools
 import itertools
 import os
@@ -61,8 +63,17 @@ def strike(place, case):
 
         faults.device_lost = lambda device: True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if what == "hang":
+        hang()
     if what == "crash":
         raise RuntimeError("no such instruction\nat line 3")
+
+
+def hang():
+    """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice."""
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 @pytest.fixture(scope="session")
@@ -94,10 +105,10 @@ def call(case, name, durations, calls):
 
 @pytest.fixture(scope="session")
 def ffn_prepare(request):
-    from roofline.measure.lineup import Lineup
+    from roofline.measure.lineup import Lineup, untold
     from roofline.theory.work import Matmul
 
-    def prepare(shape, names):
+    def prepare(shape, names, trying=untold):
         _, model, layer, tp, m, dtype = shape.split("-")
         case = Matmul(model, layer, int(tp[2:]), int(m[1:]), dtype)
         strike("prepare", case)
@@ -109,6 +120,12 @@ def ffn_prepare(request):
             elif name == "unable":
                 lineup.unable[name] = "unable: needs a Hopper GPU"
             else:
+                try:
+                    trying(name)
+                    strike(f"first-{name}", case)
+                except RuntimeError as error:
+                    lineup.refuse(name, error)
+                    continue
                 lineup.ready[name] = functools.partial(call, case, name, durations[name], itertools.count())
                 lineup.config[name], lineup.relative_error[name] = "known", 1e-7
         strike("prepared", case)

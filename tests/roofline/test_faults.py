@@ -58,6 +58,18 @@ def test_contender_that_dies_while_it_is_timed_leaves_the_others_theirs(three_sh
     assert not journal.load(run.folder).interrupted
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [(["-k", "m128"], "prepare 128 MemoryError"), (["-k", "m128 and numpy"], "numpy 128 MemoryError")],
+)
+def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_shapes, arguments, fault):
+    outcome = three_shapes(*arguments, fault=fault)
+    assert outcome.code == 1
+    assert outcome.cases == []
+    assert outcome.reasons["m128-numpy"] == ("skipped", "numpy: out of memory: 12 GiB asked for")
+    assert "nothing that was asked for could be measured, for the reasons above" in outcome.text
+
+
 def test_own_json_is_written_where_no_case_has_a_number(three_shapes, tmp_path):
     run = three_shapes(f"--benchmark-json={tmp_path / 'mine.json'}", fault="prepared 64 SIGTERM")
     assert run.code == 2

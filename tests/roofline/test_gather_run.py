@@ -67,7 +67,7 @@ def ffn_prepare():
     from roofline.measure.lineup import Lineup
     from roofline.theory.work import AllGatherMatmul
 
-    def prepare(shape, names):
+    def prepare(shape, names, trying):
         case = AllGatherMatmul("16x32", "up", 1, int(shape.split("-m")[1].split("-")[0]), "fp32", 4, "ridge")
         times = {"serial": 7e-3, "row_block": 5e-3}
         beside = {"gemm torch": 4e-3, "link": 3e-3}

@@ -107,7 +107,7 @@ def test_machine_info_has_the_ceilings_and_no_host_name(timed):
 def test_journal_has_a_line_per_case_and_round(timed):
     lines = [json.loads(line) for line in (timed.folder / "samples.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "run"
-    assert lines[0]["schema"] == 5
+    assert lines[0]["schema"] == 6
     assert lines[0]["cases"] == [f"{SHAPE}-{name}" for name in ("torch", "numpy", "wrong", "unable")]
     assert lines[-1]["kind"] == "end"
     samples = [line for line in lines if line["kind"] == "sample"]
@@ -281,6 +281,26 @@ def test_other_folders_work(run_project, tmp_path):
     assert outcome.code == 0
     assert outcome.folder.parent == first.root / "results" / "local"
     assert f"saved in {outcome.folder}" in outcome.text
+
+
+def test_runs_that_begin_within_a_second_have_folders_of_their_own(run_project):
+    at_once = CONFTEST + "\nfrom roofline import head\nhead.folder_name = lambda device: '20261121T080910Z-chip-2'\n"
+    first = run_project("--benchmark-only", "-k", "torch", conftest=at_once)
+    before = (first.folder / "samples.jsonl").read_bytes()
+    second = run_project("--benchmark-only", "-k", "numpy", conftest=at_once, root=first.root)
+    assert first.folder.name == "20261121T080910Z-chip-2"
+    assert second.folder.name == "20261121T080910Z-chip-2-2"
+    assert (first.folder / "samples.jsonl").read_bytes() == before
+    assert second.rows.keys() == {"numpy"}
+    assert f"saved in results/local/{second.folder.name}: benchmark.json, " in second.text
+
+
+def test_ranks_of_torchrun_are_refused(run_project):
+    outcome = run_project("--benchmark-only", env={"WORLD_SIZE": "2"})
+    assert outcome.code == 2
+    assert "WORLD_SIZE=2: a timed run is 1 process" in outcome.text
+    assert len(outcome.text.strip().splitlines()) == 1
+    assert outcome.folder is None
 
 
 def test_k_that_selects_nothing_makes_no_folder(run_project):

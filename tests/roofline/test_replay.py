@@ -15,7 +15,7 @@ def test_readings_differ_by_the_samples():
 
 
 def test_file_is_made_when_it_is_opened_either_way(tmp_path):
-    later = LaterFile(tmp_path / "saved.json")
+    later = LaterFile(lambda: tmp_path / "saved.json")
     assert not (tmp_path / "saved.json").exists()
     with later as file:
         file.write(b"one")

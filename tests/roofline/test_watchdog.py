@@ -1,0 +1,211 @@
+"""Runs that hang in C, where no signal reaches Python: they end with all they measured, and can be gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roofline import plugin
+from roofline.report import journal
+
+CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
+
+ALL = ["m64-torch", "m64-numpy", "m128-torch", "m128-numpy", "m256-torch", "m256-numpy"]
+
+IMPATIENT = """
+from roofline import session, watchdog
+
+session.FIRST_CALL_S = session.PREPARE_S = {"cpu": 3.0}
+session.CALLS = 0
+"""
+
+WITH_A_CHILD = """
+import subprocess
+
+subprocess.Popen(["sleep", "300"])  # it has the run's stdout
+"""
+
+
+def lines_of(run) -> list[dict]:
+    return [json.loads(line) for line in (run.folder / journal.NAME).read_text().splitlines()]
+
+
+def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_again(three_shapes):
+    run = three_shapes(conftest=CONFTEST + IMPATIENT + WITH_A_CHILD, fault="first-numpy 128 hang")
+    assert run.code == -signal.SIGKILL
+    assert run.measured == ["m64-torch", "m64-numpy"]
+    why = "hung in its first call: it was not over in 3 s, the limit"
+    assert run.reasons["m128-numpy"] == ("failed", why)
+    assert {run.reasons[name][0] for name in ("m128-torch", "m256-torch", "m256-numpy")} == {"not_run"}
+    assert f"matmul-xxl/16-up-tp8-m128-fp32-numpy: {why}" in run.text
+    assert (
+        f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={run.folder.relative_to(run.root)}" in run.text
+    )
+    assert f"saved in {run.folder.relative_to(run.root)}: {journal.NAME}" in run.text
+    tried = [line["case"] for line in lines_of(run) if line["kind"] == "trying"]
+    assert tried == [f"matmul-xxl/16-up-tp8-m{m}-fp32-{name}" for m in (64, 128) for name in ("torch", "numpy")]
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, fault="first-numpy 128 hang")
+    assert again.code == 1
+    assert sorted(again.cases) == sorted(set(ALL) - {"m128-numpy"})
+    assert again.reasons == {"m128-numpy": ("failed", why)}
+
+
+def test_yardstick_that_hung_does_not_come_along_when_the_run_is_gone_on_with(three_shapes):
+    run = three_shapes("-k", "m128 and numpy", conftest=CONFTEST + IMPATIENT, fault="first-torch 128 hang")
+    assert run.code == -signal.SIGKILL
+    assert run.reasons["m128-torch"][0] == "failed"
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, fault="first-torch 128 hang")
+    assert again.cases == again.measured == ["m128-numpy"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "failed"), [("numpy 128 hang", ["m128-numpy"]), ("prepare 128 hang", ["m128-torch", "m128-numpy"])]
+)
+def test_shape_in_which_something_hangs_costs_who_may_have_done_it(three_shapes, fault, failed):
+    run = three_shapes("--ffn-max-seconds=0.5", conftest=CONFTEST + IMPATIENT, fault=fault)
+    assert run.code == -signal.SIGKILL
+    assert [name for name in ALL if run.reasons.get(name, [""])[0] == "failed"] == failed
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root)
+    assert sorted(again.cases) == sorted(set(ALL) - set(failed))
+
+
+def signals(root: Path, *numbers: int) -> threading.Thread:
+    """Sends them to the run in `root`, a second apart, once it tries what hangs."""
+
+    def send() -> None:
+        tried = '"trying", "case": "matmul-xxl/16-up-tp8-m128-fp32-numpy"'
+        while not any(tried in path.read_text() for path in root.glob(f"results/local/*/{journal.NAME}")):
+            time.sleep(0.1)
+        for number in numbers:
+            time.sleep(1)
+            os.kill(int((root / "pid").read_text()), number)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
+
+
+SAYS_WHO = """
+with open("pid", "w") as file:
+    file.write(str(os.getpid()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "grace_s", "why"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), 600, "SIGTERM came after another signal"),
+        ((signal.SIGINT,), 1, "SIGINT came, and what went on does not heed it: it was not over in 1 s, the limit"),
+    ],
+)
+def test_run_that_is_stuck_ends_by_a_second_signal_or_soon_after_the_first(
+    three_shapes, tmp_path, numbers, grace_s, why
+):
+    conftest = CONFTEST + SAYS_WHO + f"\nfrom roofline import watchdog\nwatchdog.GRACE_S = {grace_s}\n"
+    sender = signals(tmp_path, *numbers)
+    run = three_shapes(conftest=conftest, fault="first-numpy 128 hang", root=tmp_path)
+    sender.join()
+    assert run.code == -signal.SIGKILL
+    assert why in run.text
+    assert "saved in results/local/" in run.text
+    assert run.reasons["m128-numpy"][0] == "not_run"  # that nobody waited is no evidence against it
+    again = three_shapes(f"--ffn-resume={run.folder}", root=tmp_path)
+    assert sorted(again.cases) == sorted(ALL)
+
+
+BEGINS = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from roofline.watchdog import Watchdog
+
+watchdog = Watchdog(Path("nowhere"))
+watchdog.expect(1.0, "hung")
+print(watchdog._process.pid, flush=True)
+exec(sys.argv[1])
+watchdog.expect()
+watchdog.close()
+"""
+
+
+@pytest.fixture
+def watched(environment):
+    """`watched(code)` begins a process that runs `code`, of which a watchdog expects that it takes a second; with the
+    watchdog's process id."""
+
+    def begin(code: str) -> tuple[subprocess.Popen, Path]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", BEGINS, code], stdout=subprocess.PIPE, text=True, env=environment()
+        )
+        return process, Path("/proc", process.stdout.readline().strip())
+
+    return begin
+
+
+def test_time_counts_while_the_run_goes_on(watched):
+    process, _ = watched("time.sleep(60)")
+    assert process.wait(30) == -signal.SIGKILL
+    assert "hung: it was not over in 1 s, the limit" in process.stdout.read()
+
+
+def test_time_does_not_count_while_the_run_is_stopped(watched):
+    process, _ = watched("os.kill(os.getpid(), signal.SIGSTOP)")
+    time.sleep(3)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(30) == 0
+
+
+def test_time_does_not_count_while_a_debugger_is_attached(watched):
+    process, _ = watched(
+        "ctypes.CDLL(None).ptrace(0, 0, 0, 0) and os._exit(77); time.sleep(3); os._exit(0)"
+    )  # PTRACE_TRACEME
+    if process.wait(30) == 77:
+        pytest.skip("nobody may trace a process here")
+    assert process.returncode == 0
+
+
+def test_watchdog_ends_with_the_run_whatever_that_has_left_behind(watched):
+    process, watchdog = watched("os.fork() and os.kill(os.getpid(), signal.SIGKILL); time.sleep(4)")
+    assert process.wait(30) == -signal.SIGKILL
+    deadline = time.monotonic() + 3
+    while watchdog.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not watchdog.exists()
+
+
+class Taken:
+    """Stands in for a watchdog."""
+
+    closed = False
+
+    def __init__(self, folder):
+        self.expect = lambda: None
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("looks_around", [None, "usepdb", "trace", "a tracer"])
+def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around, monkeypatch):
+    monkeypatch.setattr(plugin, "Watchdog", Taken)
+    monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
+    narrator = SimpleNamespace(uncaptured=nullcontext)
+    config = SimpleNamespace(
+        option=SimpleNamespace(usepdb=looks_around == "usepdb", trace=looks_around == "trace"),
+        pluginmanager=SimpleNamespace(get_plugin=lambda name: narrator),
+        stash={plugin.STATE: plugin.State(None, Path("nowhere"), None, session=SimpleNamespace())},
+    )
+    state = config.stash[plugin.STATE]
+    plugin._watch(config, state)
+    watchdog = state.watchdog
+    assert (watchdog is None) == bool(looks_around)
+    plugin.pytest_enter_pdb(config)  # breakpoint() is enough
+    assert state.watchdog is None
+    assert watchdog is None or watchdog.closed
