@@ -36,6 +36,12 @@ def fields(shape: dict, arm: str) -> dict:
 
     T_gemm is the fastest unsplit matmul of the same rounds (by its median), T_comm the link alone. What compares an arm
     with them is formed within each round; its median over the rounds is given.
+
+    At equal clock, T_gemm is what it would be at the clock f_arm of the arm, T_gemm f_gemm / f_arm, in both places of
+    (T_gemm + T_comm - T) / min(T_gemm, T_comm). In the upper one that is the same as to take the arm's T to be
+    T + T_gemm (1 - f_gemm / f_arm): a clock scales what the chip computes, which is T_gemm, and neither the link, which
+    a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
+    T_gemm all of a shorter gather, and their sum nothing.
     """
     visits, about = shape.get("visit", 1), shape["contenders"][arm]
     times, gemm_name = shape["times_s"], _fastest_gemm(shape)
@@ -53,7 +59,7 @@ def fields(shape: dict, arm: str) -> dict:
 
     nothing = Interval(*[None] * 3)
 
-    def over_rounds(value, own=own) -> Interval:
+    def over_rounds(value, gemm=gemm) -> Interval:
         """Of value(T_gemm, T_comm, the arm's time) in each round."""
         rounds = sorted(own.keys() & gemm.keys() & link.keys())
         found = [value(gemm[r], link[r], own[r]) for r in rounds]
@@ -64,9 +70,8 @@ def fields(shape: dict, arm: str) -> dict:
         hidden = over_rounds(overlap.hidden_fraction)
         of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
         own_ideal = over_rounds(lambda t_gemm, t_comm, time: own_ideal_s(shape, arm, t_gemm, t_comm) / time)
-        # T_gemm is of its own clock, and T_comm is paced by a timer: only the arm's time is scaled.
-        scaled = {r: own[r] * clock[r] / gemm_clock[r] for r in own.keys() & clock.keys() & gemm_clock.keys()}
-        normalised = over_rounds(overlap.hidden_fraction, scaled)
+        scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
+        normalised = over_rounds(overlap.hidden_fraction, gemm=scaled)
     ideal_s = max(t_gemm_s, t_comm_s) if both else None
     found = {
         "arm": arm,
