@@ -59,6 +59,8 @@ class Operands:
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    products: Matmul | None = None
+    """As `matmul`, into an fp32 `out`: for chunk_launches, which takes torch's where it is None."""
     prepared: dict[str, object] = field(default_factory=dict)
     """What `collectives.flagged_arms` has prepared, by arm."""
 
@@ -170,7 +172,11 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     width = operands.shards[0].shape[1]
     span = slice(chunk * width, (chunk + count) * width)
     x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
-    if x.dtype == torch.float32:
+    if operands.products:
+        product = operands.products(x, w, sums if first else operands.product)
+        if not first:
+            sums.add_(product)
+    elif x.dtype == torch.float32:
         torch.mm(x, w.T, out=sums) if first else torch.addmm(sums, x, w.T, out=sums)
     elif first:
         torch.mm(x, w.T, out_dtype=torch.float32, out=sums)

@@ -20,7 +20,7 @@ TABLES = ("tile_outer", "chunk_outer", "row_block")
 STEP = 1.01
 
 OF_THE_LINK = (
-    *("link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
+    *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
     *("preset_slowdown", "gemm_slowdown", "link_slowdown", "roof_tflops", "bound"),
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
@@ -76,12 +76,13 @@ def fields(shape: dict, arm: str) -> dict:
     found = {
         "arm": arm,
         **{key: shape[key] for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "wire_bytes")},
+        "copier_programs": shape.get("copier_programs"),
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,
         "own_fabric": bool(fabric),
         "wire_intensity": shape["flop"] / shape["wire_bytes"],
         "balance": shape["flop"] / shape["wire_bytes"] * t_comm_s / t_gemm_s if both else None,
-        "row_blocks": _row_blocks(shape, arm) if arm in BY_BLOCK else None,
+        "row_blocks": _row_blocks(shape, arm) if overlap.base_arm(arm) in BY_BLOCK else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
@@ -99,7 +100,7 @@ def fields(shape: dict, arm: str) -> dict:
         "of_ideal": of_ideal.median,
         "of_own_ideal": own_ideal.median,
         "preset_slowdown": _ratio(preset, gemm, visits),
-        "gemm_slowdown": _gemm_slowdown(shape, preset or gemm, visits),
+        "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, visits),
         "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), arrival, visits),
         "roof_tflops": shape["flop"] / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
@@ -136,10 +137,15 @@ def _noted(shape: dict, name: str, field: str) -> dict[int, float]:
     return {index: notes[field] for index, notes in shape["notes"].get(name, {}).items() if field in notes}
 
 
-def _gemm_slowdown(shape: dict, alone: dict, visits: int) -> float | None:
-    """The matmul beside the link's traffic over the same one `alone`, which is the kernel with all flags up where there
-    is one, else the unsplit matmul. In the weight prefetch what runs beside traffic is its own arm."""
-    beside = (_of_role(shape, "contended") or ["overlapped"])[0]
+def _gemm_slowdown(shape: dict, arm: str, preset: dict, gemm: dict, visits: int) -> float | None:
+    """The matmul that `arm` runs, beside the link's traffic over alone: the kernel with all flags up of an arm by its
+    tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
+    traffic (older journals), its own arm stands for it."""
+    beside, alone = "gemm beside link" if "gemm beside link" in shape["late"] else "overlapped", gemm
+    if preset and arm in TABLES:
+        beside, alone = "preset beside link", preset
+    elif arm != overlap.base_arm(arm) and "gemm persistent beside link" in shape["late"]:
+        beside, alone = "gemm persistent beside link", shape["times_s"].get("gemm persistent", {})
     return _ratio(_noted(shape, beside, "first_wait_s"), alone, visits)
 
 
@@ -150,7 +156,7 @@ def _ratio(numerator: dict, denominator: dict, visits: int) -> float | None:
 
 def simulate(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> overlap.Simulation:
     """What `arm` could reach on `shape`: the simulator's word, from sizes and the two times alone."""
-    if arm == "overlapped":  # matmul and gather do not wait for one another
+    if overlap.base_arm(arm) == "overlapped":  # matmul and gather do not wait for one another
         launch = overlap.Launch(0, shape["ranks"], 0, 1, 0.0, t_gemm_s)
         return overlap.Simulation(max(t_gemm_s, t_comm_s), (launch,))
     return overlap.own_ideal(*_simulated(shape, arm), t_gemm_s, t_comm_s)
@@ -158,7 +164,7 @@ def simulate(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> overlap
 
 def _simulated(shape: dict, arm: str) -> tuple:
     """The arm as the simulator knows it, the grid, workers, ranks and row blocks."""
-    known_as = shape["contenders"][arm].get("simulated_as", arm)
+    known_as = shape["contenders"][arm].get("simulated_as", overlap.base_arm(arm))
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
     return known_as, grid, shape.get("workers", 1), shape["ranks"], _row_blocks(shape, arm)
 
@@ -182,7 +188,8 @@ def _unit_ideal(case: tuple, step: int) -> float:
 def summary(records: list[dict]) -> list[str]:
     """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost."""
     lines = []
-    gathered = [r for r in records if is_gathered(r) and r["arm"] != "serial" and r["hidden_fraction"] is not None]
+    overlapping = [r for r in records if is_gathered(r) and overlap.base_arm(r["arm"]) != "serial"]
+    gathered = [r for r in overlapping if r["hidden_fraction"] is not None]
     for op, arm in dict.fromkeys((r["op"], r["arm"]) for r in gathered):
         own = [r for r in gathered if (r["op"], r["arm"]) == (op, arm)]
         lines.append(
@@ -195,6 +202,7 @@ def summary(records: list[dict]) -> list[str]:
 def _costs(op: str, records: list[dict]) -> str:
     """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
     own = [r for r in records if r["op"] == op and r["preset_slowdown"]]
+    own.sort(key=lambda r: r["arm"] in TABLES)  # theirs is what traffic does to the kernel
     shapes = {r["case"].removesuffix("-" + r["arm"]): r for r in own}.values()
     preset = median(r["preset_slowdown"] for r in shapes)
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"

@@ -80,8 +80,10 @@ def test_weight_prefetch_is_ready(options):
     case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
     lineup = overlap_lineup.prepare(options, case, ["overlapped"])
     assert list(lineup.ready) == ["serial", "overlapped"]
+    assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
     for call in (lineup.ready | lineup.beside).values():
         call()
+    assert lineup.beside["gemm beside link"].notes()["first_wait_s"] > 0
     assert lineup.ready["overlapped"].notes()["first_wait_s"] > 0
 
 
