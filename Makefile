@@ -1,6 +1,6 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
-# ARGS goes to pytest:  make bench ARGS="--ffn-tokens 1,4096 -k persistent"
+# ARGS goes to pytest:  make bench ARGS="--ffn-tokens 1,4096 -k test_matmul"
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -59,6 +59,8 @@ class Operands:
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    products: Matmul | None = None
+    """As `matmul`, into an fp32 `out`: for chunk_launches, which takes torch's where it is None."""
     prepared: dict[str, object] = field(default_factory=dict)
     """What `collectives.flagged_arms` has prepared, by arm."""
 
@@ -172,6 +174,11 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     width = operands.shards[0].shape[1]
     span = slice(chunk * width, (chunk + count) * width)
     x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
+    if operands.products:
+        product = operands.products(x, w, sums if first else operands.product)
+        if not first:
+            sums.add_(product)
+        return
     if x.device.type == "cpu":  # where torch.mm has no out_dtype; in fp32 already, nothing is converted
         x, w = x.float(), w.float()
     if x.dtype == torch.float32:

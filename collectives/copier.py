@@ -1,11 +1,12 @@
 """The kernels of the GPU links: a paced copier, a wait for a flag, and a time stamp.
 
-The copier is a few small programs (no shared memory, at most 8192 registers each, so that one fits on an SM beside a
-matmul that leaves as many; a vendor's may leave none, and then does without those SMs). All of them copy each slice of
-each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a transfer is
-complete at t0 + (its and all earlier bytes) / bandwidth. Times are those of `globaltimer`, nanoseconds that all SMs
-share. Each program adds one to a transfer's flag, with release at system scope, when its part is written: the transfer
-is here once the flag has grown by the number of programs. Flags are never reset.
+The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
+that leaves as many: `kernels.compiled`; a vendor's may leave none, and then does without those SMs). All of them copy
+each slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a
+transfer is complete at t0 + (its and all earlier bytes) / bandwidth. What a program copies next is read before it
+stores what it has, across slices and transfers, so that the memory's latency is paid once. Times are those of
+`globaltimer`, nanoseconds that all SMs share. Each program adds one to a transfer's flag, with release at system scope,
+when its part is written: the transfer is here once the flag has grown by the number of programs. Flags are never reset.
 
 Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not pace and the wait is bounded by tries.
 """
@@ -29,6 +30,31 @@ def stamp_kernel(time_ptr):
     tl.store(time_ptr, globaltimer())
 
 
+@triton.jit
+def _transfer(about):
+    """A row of the table that `copy_kernel` reads. Counts in 32 bits: 64 take more registers."""
+    source = tl.load(about).to(tl.pointer_type(tl.int32))
+    target = tl.load(about + 1).to(tl.pointer_type(tl.int32))
+    rows, words = tl.load(about + 2).to(tl.int32), tl.load(about + 3).to(tl.int32)
+    source_row, target_row = tl.load(about + 4), tl.load(about + 5)
+    # Rows begin at multiples of 16 bytes, which the host checks: so that words travel four at a time.
+    source, target, words = tl.multiple_of(source, 16), tl.multiple_of(target, 16), tl.multiple_of(words, 4)
+    return source, target, rows, words, tl.multiple_of(source_row, 4), tl.multiple_of(target_row, 4)
+
+
+@triton.jit
+def _place(start, row_words, rows, words, row, column, ROWS: tl.constexpr, WORDS: tl.constexpr):
+    """Addresses of the part of a matrix that begins at (row, column), and which of them are inside it."""
+    r, c = row + tl.arange(0, ROWS), column + tl.arange(0, WORDS)
+    return start + r[:, None].to(tl.int64) * row_words + c[None, :], (r < rows)[:, None] & (c < words)[None, :]
+
+
+@triton.jit
+def _until(due):
+    while globaltimer() < due:
+        _nap()
+
+
 @triton.jit(do_not_specialize=["transfers", "slice_rows"])  # one transfer as a constant would take more registers
 def copy_kernel(
     transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
@@ -39,7 +65,7 @@ def copy_kernel(
     arrivals_ptr,  # [transfers, programs] int64
     t0_ptr,  # int64
     ns_per_word,
-    slice_rows,
+    slice_rows,  # a multiple of ROWS
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     TIMED: tl.constexpr,
@@ -49,34 +75,39 @@ def copy_kernel(
     if TIMED:
         t0 = tl.load(t0_ptr)
     moved = tl.zeros((), dtype=tl.int64)  # words of all transfers so far
+    source, target, rows, words, source_row, target_row = _transfer(transfers_ptr)
+    across = tl.cdiv(words, WORDS)
+    row, column = program // across * ROWS, program % across * WORDS
+    at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
+    part = tl.load(at, mask=inside)
     for index in range(0, transfers):
-        about = transfers_ptr + index * 6
-        source = tl.load(about).to(tl.pointer_type(tl.int32))
-        target = tl.load(about + 1).to(tl.pointer_type(tl.int32))
-        rows = tl.load(about + 2)
-        words = tl.load(about + 3)
-        source_row = tl.load(about + 4)
-        target_row = tl.load(about + 5)
-        # Rows begin at multiples of 16 bytes, which the host checks: so that words travel four at a time.
-        source = tl.multiple_of(source, 16)
-        target = tl.multiple_of(target, 16)
-        source_row = tl.multiple_of(source_row, 4)
-        target_row = tl.multiple_of(target_row, 4)
-        words = tl.multiple_of(words, 4)
-        for begin in range(0, rows, slice_rows):
-            end = min(begin + slice_rows, rows)
-            across = tl.cdiv(words, WORDS)
-            for block in range(program, tl.cdiv(end - begin, ROWS) * across, programs):
-                r = begin + block // across * ROWS + tl.arange(0, ROWS)
-                c = block % across * WORDS + tl.arange(0, WORDS)
-                inside = (r < end)[:, None] & (c < words)[None, :]
-                part = tl.load(source + r[:, None] * source_row + c[None, :], mask=inside)
-                tl.store(target + r[:, None] * target_row + c[None, :], part, mask=inside)
-            moved += (end - begin) * words
-            if TIMED:
-                due = t0 + (moved.to(tl.float32) * ns_per_word).to(tl.int64)
-                while globaltimer() < due:
-                    _nap()
+        slice_end = slice_rows
+        for _ in range(program, tl.cdiv(rows, ROWS) * across, programs):
+            past = column + programs % across * WORDS
+            wrapped = past >= across * WORDS
+            next_column = tl.where(wrapped, past - across * WORDS, past)
+            next_row = row + (programs // across + wrapped.to(tl.int32)) * ROWS
+            # The next part is on its way while this one is stored, and while it is not yet due.
+            at, inside = _place(source, source_row, rows, words, next_row, next_column, ROWS, WORDS)
+            following = tl.load(at, mask=inside)
+            at, inside = _place(target, target_row, rows, words, row, column, ROWS, WORDS)
+            tl.store(at, part, mask=inside)
+            part, row, column = following, next_row, next_column
+            if TIMED:  # noqa: SIM102 (known when this is compiled)
+                if row >= slice_end:
+                    done = tl.minimum(row // slice_rows * slice_rows, rows)
+                    slice_end = done + slice_rows
+                    _until(t0 + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
+        moved += rows * words.to(tl.int64)
+        # So is the first part of the next transfer; after the last, that one's once more.
+        following = tl.minimum(index + 1, transfers - 1)
+        source, target, rows, words, source_row, target_row = _transfer(transfers_ptr + following * 6)
+        across = tl.cdiv(words, WORDS)
+        row, column = program // across * ROWS, program % across * WORDS
+        at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
+        part = tl.load(at, mask=inside)
+        if TIMED:
+            _until(t0 + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
         tl.debug_barrier()  # all threads of the program have stored before one of them raises the flag
         tl.atomic_add(flags_ptr + index, 1, sem="release", scope="sys")
         if TIMED:

@@ -18,10 +18,11 @@ from collectives import copier
 from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import Launch, Signals
 
-PROGRAMS, WARPS = 32, 4
-ROWS, WORDS = 4, 1024
-"""16 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a microsecond.
-Reckoned, not measured."""
+PROGRAMS, WARPS, REGISTERS = 32, 4, 48
+"""Of the copier; registers of a thread."""
+ROWS, WORDS = 4, 512
+"""Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a
+microsecond. Reckoned, not measured."""
 
 
 CARVEOUT = 9
@@ -40,14 +41,14 @@ class Route:
     started: Tensor
     """int32 [1]: grows as the flags do, as soon as the copier runs."""
     arrivals: Tensor
-    """int64 [transfers, PROGRAMS], nanoseconds."""
+    """int64 [transfers, programs of the copier], nanoseconds."""
     runs: int = 0
 
     @classmethod
-    def of(cls, transfers: Sequence[Transfer], device: str) -> "Route":
+    def of(cls, transfers: Sequence[Transfer], device: str, programs: int = PROGRAMS) -> "Route":
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
         flags, started = (torch.zeros(n, dtype=torch.int32, device=device) for n in (len(transfers), 1))
-        arrivals = torch.zeros((len(transfers), PROGRAMS), dtype=torch.int64, device=device)
+        arrivals = torch.zeros((len(transfers), programs), dtype=torch.int64, device=device)
         return cls(transfers, table, flags, started, arrivals)
 
 
@@ -71,13 +72,18 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     return Launch(
         copier.copy_kernel,
-        (PROGRAMS,),
+        (route.arrivals.shape[1],),
         dict(
             transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
             started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
-            slice_rows=max(ROWS, SLICE_BYTES // row_bytes), ROWS=ROWS, WORDS=WORDS, TIMED=timed, num_warps=WARPS,
+            slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
+            num_warps=WARPS, maxnreg=REGISTERS,
         ),
     )  # fmt: skip
+
+
+def stamp_launch(time: Tensor) -> Launch:
+    return Launch(copier.stamp_kernel, (1,), dict(time_ptr=time, num_warps=1))
 
 
 def wait_launch(
@@ -103,8 +109,8 @@ class _DeviceLink:
 
     device = "cuda"
     bytes_per_s: float | None = None
-    growth = 1
-    """How much a flag grows in a run."""
+    programs = 1
+    """Those that bring a transfer: so much its flag grows in a run."""
     timed = True
     """False for tests in Triton's interpreter, which has no timer: nothing is paced or stamped then."""
 
@@ -114,11 +120,19 @@ class _DeviceLink:
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._times = torch.zeros(2, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
+        self._shaped: set[int] = set()
+
+    def _run(self, launch: Launch) -> None:
+        """What is on an SM beside the matmul must not take shared memory from it, not even a wait or a stamp."""
+        kernel = launch.run(self._times.device)
+        if self.timed and kernel.function not in self._shaped:
+            _leave_shared_memory(kernel.function)
+            self._shaped.add(kernel.function)
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it."""
         if id(transfers) not in self._routes:
-            self._routes[id(transfers)] = Route.of(transfers, self.device)
+            self._routes[id(transfers)] = Route.of(transfers, self.device, self.programs)
             if len(self._times) < 2 * len(transfers) + 4:
                 self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
@@ -133,15 +147,14 @@ class _DeviceLink:
         if count:
             self._waits.append(count)
             flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
-            wanted, due_s = self._route.runs * self.growth, self._due_s(count)
-            launch = wait_launch(flag, wanted, times, self._lost, count, due_s=due_s, timed=self.timed)
-            launch.run(flag.device)
+            wanted, due_s = self._route.runs * self.programs, self._due_s(count)
+            self._run(wait_launch(flag, wanted, times, self._lost, count, due_s=due_s, timed=self.timed))
         return count
 
     def signals(self) -> Signals:
         """Of this run, for a kernel that looks at the flags itself."""
         patience = int((self._due_s() + PATIENCE_S) * 1e6) if self.timed else PATIENCE_LOOKS
-        return Signals(self._route.flags, self._route.runs * self.growth, self._lost, patience)
+        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
     def _due_s(self, count: int | None = None) -> float:
         """When the first `count` transfers, or all, should be here."""
@@ -165,7 +178,7 @@ class _DeviceLink:
         if lost := int(self._lost.item()):
             self._lost.zero_()
             # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
-            wanted = self._route.runs * self.growth
+            wanted = self._route.runs * self.programs
             first = next((i for i, flag in enumerate(self._route.flags.tolist()) if flag < wanted), lost - 1)
             raise missing(self.kind, transfers[first], self.rank, f"it is {PATIENCE_S:g} s late")
         t0, end, *times = self._times.tolist()
@@ -176,35 +189,31 @@ class _DeviceLink:
 
     def _stamp(self, place: int) -> None:
         if self.timed:
-            Launch(copier.stamp_kernel, (1,), dict(time_ptr=self._times[place:], num_warps=1)).run(self._times.device)
+            self._run(stamp_launch(self._times[place:]))
 
 
 class PacedCopier(_DeviceLink):
-    """Copies between buffers of the device at `bytes_per_s`. Raises ValueError for a bandwidth that is not above 0.
+    """Copies between buffers of the device at `bytes_per_s`, by so many programs: more of them have more in flight, and
+    take from more SMs. Raises ValueError for a bandwidth that is not above 0.
 
     The consumer's stream goes on when the copier runs: a matmul that fills every SM could keep it out until its end.
     """
 
     kind = "paced"
-    growth = PROGRAMS
 
-    def __init__(self, bytes_per_s: float, rank: int = 0):
+    def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
         if not bytes_per_s > 0:
             raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
         super().__init__(rank)
-        self.bytes_per_s = bytes_per_s
-        self._shaped: set[int] = set()
+        self.bytes_per_s, self.programs = bytes_per_s, programs
 
     def _move(self, route: Route) -> None:
-        kernel = copy_launch(route, self._times, self.bytes_per_s, timed=self.timed).run(self._times.device)
-        if self.timed and kernel.function not in self._shaped:
-            _leave_shared_memory(kernel.function)
-            self._shaped.add(kernel.function)
+        self._run(copy_launch(route, self._times, self.bytes_per_s, timed=self.timed))
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         super().start(transfers)
-        wanted, nowhere = self._route.runs * PROGRAMS, self._times[-2:]
-        wait_launch(self._route.started, wanted, nowhere, self._lost, 1, timed=self.timed).run(self._times.device)
+        wanted, nowhere = self._route.runs * self.programs, self._times[-2:]
+        self._run(wait_launch(self._route.started, wanted, nowhere, self._lost, 1, timed=self.timed))
 
     @staticmethod
     def _arrivals_s(route: Route, t0: int) -> list[float]:

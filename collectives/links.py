@@ -294,9 +294,9 @@ class PacedThread:
         numpy.copyto(target, source)
 
 
-def make(kind: str, device: str, bytes_per_s: float | None, rank: int = 0):
-    """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers. Raises ValueError for a kind that
-    there is not, here or at all."""
+def make(kind: str, device: str, bytes_per_s: float | None, rank: int = 0, programs: int | None = None):
+    """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers; `programs` of a GPU's copier, or its
+    default. Raises ValueError for a kind that there is not, here or at all."""
     if kind == "preset":
         return Preset()
     if kind not in KINDS:
@@ -307,4 +307,6 @@ def make(kind: str, device: str, bytes_per_s: float | None, rank: int = 0):
         return PacedThread(bytes_per_s, rank)
     from collectives import device_links
 
-    return device_links.PCIe(rank) if kind == "pcie" else device_links.PacedCopier(bytes_per_s, rank)
+    if kind == "pcie":
+        return device_links.PCIe(rank)
+    return device_links.PacedCopier(bytes_per_s, rank, programs or device_links.PROGRAMS)

@@ -4,8 +4,9 @@ One line per kernel, configuration and dtype of the checked-in tables: registers
 instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit,
 compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined or reads unfenced
 what cp.async wrote, is wrong however it measures, and the command exits with 1. So is a kernel that waits for flags if
-it may load ahead of one, or leaves no room for the copier it waits for, and a specialised one whose registers were not
-moved, or whose ring is out of order.
+it may load ahead of one, and a specialised one whose registers were not moved, or whose ring is out of order. What
+shares an SM with a link's copier must leave room for that and for the link's waits; a line tells what these take, and
+they are held to it.
 `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `kernels.cubin`, the order of
 loads in `kernels.load_order`, that of a ring in `kernels.ring_order`; tables in `kernels.configs`.
 
@@ -25,18 +26,22 @@ import triton
 
 from kernels.configs import DTYPE_NAMES, MODELLED, TAILED, Config, Entry, Table, architectures, read, table
 from kernels.cubin import WARP_SIZE, Cubin, compile_launch
-from kernels.examples import EXAMPLES
+from kernels.examples import EXAMPLES, beside_examples
 from kernels.load_order import early_loads
 from kernels.ring_order import misplaced, unfenced, unsynchronised
 from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/1"
-# Kernels that wait on the device for a link. Its copier must fit beside them on an SM (limits of Hopper: CUDA C++
-# programming guide, technical specifications). The shared memory of an SM is 233,472 bytes, of which each CTA takes
-# 1,024 beyond its own; the copier is given 8,192 of the 65,536 registers, which warps take by 8 for each thread.
+# Kernels that wait on the device for a link, and those that share SMs with its copier, or an arm would not overlap.
 WAITS = {"flagged", "flagged_spills"}
-SHARED_BESIDE_COPIER_BYTES = 230_400
-REGISTERS_BESIDE_COPIER = 65_536 - 8_192
+SHARES = WAITS | {"persistent_sums"}
+
+# An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
+# 1,024 bytes of shared memory beyond its own.
+SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
+UNIT, CTA_BYTES = 256, 1_024
+# What of it is kept for the copier, and for one of the links' and instruments' small kernels: registers, bytes.
+KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 # Kernels with producer and consumer warps: registers a thread that setmaxnreg must give the consumers and the producer.
 SPECIALISED = {"warpgroup": (240, 24)}
@@ -85,17 +90,18 @@ class Finding:
                 "take more warps or a smaller tile"
             )
         limit, who = job.shared_limit_bytes, ""
-        if job.kernel in WAITS and limit > SHARED_BESIDE_COPIER_BYTES:
-            limit, who = SHARED_BESIDE_COPIER_BYTES, " beside the copier"
+        registers_left, bytes_left = room()
+        if job.kernel in SHARES and limit > bytes_left:
+            limit, who = bytes_left, " beside the copier"
         if cubin.shared_bytes > limit:
             found.append(
                 f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
                 "take fewer stages or subtile the epilogue"
             )
-        registers = 8 * -(-cubin.registers // 8) * WARP_SIZE * job.config.num_warps
-        if job.kernel in WAITS and registers > REGISTERS_BESIDE_COPIER:
+        registers = allotted(cubin.registers, job.config.num_warps)
+        if job.kernel in SHARES and registers > registers_left:
             found.append(
-                f"holds {registers} registers, {cubin.registers} a thread, limit {REGISTERS_BESIDE_COPIER} beside the "
+                f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the "
                 "copier; take a smaller tile"
             )
         if self.mma != job.mma:
@@ -126,6 +132,37 @@ class Finding:
         return asdict(self.job) | cubin | named | said
 
 
+def allotted(registers: int, warps: int) -> int:
+    """Registers that an SM gives to a CTA of so many a thread.
+
+    >>> allotted(218, 8)
+    57344
+    """
+    return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
+
+
+def room() -> tuple[int, int]:
+    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
+    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
+    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES
+
+
+def beside(target: int = 90) -> dict[str, dict]:
+    """By name, of what runs beside the kernels in `SHARES`: what it takes of an SM, what is kept for it, problems."""
+    found = {}
+    for name, launch in beside_examples().items():
+        cubin, kept = compile_launch(launch, target), KEPT.get(name, KEPT["wait"])
+        taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
+        problems = (
+            [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
+        )
+        for what, own, limit in zip(("registers", "bytes of shared memory"), taken, kept, strict=True):
+            if own > limit:
+                problems.append(f"takes {own} {what}, {limit} are kept for it; make it smaller, or `KEPT` larger")
+        found[name] = {"registers": taken[0], "shared_bytes": taken[1], "kept": kept, "problems": problems}
+    return found
+
+
 def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
     """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
     found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
@@ -148,6 +185,7 @@ def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: i
 # The least number of TMA loads and stores in their code.
 NEEDS_TMA = {
     "persistent": (1, 1), "warpgroup": (1, 1), "decode": (1, 0), "flagged": (1, 1), "flagged_spills": (1, 1),
+    "persistent_sums": (1, 1),
 }  # fmt: skip
 
 
@@ -199,8 +237,8 @@ def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
         return list(pool.map(inspect, todo))
 
 
-def as_text(findings: list[Finding]) -> str:
-    """An aligned table, then the problems."""
+def as_text(findings: list[Finding], small: dict[str, dict]) -> str:
+    """An aligned table, what runs beside its kernels, then the problems."""
     numeric = ("registers", "stack_B", "local_accesses", "shared_B", "tma_loads", "tma_stores")
     head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
     rows = [head]
@@ -223,10 +261,14 @@ def as_text(findings: list[Finding]) -> str:
         return cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])
 
     lines = ["  ".join(align(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
+    for name, own in small.items():
+        taken = f"{own['registers']} registers, {own['shared_bytes']} bytes of shared memory"
+        lines.append(f"beside them, {name}: {taken} of an SM; {own['kept'][0]} and {own['kept'][1]} are kept")
+        lines += [f"{name}: {problem}" for problem in own["problems"]]
     for f in findings:
         lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
-    bad = sum(bool(f.problems()) for f in findings)
-    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
+    bad = sum(bool(f.problems()) for f in findings) + sum(bool(own["problems"]) for own in small.values())
+    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings) + len(small)} compiled, {bad} bad"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -255,15 +297,14 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     findings = inspect_all(jobs(tables, options.kernel, options.one_per_kernel), options.workers)
+    small = beside() if any(f.job.kernel in SHARES for f in findings) else {}
     if options.json:
-        print(
-            json.dumps(
-                {"schema": SCHEMA, "triton": triton.__version__, "findings": [f.as_row() for f in findings]}, indent=1
-            )
-        )
+        rows = [finding.as_row() for finding in findings]
+        document = {"schema": SCHEMA, "triton": triton.__version__, "findings": rows, "beside": small}
+        print(json.dumps(document, indent=1))
     else:
-        print(as_text(findings))
-    return 1 if any(f.problems() for f in findings) else 0
+        print(as_text(findings, small))
+    return 1 if any(f.problems() for f in findings) or any(own["problems"] for own in small.values()) else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import torch
 
-from kernels import decode, flagged, persistent, tiled
+from kernels import decode, flagged, instruments, persistent, tiled
 from kernels.configs import Config
 from kernels.contract import Launch, Signals
 from roofline.theory.schedule import Grid, chunk_outer, tile_outer
@@ -39,9 +39,33 @@ def flagged_example(visits: Callable, config: Config, dtype: torch.dtype, *, sta
     return matmul_example(lambda *operands: flagged.prepare(*operands[:3], plan, signals, stamps), config, dtype)
 
 
+def sums_example(config: Config, dtype: torch.dtype) -> Launch:
+    """The launch that leaves fp32 products."""
+    return matmul_example(lambda x, w, out, config: persistent.prepare(x, w, out.float(), config), config, dtype)
+
+
+def beside_examples() -> dict[str, Launch]:
+    """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the instruments of the clock."""
+    device_links, links = import_module("collectives.device_links"), import_module("collectives.links")
+    source, target = (
+        torch.empty((SIZE, SIZE // 8), dtype=torch.bfloat16),
+        torch.empty((SIZE, SIZE), dtype=torch.bfloat16),
+    )
+    chunks = [links.Transfer(chunk, 0, source, target[:, chunk * SIZE // 8 :][:, : SIZE // 8]) for chunk in range(1, 8)]
+    route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
+    return {
+        "copier": device_links.copy_launch(route, times, 290e9),
+        "wait": device_links.wait_launch(route.flags, 1, times, route.started, 1),
+        "stamp": device_links.stamp_launch(times),
+        "gate": instruments.gate_launch(route.flags, 1),
+        "clock": instruments.clock_launch(times, 1),
+    }
+
+
 EXAMPLES: dict[str, Callable[[Config, torch.dtype], Launch]] = {
     "tiled": partial(matmul_example, tiled.prepare),
     "persistent": partial(matmul_example, persistent.prepare),
+    "persistent_sums": sums_example,
     # Imported late: where Gluon lacks something, that is a finding of its own.
     "warpgroup": lambda *config: matmul_example(import_module("kernels.warpgroup").prepare, *config),
     "decode": decode_example,

@@ -148,6 +148,14 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
     return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("persistent", x, w)))
 
 
+def products(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    """As `matmul`, but `out` is fp32: for sums over parts of K."""
+    require(x, w)
+    require_tma("out", "N", *out.shape, out.stride(0), out)
+    prepare(x, w, out, choose_for("persistent_sums", x, w)).run(x.device)
+    return out
+
+
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, name: str = "persistent") -> None:
     """What `kernels.tiled.require` refuses, and what TMA cannot address, in the words of the kernel `name`.
 

@@ -39,6 +39,8 @@ class Options:
     """How many cases to count bytes and operations of: 0 for all, None for none."""
     gather: sweeps.Sweep = field(default_factory=sweeps.Sweep)
     """Of the operations that gather over a wire."""
+    copier_programs: int | None = None
+    """Of the paced link on a GPU; None for its default."""
     tune_s: float = 0.0
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
 
@@ -80,7 +82,7 @@ UNCOUNTED = (
 )
 PLANNED = (
     *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
-    *("ranks", "link_bandwidth", "tune"),
+    *("ranks", "link_bandwidth", "copier_programs", "tune"),
 )
 """Options, without their prefix, that a resumed run takes from the run it goes on with."""
 
@@ -101,6 +103,7 @@ def add(parser) -> None:
         help="of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), ridge (gather and matmul take equally "
         "long), ridge1.4; or pcie, preset",
     )  # fmt: skip
+    add_option("--ffn-copier-programs", metavar="N", help="of the emulated link on a GPU, one an SM (default: 32)")
     add_option("--ffn-device", metavar="DEVICE", help=f"{', '.join(DEVICES)} (default: the GPU if there is one)")
     add_option("--ffn-seed", metavar="N", help="of inputs and orders (default: 0)")
     add_option("--ffn-max-seconds", metavar="S", help="cap on the time of one shape (default: 7)")
@@ -144,6 +147,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         results=Path(get("ffn_results") or root / "results" / "local"),
         steady=bool(get("ffn_steady")),
         counters=_checked("--ffn-counters", get("ffn_counters"), _count),
+        copier_programs=_checked("--ffn-copier-programs", get("ffn_copier_programs"), _at_least_one),
         tune_s=_checked("--ffn-tune", get("ffn_tune"), _seconds) or 0.0,
     )
     _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
@@ -153,6 +157,8 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     gather = sweeps.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
     if device == "cpu" and "pcie" in wires:
         raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
+    if device == "cpu" and options.copier_programs:
+        raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {sweeps.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else sweeps.Sweep())
@@ -236,6 +242,13 @@ def _seed(text: str) -> int:
     value = _whole(text)
     if value < 0:
         raise ValueError("it must be 0 or more")
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    value = _whole(text)
+    if value < 1:
+        raise ValueError("it must be 1 or more")
     return value
 
 

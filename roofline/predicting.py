@@ -12,6 +12,7 @@ from pathlib import Path
 from roofline.report.journal import NAME as JOURNAL
 from roofline.report.texts import aligned, error_text, rate_text, time_text
 from roofline.theory import cases, chips, wires
+from roofline.theory.overlap import base_arm
 from roofline.theory.planned import ARMS, Planned
 from roofline.theory.predict import PRIORS
 from roofline.theory.predictor import Model, Prediction, Sizes, of_chip, of_values
@@ -157,7 +158,7 @@ def contenders(source: Source, case: Matmul) -> list[str]:
 def gather(model: Model, case, sizes: Sizes, arm: str) -> Prediction:
     """One arm of `case`, cut as it would be, over its wire."""
     workers = model.machines[case.dtype].workers
-    planned = Planned(arm, case.m, case.n, case.ranks, workers)
+    planned = Planned(base_arm(arm), case.m, case.n, case.ranks, workers)
     t_gemm_s, speed = model.gemm(sizes).time_s, bytes_per_s(model, case, sizes)
     spilled = planned.spilled_bytes(t_gemm_s, model.t_comm_s(case.work.wire_bytes, speed))
     return model.gather(sizes, arm, speed, planned.ideal_s, spilled)

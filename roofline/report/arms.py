@@ -7,6 +7,7 @@ from roofline.report import figures
 from roofline.report.figures import DARK, GREY, MARKERS
 from roofline.report.journal import Run
 from roofline.report.overlap import is_gathered
+from roofline.theory.overlap import PERSISTENT, base_arm
 
 SERIAL = "serial"
 LOOKS = {
@@ -21,6 +22,9 @@ LOOKS = {
 }
 """Of each arm in every run, in the order in which they stand; the colour-blind can tell them apart. Others come after
 them. Serial is grey: it is what the others are measured against. Journals of schema 3 call the launches `row_block`."""
+
+PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
+"""Half of a marker: the same arm by our persistent matmul."""
 
 MARKERSIZE = 6.5
 MOST_NAMED = 3
@@ -48,6 +52,10 @@ def is_timed(record: dict) -> bool:
     return bool(record["t_gemm_s"] and record["t_comm_s"])
 
 
+def is_serial(arm: str) -> bool:
+    return base_arm(arm) == SERIAL
+
+
 def balance_of(record: dict) -> float:
     """T_gemm over T_comm: 1 at the ridge, below it the wire sets the pace."""
     return record["t_gemm_s"] / record["t_comm_s"]
@@ -69,9 +77,14 @@ def over_ideal(record: dict, suffix: str = "") -> float:
 def styles(records: list[dict]) -> dict[str, dict]:
     """{arm: how its points are drawn}, of those that `records` have."""
     found = dict.fromkeys(record["arm"] for record in filter(is_gathered, records))
-    others = figures.colours([arm for arm in found if arm not in LOOKS])
+    known = {
+        name: look
+        for arm, own in LOOKS.items()
+        for name, look in ((arm, own), (arm + PERSISTENT, own | PERSISTENT_LOOK))
+    }
+    others = figures.colours([arm for arm in found if arm not in known])
     looks = {arm: {"color": colour, "marker": mark} for (arm, colour), mark in zip(others.items(), cycle(MARKERS))}
-    return {arm: look for arm, look in (LOOKS | looks).items() if arm in found}
+    return {arm: look for arm, look in (known | looks).items() if arm in found}
 
 
 def draw_points(axes, xs, ys, style: dict, *, label: str, **errors) -> None:

@@ -20,7 +20,7 @@ TABLES = ("tile_outer", "chunk_outer", "row_block")
 STEP = 1.01
 
 OF_THE_LINK = (
-    *("link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
+    *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
     *("preset_slowdown", "gemm_slowdown", "link_slowdown", "roof_tflops", "bound"),
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
@@ -36,6 +36,12 @@ def fields(shape: dict, arm: str) -> dict:
 
     T_gemm is the fastest unsplit matmul of the same rounds (by its median), T_comm the link alone. What compares an arm
     with them is formed within each round; its median over the rounds is given.
+
+    At equal clock, T_gemm is what it would be at the clock f_arm of the arm, T_gemm f_gemm / f_arm, in both places of
+    (T_gemm + T_comm - T) / min(T_gemm, T_comm). In the upper one that is the same as to take the arm's T to be
+    T + T_gemm (1 - f_gemm / f_arm): a clock scales what the chip computes, which is T_gemm, and neither the link, which
+    a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
+    T_gemm all of a shorter gather, and their sum nothing.
     """
     visits, about = shape.get("visit", 1), shape["contenders"][arm]
     times, gemm_name = shape["times_s"], _fastest_gemm(shape)
@@ -53,7 +59,7 @@ def fields(shape: dict, arm: str) -> dict:
 
     nothing = Interval(*[None] * 3)
 
-    def over_rounds(value, own=own) -> Interval:
+    def over_rounds(value, gemm=gemm) -> Interval:
         """Of value(T_gemm, T_comm, the arm's time) in each round."""
         rounds = sorted(own.keys() & gemm.keys() & link.keys())
         found = [value(gemm[r], link[r], own[r]) for r in rounds]
@@ -64,19 +70,19 @@ def fields(shape: dict, arm: str) -> dict:
         hidden = over_rounds(overlap.hidden_fraction)
         of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
         own_ideal = over_rounds(lambda t_gemm, t_comm, time: own_ideal_s(shape, arm, t_gemm, t_comm) / time)
-        # T_gemm is of its own clock, and T_comm is paced by a timer: only the arm's time is scaled.
-        scaled = {r: own[r] * clock[r] / gemm_clock[r] for r in own.keys() & clock.keys() & gemm_clock.keys()}
-        normalised = over_rounds(overlap.hidden_fraction, scaled)
+        scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
+        normalised = over_rounds(overlap.hidden_fraction, gemm=scaled)
     ideal_s = max(t_gemm_s, t_comm_s) if both else None
     found = {
         "arm": arm,
         **{key: shape[key] for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "wire_bytes")},
+        "copier_programs": shape.get("copier_programs"),
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,
         "own_fabric": bool(fabric),
         "wire_intensity": shape["flop"] / shape["wire_bytes"],
         "balance": shape["flop"] / shape["wire_bytes"] * t_comm_s / t_gemm_s if both else None,
-        "row_blocks": _row_blocks(shape, arm) if arm in BY_BLOCK else None,
+        "row_blocks": _row_blocks(shape, arm) if overlap.base_arm(arm) in BY_BLOCK else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
@@ -94,7 +100,7 @@ def fields(shape: dict, arm: str) -> dict:
         "of_ideal": of_ideal.median,
         "of_own_ideal": own_ideal.median,
         "preset_slowdown": _ratio(preset, gemm, visits),
-        "gemm_slowdown": _gemm_slowdown(shape, preset or gemm, visits),
+        "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, visits),
         "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), arrival, visits),
         "roof_tflops": shape["flop"] / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
@@ -131,10 +137,15 @@ def _noted(shape: dict, name: str, field: str) -> dict[int, float]:
     return {index: notes[field] for index, notes in shape["notes"].get(name, {}).items() if field in notes}
 
 
-def _gemm_slowdown(shape: dict, alone: dict, visits: int) -> float | None:
-    """The matmul beside the link's traffic over the same one `alone`, which is the kernel with all flags up where there
-    is one, else the unsplit matmul. In the weight prefetch what runs beside traffic is its own arm."""
-    beside = (_of_role(shape, "contended") or ["overlapped"])[0]
+def _gemm_slowdown(shape: dict, arm: str, preset: dict, gemm: dict, visits: int) -> float | None:
+    """The matmul that `arm` runs, beside the link's traffic over alone: the kernel with all flags up of an arm by its
+    tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
+    traffic (older journals), its own arm stands for it."""
+    beside, alone = "gemm beside link" if "gemm beside link" in shape["late"] else "overlapped", gemm
+    if preset and arm in TABLES:
+        beside, alone = "preset beside link", preset
+    elif arm != overlap.base_arm(arm) and "gemm persistent beside link" in shape["late"]:
+        beside, alone = "gemm persistent beside link", shape["times_s"].get("gemm persistent", {})
     return _ratio(_noted(shape, beside, "first_wait_s"), alone, visits)
 
 
@@ -145,7 +156,7 @@ def _ratio(numerator: dict, denominator: dict, visits: int) -> float | None:
 
 def simulate(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> overlap.Simulation:
     """What `arm` could reach on `shape`: the simulator's word, from sizes and the two times alone."""
-    if arm == "overlapped":  # matmul and gather do not wait for one another
+    if overlap.base_arm(arm) == "overlapped":  # matmul and gather do not wait for one another
         launch = overlap.Launch(0, shape["ranks"], 0, 1, 0.0, t_gemm_s)
         return overlap.Simulation(max(t_gemm_s, t_comm_s), (launch,))
     return overlap.own_ideal(*_simulated(shape, arm), t_gemm_s, t_comm_s)
@@ -153,7 +164,7 @@ def simulate(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> overlap
 
 def _simulated(shape: dict, arm: str) -> tuple:
     """The arm as the simulator knows it, the grid, workers, ranks and row blocks."""
-    known_as = shape["contenders"][arm].get("simulated_as", arm)
+    known_as = shape["contenders"][arm].get("simulated_as", overlap.base_arm(arm))
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
     return known_as, grid, shape.get("workers", 1), shape["ranks"], _row_blocks(shape, arm)
 
@@ -177,7 +188,8 @@ def _unit_ideal(case: tuple, step: int) -> float:
 def summary(records: list[dict]) -> list[str]:
     """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost."""
     lines = []
-    gathered = [r for r in records if is_gathered(r) and r["arm"] != "serial" and r["hidden_fraction"] is not None]
+    overlapping = [r for r in records if is_gathered(r) and overlap.base_arm(r["arm"]) != "serial"]
+    gathered = [r for r in overlapping if r["hidden_fraction"] is not None]
     for op, arm in dict.fromkeys((r["op"], r["arm"]) for r in gathered):
         own = [r for r in gathered if (r["op"], r["arm"]) == (op, arm)]
         lines.append(
@@ -190,6 +202,7 @@ def summary(records: list[dict]) -> list[str]:
 def _costs(op: str, records: list[dict]) -> str:
     """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
     own = [r for r in records if r["op"] == op and r["preset_slowdown"]]
+    own.sort(key=lambda r: r["arm"] in TABLES)  # theirs is what traffic does to the kernel
     shapes = {r["case"].removesuffix("-" + r["arm"]): r for r in own}.values()
     preset = median(r["preset_slowdown"] for r in shapes)
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"

@@ -103,7 +103,7 @@ def _row(axes, y: float, own: list[dict], drawn: list[dict], styles: dict) -> No
     texts = (arms.label(first, drawn), first["wire"], f"{arms.balance_of(first):.2f}")
     for (at, side, _), text in zip(COLUMNS, texts, strict=True):
         _word(axes, at, y, text, side)
-    hiding = [record for record in own if record["arm"] != arms.SERIAL and record["hidden_fraction"] is not None]
+    hiding = [record for record in own if not arms.is_serial(record["arm"]) and record["hidden_fraction"] is not None]
     if void:
         _word(axes, BEST[0], y, f"void: {arms.void_text(first)}", "left", color=GREY)
     elif hiding:
@@ -128,7 +128,7 @@ def _points(axes, arm: str, places: list[tuple[float, dict]], style: dict) -> No
     xs = [arms.over_ideal(record) for record in own]
     fabric = next((f", over {record['link']}" for record in own if record["own_fabric"]), "")
     arms.draw_points(axes, xs, ys, style, label=arm + fabric, xerr=arms.interval(own, arms.over_ideal))
-    known = [(r["t_own_ideal_s"] / _ideal_s(r), y) for y, r in places if r["t_own_ideal_s"] and arm != arms.SERIAL]
+    known = [(r["t_own_ideal_s"] / _ideal_s(r), y) for y, r in places if r["t_own_ideal_s"] and not arms.is_serial(arm)]
     if known:
         axes.plot(
             *zip(*known, strict=True), linestyle="none", marker="|", markersize=11, markeredgewidth=2,

@@ -82,5 +82,7 @@ def _groups(scored: list[Scored]):
         yield style, name, [one for one in plain if one.record["contender"] == name]
     for arm, style in arms.styles([one.record for one in gathered]).items():
         hollow = {"markerfacecolor": "white", "markeredgecolor": style["color"], "markeredgewidth": 1.6}
+        if "fillstyle" in style:
+            hollow |= arms.PERSISTENT_LOOK | {"markerfacecoloralt": style["color"]}
         own = [one for one in gathered if one.record["arm"] == arm]
         yield {"marker": style["marker"]} | hollow, f"arm {arm}", own

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from roofline.report import arms, figures, timeline_raster
 from roofline.report.figures import BEHIND_TEXT, DARK
 from roofline.report.journal import Run
+from roofline.theory.overlap import PERSISTENT, base_arm
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -101,7 +102,7 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     ends = [*(began for _, began, _ in waits), timeline["end_s"]]
     blocks = []
     for count, start_s, end_s in zip([None, *(count for count, *_ in waits)], starts, ends, strict=True):
-        if arm in (arms.SERIAL, "overlapped"):
+        if base_arm(arm) in (arms.SERIAL, "overlapped"):
             blocks.append(Block(start_s, end_s, None, "matmul"))
         elif count:
             unit = timeline["transfers"][count - 1][by_block]
@@ -145,8 +146,9 @@ def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: l
         end_ms = 1e3 * timeline["end_s"]
         words = {"va": "center", "weight": "bold"}
         axes.text(end_ms, chip_y, f" {_digits(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
+        name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # the lanes want the width
         axes.annotate(
-            arm, (0, (top + below - 0.54) / 2), (-60 if traced else -40, 0), xycoords=("axes fraction", "data"),
+            name, (0, (top + below - 0.54) / 2), (-60 if traced else -40, 0), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", fontsize=10, color=styles[arm]["color"], annotation_clip=False,
             **words,
         )  # fmt: skip
@@ -248,7 +250,7 @@ def _titles(axes, run: Run, shape_id: str, record: dict, shown: list[str], recor
     if record["op"] == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
     else:
-        by_block = " and ".join(arm for arm in shown if _is_by_block(timelines[arm]))
+        by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm in shown if _is_by_block(timelines[arm])))
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
         below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
     if traced := [arm for arm in shown if timelines[arm].get("runs")]:

@@ -19,6 +19,18 @@ ARMS = ("serial", "chunk_launches", "row_block_launches", "tile_outer", "chunk_o
 COARSE_ARMS = ("serial", "chunk_launches", "chunk_outer", "ideal")
 """The arms that need no tiles. `ideal`: the longer of the matmul and the gather, which no arm can beat."""
 
+PERSISTENT = "_persistent"
+"""How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
+
+
+def base_arm(arm: str) -> str:
+    """The arm whose schedule `arm` has.
+
+    >>> base_arm("chunk_launches_persistent"), base_arm("serial")
+    ('chunk_launches', 'serial')
+    """
+    return arm.removesuffix(PERSISTENT)
+
 
 class Span(NamedTuple):
     """One run of an inner loop: a program multiplies tile (m, n) with the chunks at [chunk_from, chunk_to)."""

@@ -10,6 +10,7 @@ import torch
 from overlap_operands import buffer, host_ahead, normal, shards_of
 
 from roofline.theory import overlap
+from roofline.theory.overlap import PERSISTENT, base_arm
 from roofline.theory.schedule import Grid
 
 TILE = (128, 256)
@@ -78,7 +79,9 @@ class AllGather(settings.Setting):
         return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
 
     def why_not(self, arm: str) -> str | None:
-        if arm not in flagged_arms(self.device) or all(arm in operands.prepared for operands in self.sets):
+        if arm not in flagged_arms(self.device):
+            return super().why_not(arm)
+        if all(arm in operands.prepared for operands in self.sets):
             return None
         from collectives.flagged_arms import prepare
         from kernels.contract import reason
@@ -100,20 +103,23 @@ class AllGather(settings.Setting):
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return {"row_blocks": ready.row_blocks, "spilled_bytes": ready.plan.spilled_bytes}
-        return {"row_blocks": operands.blocks} if arm == "row_block_launches" else {}
+        return {"row_blocks": operands.blocks} if base_arm(arm) == "row_block_launches" else {}
 
     def config(self, arm: str) -> str:
         from collectives.all_gather_matmul import addmm_sums_in_fp32
+        from kernels.configs import choose_for
 
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
-        ours = self.best.config(*self._gemm(operands)[:2])
-        if arm == "chunk_launches":
+        base, ours = base_arm(arm), self.matmul_of(arm).config(*self._gemm(operands)[:2])
+        if arm == f"chunk_launches{PERSISTENT}":
+            return f"{choose_for('persistent_sums', operands.gathered, operands.w)}, product and add, sums in fp32"
+        if base == "chunk_launches":
             x = operands.gathered
             addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
             return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
-        return f"{operands.blocks} row blocks, {ours}" if arm == "row_block_launches" else ours
+        return f"{operands.blocks} row blocks, {ours}" if base == "row_block_launches" else ours
 
     def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
         """Name -> (role, a run for each set, link): what takes turns with the arms."""
@@ -121,18 +127,27 @@ class AllGather(settings.Setting):
             f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
             for name, c in self.unsplit.items()
         }
-        matmul, runs = "gemm", [functools.partial(self.best.run, *self._gemm(o)) for o in self.sets]
+        contended = {
+            name: [functools.partial(c.run, *self._gemm(o)) for o in self.sets]
+            for name, c in self.beside_link().items()
+        }
         if PRESET in flagged_arms(self.device) and not self.why_not(PRESET):
             from collectives.flagged_arms import preset
 
-            matmul, runs = "preset", [functools.partial(preset, operands, PRESET) for operands in self.sets]
-            found[matmul] = ("preset", runs, None)
+            runs = [functools.partial(preset, operands, PRESET) for operands in self.sets]
+            found["preset"], contended["preset beside link"] = ("preset", runs, None), runs
         link = self.link()
         found["link"] = ("link", [functools.partial(settings.alone, link, o.by_chunk) for o in self.sets], link)
         spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, settings.SETS)
-        unrelated, link = self.sets[0].transfers(into=spare), self.link()
-        runs = [functools.partial(settings.contended, link, unrelated, run) for run in runs]
-        return found | {f"{matmul} beside link": ("contended", runs, link)}
+        unrelated = self.sets[0].transfers(into=spare)
+        for name, runs in contended.items():
+            link = self.link()
+            found[name] = (
+                "contended",
+                [functools.partial(settings.contended, link, unrelated, run) for run in runs],
+                link,
+            )
+        return found
 
 
 def flagged_arms(device: str) -> dict[str, Callable]:

@@ -29,6 +29,7 @@ def arms_of(op: str, device: str = "cuda") -> dict[str, Callable]:
     from collectives import all_gather_matmul, weight_prefetch
 
     found = {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[op].ARMS
+    found = found | settings.persistent_arms(found, device)
     return found | all_gather_setting.flagged_arms(device) if op == "all_gather_matmul" else found
 
 

@@ -14,12 +14,33 @@ from overlap_operands import buffer, chip_flops, computing, host_ahead, normal, 
 
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
+from roofline.theory.overlap import PERSISTENT, base_arm
 
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""
 
+OWN_MATMUL = "chunk_launches"
+"""The arm that sums in fp32, by torch's matmuls, and not by the fastest."""
+
 UNTIMED_BYTES_PER_S = 1e9
 """Of the link of a test that is not timed."""
+
+
+def persistent_arms(arms: dict[str, Callable], device: str) -> dict[str, Callable]:
+    """On a GPU, `arms` by our persistent matmul. The fastest is mostly the vendor's, whose programs leave the copier no
+    room on an SM: they stay off those that it is on, and tiles that were dealt to them begin late."""
+    return {arm + PERSISTENT: functools.partial(_by_persistent, run) for arm, run in arms.items() if device == "cuda"}
+
+
+def _by_persistent(arm: Callable, operands, link):
+    from kernels import persistent
+
+    fastest = operands.matmul
+    operands.matmul, operands.products = persistent.matmul, persistent.products
+    try:
+        return arm(operands, link)
+    finally:
+        operands.matmul, operands.products = fastest, None
 
 
 class Setting:
@@ -57,12 +78,14 @@ class Setting:
         from collectives import links
 
         kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
-        return links.make(kind, self.device, self.bytes_per_s)
+        return links.make(kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
     def about(self) -> dict:
         link = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": link}
+        if self.device == "cuda" and link == "paced":
+            found["copier_programs"] = self.link().programs
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_about()
 
     @property
@@ -91,9 +114,21 @@ class Setting:
             for transfer in self.all_transfers(operands):
                 transfer.target.copy_(transfer.source)
 
-    @staticmethod
-    def why_not(arm: str) -> str | None:
+    def why_not(self, arm: str) -> str | None:
         """Why `arm` cannot take this case; None if it can."""
+        base = base_arm(arm)
+        if base != arm and self.matmul_of(arm) is self.best and base != OWN_MATMUL:
+            return f"persistent is the fastest unsplit matmul, so that {base} has it already"
+        return None if base == arm else self.matmul_of(arm).why_not(*self._gemm(self.sets[0])[:2])
+
+    def matmul_of(self, arm: str):
+        """The contender that `arm` multiplies by."""
+        return self.best if base_arm(arm) == arm else matmul_lineup.known_contenders()["persistent"]
+
+    def beside_link(self) -> dict[str, object]:
+        """Name -> the matmuls that arms run, to be run while the link brings something else."""
+        found, ours = {"gemm beside link": self.best}, self.unsplit.get("persistent", self.best)
+        return found if ours is self.best else found | {"gemm persistent beside link": ours}
 
     @staticmethod
     def trace(arm: str, link) -> dict | None:
@@ -172,7 +207,7 @@ class Prefetch(Setting):
         return {}
 
     def config(self, arm: str) -> str:
-        return self.best.config(*self._gemm(self.sets[0])[:2])
+        return self.matmul_of(arm).config(*self._gemm(self.sets[0])[:2])
 
     def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
         operands, link = self.sets[0], self.link()
@@ -184,7 +219,17 @@ class Prefetch(Setting):
             )
             for name, c in self.unsplit.items()
         }
-        return found | {"link": ("link", [functools.partial(alone, link, t) for t in operands.transfers], link)}
+        found["link"] = ("link", [functools.partial(alone, link, t) for t in operands.transfers], link)
+        for name, contender in self.beside_link().items():
+            link = self.link()
+            runs = [
+                functools.partial(
+                    contended, link, transfers, functools.partial(contender.run, operands.x, w, operands.out)
+                )
+                for w, transfers in zip(operands.buffers, reversed(operands.transfers), strict=True)
+            ]
+            found[name] = ("contended", runs, link)
+        return found
 
 
 def alone(link, transfers) -> None:

@@ -1,8 +1,10 @@
 """The line-up of the arms that wait on the device, with their kernel in Triton's interpreter."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import all_gather_setting
+import matmul_lineup
 import overlap_lineup
 import overlap_setting
 import pytest
@@ -10,9 +12,12 @@ import torch
 from test_overlap_lineup import options_of
 
 from collectives import all_gather_matmul, flagged_arms
+from kernels import persistent
 from kernels.configs import choose
 from kernels.contract import interpreted
-from roofline.theory.work import AllGatherMatmul
+from roofline.theory import wires
+from roofline.theory.overlap import base_arm
+from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
 FLAGGED = list(flagged_arms.ARMS)
 
@@ -38,7 +43,8 @@ def small(**more):
 def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     assert overlap_lineup.names_of(options_of(), "all_gather_matmul") == list(all_gather_matmul.ARMS)
     on_gpu = replace(options_of(), device="cuda")
-    assert overlap_lineup.names_of(on_gpu, "all_gather_matmul") == [*all_gather_matmul.ARMS, *FLAGGED]
+    launches = [*all_gather_matmul.ARMS, *(f"{arm}_persistent" for arm in all_gather_matmul.ARMS)]
+    assert overlap_lineup.names_of(on_gpu, "all_gather_matmul") == [*launches, *FLAGGED]
     assert not set(FLAGGED) & set(overlap_lineup.names_of(on_gpu, "weight_prefetch"))
 
 
@@ -46,14 +52,69 @@ def test_arms_are_ready_beside_the_preset_kernel(options):
     lineup = overlap_lineup.prepare(options, small(), FLAGGED)
     assert list(lineup.ready) == ["serial", *FLAGGED]
     assert lineup.role["preset"] == "preset"
-    assert lineup.role["preset beside link"] == "contended"
-    assert "gemm beside link" not in lineup.role
+    assert lineup.role["preset beside link"] == lineup.role["gemm beside link"] == "contended"
     for call in (lineup.ready | lineup.beside).values():
         call()
     assert {run.func for run in lineup.beside["preset"]._runs} == {flagged_arms.preset}
     notes = lineup.beside["preset beside link"].notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
     assert lineup.ready["row_block"].notes()["last_arrival_s"] > 0
+
+
+def persistent_too(monkeypatch, fastest="torch"):
+    """A device on which our persistent matmul runs beside the vendor's, and which of them is the faster."""
+    known = matmul_lineup.known_contenders()
+    both = {name: known[name] for name in (fastest, *({"torch", "persistent"} - {fastest}))}
+    monkeypatch.setattr(overlap_setting, "unsplit", lambda *args: both)
+    monkeypatch.setattr(overlap_setting.Setting, "_gemm_seconds", lambda self, c: 0.01 + 0.01 * (c.name != fastest))
+
+
+PREFETCH = WeightPrefetch("128x128", "up", 1, 64, "fp32", 4, "0.002GBps")
+
+
+@pytest.mark.parametrize("case", [small(), PREFETCH], ids=["all_gather_matmul", "weight_prefetch"])
+def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, case, monkeypatch):
+    persistent_too(monkeypatch)
+    ran, matmul, products = [], persistent.matmul, persistent.products
+    monkeypatch.setattr(persistent, "matmul", lambda *args: ran.append("ours") or matmul(*args))
+    monkeypatch.setattr(persistent, "products", lambda *args: ran.append("ours") or products(*args))
+    by_ours = [arm for arm in overlap_lineup.arms_of(case.op) if arm.endswith("_persistent")]
+    assert len(by_ours) == {"all_gather_matmul": 3, "weight_prefetch": 2}[case.op]
+    lineup = overlap_lineup.prepare(options, case, [name for arm in by_ours for name in (base_arm(arm), arm)])
+    assert not lineup.wrong | lineup.unable
+    for name, call in lineup.ready.items():
+        ran.clear()
+        call()
+        assert bool(ran) == (name in by_ours), name
+    assert {name for name, role in lineup.role.items() if role == "contended"} >= {
+        "gemm beside link",
+        "gemm persistent beside link",
+    }
+    assert {"gemm torch", "gemm persistent"} <= {*lineup.beside}
+    for call in lineup.beside.values():
+        call()
+    assert lineup.beside["gemm persistent beside link"].notes()["first_wait_s"] > 0
+    if case.op == "all_gather_matmul":
+        assert lineup.details["row_block_launches_persistent"] == lineup.details["row_block_launches"]
+        assert lineup.config["chunk_launches_persistent"].endswith("product and add, sums in fp32")
+
+
+def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monkeypatch):
+    persistent_too(monkeypatch, fastest="persistent")
+    names = [name for name in overlap_lineup.arms_of("all_gather_matmul") if name not in FLAGGED]
+    lineup = overlap_lineup.prepare(options, small(), names)
+    assert list(lineup.ready) == [*all_gather_matmul.ARMS, "chunk_launches_persistent"]  # that sums by torch's
+    assert "so that row_block_launches has it already" in lineup.unable["row_block_launches_persistent"]
+    assert "gemm persistent beside link" not in lineup.beside
+
+
+def test_case_says_how_many_programs_the_copier_has(options):
+    about = overlap_setting.Setting.about.fget
+    wire, case = wires.parse("1GBps"), small()
+    link = lambda: SimpleNamespace(programs=16)  # noqa: E731
+    setting = SimpleNamespace(device="cuda", wire=wire, case=case, bytes_per_s=1e9, link=link, _grid_about=dict)
+    assert about(setting)["copier_programs"] == 16
+    assert "copier_programs" not in about(SimpleNamespace(**vars(setting) | {"device": "cpu"}))
 
 
 def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):

@@ -90,10 +90,12 @@ def test_weight_prefetch_is_ready(options):
     case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
     lineup = overlap_lineup.prepare(options, case, ["overlapped"])
     assert list(lineup.ready) == ["serial", "overlapped"]
+    assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
     for call in (lineup.ready | lineup.beside).values():
         call()
-    notes = lineup.ready["overlapped"].notes()
-    assert notes["first_wait_s"] < notes["last_arrival_s"]
+    for call in (lineup.ready["overlapped"], lineup.beside["gemm beside link"]):
+        notes = call.notes()
+        assert notes["first_wait_s"] < notes["last_arrival_s"]
 
 
 def does_not_wait(operands, link):

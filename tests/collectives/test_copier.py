@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,11 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton.language as tl
 
-from collectives import device_links
+from collectives import copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer
+from kernels.contract import Launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,17 +37,36 @@ def route(device, dtype):
     return Route.of(transfers, device)
 
 
-def test_copier_copies_every_word_and_nothing_else(route, device):
+@pytest.mark.parametrize("programs", [PROGRAMS, 3, 1])
+def test_copier_copies_every_word_and_nothing_else(route, device, programs):
+    route = Route.of(route.transfers, device, programs)
     t0 = torch.zeros(1, dtype=torch.int64, device=device)
     for runs in (1, 2):
         copy_launch(route, t0, 1e9, timed=False).run(t0.device)
-        assert (route.flags == runs * PROGRAMS).all()
-        assert (route.started == runs * PROGRAMS).all()
+        assert (route.flags == runs * programs).all()
+        assert (route.started == runs * programs).all()
     for transfer in route.transfers:
         assert torch.equal(transfer.target, transfer.source)
         around = transfer.target._base
         assert around[:, :8].isnan().all()
         assert around[:, -8:].isnan().all()
+
+
+def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(route, device, monkeypatch):
+    if device == "cuda":
+        pytest.skip("on a GPU the links' tests see when transfers are here")
+    route = Route.of(route.transfers, device, programs=3)
+    launch, dues = copy_launch(route, torch.tensor([500]), 4e9), []  # a nanosecond for each word
+    launch.args["slice_rows"] = 8
+    monkeypatch.setattr(copier, "_until", lambda due: dues.append(int(due.handle.data.item())))
+    monkeypatch.setattr(copier, "globaltimer", lambda: tl.full((), 7, dtype=tl.int64))
+    launch.run(route.flags.device)
+    ends = [[8 * begin for begin in range(1, 1 + rows // 8)] + [rows] * (rows % 8 > 0) for rows in (13, 40)]
+    (_, _, rows, words, *_), (*_, more, _, _) = route.table.tolist()
+    expected = {500 + words * end for end in ends[0]} | {500 + words * rows + more * end for end in ends[1]}
+    assert set(dues) == expected
+    assert dues.count(max(dues)) >= 3  # no program is ahead of the others
+    assert (route.arrivals == 7).all()
 
 
 class Waiting:
@@ -179,25 +201,16 @@ def test_pcie_without_the_package_cuda_bindings_is_not_supported(monkeypatch):
 COMPILE = """
 import json
 import torch
-from collectives import copier, device_links
+from collectives import device_links
 from collectives.links import Transfer
-from kernels.contract import Launch
+from kernels.compiled import beside
 from kernels.cubin import compile_launch
 
 source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
-chunks = [Transfer(c, 0, source, target[:, c * 2048 : (c + 1) * 2048]) for c in range(1, 8)]
-route, times = device_links.Route.of(chunks, "cpu"), torch.zeros(64, dtype=torch.int64)
-launches = {
-    "copy": device_links.copy_launch(route, times, 290e9),
-    "copy one": device_links.copy_launch(device_links.Route.of(chunks[:1], "cpu"), times, 290e9),
-    "wait": device_links.wait_launch(route.flags, 1, times, torch.zeros(1, dtype=torch.int32), 1),
-    "stamp": Launch(copier.stamp_kernel, (1,), dict(time_ptr=times, num_warps=1)),
-}
-found = {}
-for name, launch in launches.items():
-    cubin = compile_launch(launch, 90)
-    found[name] = {"registers": cubin.registers, "spills": cubin.spills, "shared": cubin.shared_bytes}
-print(json.dumps(found))
+one = device_links.Route.of([Transfer(1, 0, source, target[:, :2048])], "cpu")
+cubin = compile_launch(device_links.copy_launch(one, torch.zeros(64, dtype=torch.int64), 290e9), 90)
+alone = {"registers": cubin.registers, "spills": cubin.spills, "shared": cubin.shared_bytes, "ttgir": cubin.ttgir}
+print(json.dumps({"copy one": alone, "beside": beside()}))
 """
 
 
@@ -211,16 +224,31 @@ def compiled():
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("transfers", ["copy", "copy one"])
-def test_copier_needs_no_shared_memory_and_at_most_8192_registers(compiled, transfers):
-    copy = compiled[transfers]
-    assert not copy["spills"]
-    assert copy["shared"] == 0
-    assert copy["registers"] * 32 * device_links.WARPS <= 8192
+def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(compiled):
+    small = compiled["beside"]
+    assert list(small) == ["copier", "wait", "stamp", "gate", "clock"]
+    assert not [problem for own in small.values() for problem in own["problems"]]
+    one = compiled["copy one"]
+    assert (one["spills"], one["shared"]) == (False, 0)
+    assert one["registers"] * 32 * device_links.WARPS <= small["copier"]["registers"]
 
 
-def test_wait_and_stamp_are_tiny(compiled):
-    assert compiled["wait"]["registers"] <= 32
-    assert compiled["wait"]["shared"] <= 1024
-    assert not compiled["wait"]["spills"]
-    assert not compiled["stamp"]["spills"]
+def test_next_part_is_loaded_before_the_last_one_is_stored(compiled):
+    """Else nothing is in flight while a part is stored, and while the next is not yet due."""
+    inner = compiled["copy one"]["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
+    part = r"tensor<\d+x\d+x!tt.ptr<i32>"
+    load = re.search(rf"(%\w+) = tt.load .*{part}", inner)
+    store = re.search(rf"tt.store %\w+, (%\w+), .*{part}", inner)
+    assert load.start() < store.start()
+    assert load.group(1) != store.group(1)
+
+
+def test_no_kernel_of_a_link_takes_shared_memory_from_the_matmul(interpreted_link, operands, monkeypatch):
+    shaped = []
+    monkeypatch.setattr(interpreted_link, "timed", True)
+    monkeypatch.setattr(Launch, "run", lambda self, device: SimpleNamespace(function=self.kernel.fn.__name__))
+    monkeypatch.setattr(device_links, "_leave_shared_memory", shaped.append)
+    link = interpreted_link(1e9)
+    for _ in range(2):
+        ARMS["chunk_launches"](operands(rows=16), link)
+    assert sorted(shaped) == ["copy_kernel", "stamp_kernel", "wait_kernel"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -183,20 +184,53 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
 
     config = replace(table("sm90").entries[-1].config, num_warps=8)
     ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
-    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_400, {"wgmma": 1}, 1, 1, (0, 1), ttgir=ttgir)
+    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir=ttgir)
     waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
     row = Finding(waits, cubin_at_limits).as_row()
     assert [problem.split()[:3] for problem in row["problems"]] == [["reads", "no", "flag"]]
     assert row["early_loads"] == row["problems"]
     assert "ttgir" not in row
-    beyond = replace(cubin_at_limits, registers=225, shared_bytes=230_401)
+    beyond = replace(cubin_at_limits, registers=225, shared_bytes=230_273)
     _, shared, registers = Finding(waits, beyond).problems()
-    assert "230401 bytes of shared memory, limit 230400 beside the copier" in shared
-    assert "59392 registers, 225 a thread, limit 57344 beside the copier" in registers
+    assert "230273 bytes of shared memory, limit 230272 beside the copier" in shared
+    assert "59392 registers, 225 a thread, limit 58368 beside the copier" in registers
     assert Finding(other, beyond).problems() == []
     unfenced = Finding(waits, replace(cubin_at_limits, ttgir=ttgir.partition("\n")[2])).problems()
     assert any("no fence.proxy.async.global" in problem for problem in unfenced)
     assert Finding(other, beyond).as_row()["early_loads"] is None
+
+
+def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
+    from kernels import compiled
+
+    took = cubin.Cubin(49, 0, 0, 0, {}, 0, 0)
+    copier, small = (SimpleNamespace(args={"num_warps": warps}) for warps in (4, 1))
+    monkeypatch.setattr(compiled, "beside_examples", lambda: {"copier": copier, "stamp": small})
+    monkeypatch.setattr(compiled, "compile_launch", lambda launch, target: took)
+    found = compiled.beside()
+    assert found["copier"]["problems"] == [
+        "takes 7168 registers, 6144 are kept for it; make it smaller, or `KEPT` larger"
+    ]
+    assert found["stamp"]["problems"] == [
+        "takes 1792 registers, 1024 are kept for it; make it smaller, or `KEPT` larger"
+    ]
+    took = cubin.Cubin(32, 8, 2, 256, {}, 0, 0)
+    assert [problem.split()[0] for problem in compiled.beside()["stamp"]["problems"]] == ["spills", "takes"]
+    text = compiled.as_text([], compiled.beside())
+    assert "beside them, stamp: 1024 registers, 1280 bytes of shared memory of an SM; 1024 and 1152 are kept" in text
+    assert text.endswith("2 compiled, 2 bad")
+
+
+def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(report):
+    from kernels.compiled import SHARES, allotted, room
+
+    plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
+    own = [f for f in report[1] if f["kernel"] in SHARES or f["config"].startswith(tuple(plain))]
+    assert {f["kernel"] for f in own} >= SHARES | {"persistent"}
+    for finding in own:
+        warps = int(finding["config"].partition("warps")[2].split()[0])
+        assert allotted(finding["registers"], warps) <= room()[0]
+        assert finding["shared_bytes"] <= room()[1]
 
 
 def test_the_table_is_for_reading():

@@ -7,7 +7,7 @@ from made_up_run import HEAD, save
 from roofline.report import figures, overlap_plots
 from roofline.report.journal import SCHEMA, load
 from roofline.report.records import derive_all
-from roofline.theory.overlap import own_ideal
+from roofline.theory.overlap import base_arm, own_ideal
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import AllGatherMatmul, WeightPrefetch
@@ -18,6 +18,8 @@ OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block": 0.2, "overlapped": 0.
 
 ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4, "tile_outer": 0.9}
 ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
+ON_GPU |= {"serial_persistent": 1.05, "chunk_launches_persistent": 0.15, "row_block_launches_persistent": 0.25}
+ON_GPU |= {"overlapped_persistent": 0.02}
 FLAGGED = ("chunk_outer", "tile_outer", "row_block")
 """Schedules of one kernel on a GPU, whose programs wait for flags."""
 
@@ -26,7 +28,8 @@ PROGRAMS, GRID, BLOCKS = 132, Grid(64, 13), 8
 
 
 def arms_of(case, lost):
-    return [arm for arm in lost if arm == "serial" or (arm == "overlapped") == (case.op == "weight_prefetch")]
+    prefetches = case.op == "weight_prefetch"
+    return [arm for arm in lost if base_arm(arm) == "serial" or (base_arm(arm) == "overlapped") == prefetches]
 
 
 def runs_of(arm, ranks, gemm_s, comm_s):
@@ -53,7 +56,7 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
     waits = {
         "serial": [[len(transfers), 0.0, comm_s]],
         "overlapped": [[len(transfers), gemm_s, max(gemm_s, comm_s)]],
-    }.get(arm)
+    }.get(base_arm(arm))
     if waits is None:
         step = case.ranks - 1 if blocks > 1 else 1
         counts = range(step if blocks > 1 else 0, len(transfers) + 1, step)

@@ -104,6 +104,16 @@ def test_ranks_that_fit_the_model_are_the_default():
     assert options(model="5,8").all_gather_matmuls + options(model="5,8").weight_prefetches == []
 
 
+def test_programs_of_the_copier_are_for_a_gpu_and_resumed():
+    assert options("cuda").copier_programs is None
+    gpu = options("cuda", copier_programs="16")
+    assert gpu.copier_programs == 16
+    head = {"cases": ["a"], "options": json.loads(json.dumps(asdict(gpu), default=str))}
+    assert resumed({}.get, head, Path("/runs/one")).copier_programs == 16
+    with pytest.raises(ValueError, match="leave out --ffn-copier-programs"):
+        resumed({"ffn_copier_programs": "8"}.get, head, Path("/runs/one"))
+
+
 def test_lists_and_models_by_hand():
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
     assert [case.id for case in chosen.matmuls] == [
@@ -127,6 +137,8 @@ def test_lists_and_models_by_hand():
         ({"link_bandwidth": "450"}, "'450' is 450 bytes/s, the least is 1e+06: did you mean 450GBps?"),
         ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': that link needs a GPU"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
+        ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
+        ({"copier_programs": "0"}, "--ffn-copier-programs '0': it must be 1 or more"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
         ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),

@@ -258,17 +258,23 @@ def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof
 def test_every_arm_has_a_look_of_its_own(gpu):
     for key in ("color", "marker"):
         assert len({look[key] for look in arms.LOOKS.values()}) == len(arms.LOOKS)
-    assert [*arms.styles(gpu.records)] == [*arms.LOOKS]
+    found = arms.styles(gpu.records)
+    assert [arm for arm in found if arm in arms.LOOKS] == [*arms.LOOKS]
+    for arm, look in found.items():
+        if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
+            assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
+            assert [*found].index(arm) == [*found].index(base) + 1
+    assert len(found) == len(arms.LOOKS) + 4
     assert [*arms.styles([gpu.records[0] | {"arm": "new"}])] == ["new"]
 
 
-def test_seven_arms_stay_in_the_row_of_their_shape(gpu):
+def test_ten_arms_stay_in_the_row_of_their_shape(gpu):
     (axes,) = gpu.figures["overlap"].axes
     bands = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
     assert all(end < start for (_, end), (start, _) in pairwise(bands))
     ys = [y for arm in axes.containers if hasattr(arm, "has_xerr") for y in arm.lines[0].get_ydata()]
     counts = [sum(start < y < end for y in ys) for start, end in bands]
-    assert counts == [7] * 11 + [2] * 5
+    assert counts == [10] * 11 + [4] * 5
     assert sum(counts) == len(ys)
 
 

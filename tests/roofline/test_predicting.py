@@ -6,7 +6,7 @@ from pathlib import Path
 
 import made_up_gpu
 import pytest
-from made_up_gathers import HERE, SWEEP
+from made_up_gathers import HERE, SWEEP, gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline import predicting
@@ -105,6 +105,15 @@ def test_datasheet_takes_every_arm_of_its_operation(capsys):
     assert times["serial"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
     assert max(terms["t_gemm_s"], terms["t_comm_s"]) <= times["row_block"] < times["serial"]
     assert found["source"]["scores"] is None
+
+
+def test_arm_by_the_persistent_matmul_is_predicted_by_its_schedule(tmp_path, capsys):
+    lost = {"serial": 1.0, "row_block_launches": 0.2, "row_block_launches_persistent": 0.2}
+    ceilings = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
+    lines = [HERE | {"schema": 4}, *ceilings, *gathering(gather_matmul(16), lost=lost, timelines=False)]
+    found = as_json(capsys, GATHER, "--run", predicted_run(tmp_path / "run", lines))["cases"]
+    assert [row["contender"] for row in found] == [*lost]
+    assert found[1]["time_s"] == pytest.approx(found[2]["time_s"])
 
 
 def test_priors_of_a_run_are_called_so(tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_kernel_that_waits_on_the_chip_has_an_image_with_a_row_for_each_program(
         assert (left, bottom - top) == (0, pytest.approx(3))
         assert end_ms is None or right == pytest.approx(end_ms)
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["link", "chip"] * 3 + ["link", f"chip,\n{PROGRAMS}\nprograms"] * 3
+    assert labels == ["link", "chip"] * 6 + ["link", f"chip,\n{PROGRAMS}\nprograms"] * 3
     assert texts.index("row_block_launches") < texts.index("chunk_outer") < texts.index("row_block")
 
 
