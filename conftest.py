@@ -8,7 +8,7 @@ import pytest
 
 import roofline
 
-pytest_plugins = ["roofline.plugin"]
+pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 ROOT = Path(__file__).parent
 

@@ -1,7 +1,7 @@
 """The kernels of the GPU links: a paced copier, a wait for a flag, and a time stamp.
 
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
-that leaves as many: `kernels.compiled`; a vendor's may leave none, and then does without those SMs). All of them copy
+that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
 each slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a
 transfer is complete at t0 + (its and all earlier bytes) / bandwidth. What a program copies next is read before it
 stores what it has, across slices and transfers, so that the memory's latency is paid once. Times are those of

@@ -24,7 +24,8 @@ from collectives.links import Transfer
 from kernels import flagged, persistent
 from kernels.configs import choose_for
 from kernels.contract import Signals
-from roofline.theory import overlap, schedule
+from roofline.analysis.overlap import simulator
+from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
 
@@ -50,24 +51,24 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
     rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
     programs, chunks = persistent.programs(x.device), len(operands.shards)
     grid = Grid(rows, columns, config.group_m)
-    chunk_s = overlap.product_s(grid, programs, chunks, t_gemm_s)
+    chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
 
     def by_block(blocks: int) -> tuple[Grid, tuple, schedule.Table]:
         height = rows // blocks
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if height % n == 0))
-        arrival_s = overlap.arrivals(chunks, t_comm_s, rows, blocks, "block")
+        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks, "block")
         return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s)
 
     def end_s(blocks: int) -> float:
         _, arrival_s, table = by_block(blocks)
-        return overlap.simulate(table, arrival_s, chunk_s).end_s
+        return simulator.simulate(table, arrival_s, chunk_s).end_s
 
     blocks = 1
     if arm == "row_block":
         blocks = min((b for b in BLOCKS if len(x) % (b * config.block_m) == 0 or b == 1), key=end_s)
         grid, _, table = by_block(blocks)
     elif arm == "chunk_outer":
-        table = schedule.spill_once(grid, programs, overlap.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
+        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     else:
         table = schedule.tile_outer(grid, programs, chunks)
     plan = flagged.plan(table, grid, operands.order, -(-len(x) // blocks), config, x.device)

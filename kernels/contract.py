@@ -46,7 +46,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel bound to its grid and arguments: the host function runs it, `kernels.compiled` compiles it. One object
+    """A kernel bound to its grid and arguments: the host function runs it, `kernels.inspect` compiles it. One object
     for both, so that what is inspected is what is launched."""
 
     kernel: Any  # triton.runtime.JITFunction, or its interpreted twin

@@ -33,7 +33,7 @@ LACKS_FENCE = tl.constexpr(
 
 @triton.jit
 def fence():
-    """The one that Triton leaves out. `kernels.ring_order.unfenced` looks for where it ends up."""
+    """The one that Triton leaves out. `kernels.inspect.ring_order.unfenced` looks for where it ends up."""
     if LACKS_FENCE and cuda_capability_geq(9, 0):
         code: tl.constexpr = "fence.proxy.async.shared::cta; mov.u32 $0, 0;"
         tl.inline_asm_elementwise(code, "=r", [], tl.int32, is_pure=False, pack=1)

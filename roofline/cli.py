@@ -5,8 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from roofline import __version__, predicting
+from roofline import __version__
 from roofline.account import command as account
+from roofline.analysis.prediction import command as predicting
 from roofline.arguments import Parser, positive
 from roofline.theory import chips
 from roofline.theory.bounds import balance
@@ -101,7 +102,7 @@ def _report(options) -> int:
 
 def _compare(options) -> int:
     from roofline.report import compare
-    from roofline.report.journal import load
+    from roofline.store.journal import load
 
     base, new = load(options.base), load(options.new)
     found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow)

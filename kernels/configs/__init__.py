@@ -134,7 +134,7 @@ def table(arch: str) -> Table:
 
 
 def read(path: Path) -> Table:
-    """A table from any file of the same form: `kernels.compiled --table` looks at candidates this way."""
+    """A table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
     try:
         document = json.loads(path.read_text())
         limits = (document["target"], document["shared_limit_bytes"])

@@ -6,13 +6,13 @@ roofline/README.md documents the fields.
 import math
 from dataclasses import asdict, replace
 
+from roofline.account import splits, techniques
 from roofline.account.command import Question
-from roofline.theory import splits, techniques
+from roofline.account.communication_bound import Bound, Setting
+from roofline.account.memory import READINGS
+from roofline.account.meshes import Torus
+from roofline.account.utilisation import ARMS, step_s
 from roofline.theory.chips import GB, GIB
-from roofline.theory.memory import READINGS
-from roofline.theory.meshes import Torus
-from roofline.theory.pace import Bound, Setting
-from roofline.theory.utilisation import ARMS, step_s
 
 SCHEMA = 1
 

@@ -9,13 +9,14 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roofline.account import splits
+from roofline.account.communication_bound import STEPS, WIRES, Setting
+from roofline.account.memory import READINGS, SAVED, Memory, parse_dtypes
+from roofline.account.meshes import KINDS, Mesh, Nodes, Sharding, Torus
 from roofline.arguments import positive
-from roofline.theory import chips, splits
+from roofline.theory import chips
 from roofline.theory.chips import Chip
-from roofline.theory.memory import READINGS, SAVED, Memory, parse_dtypes
-from roofline.theory.meshes import KINDS, Mesh, Nodes, Sharding, Torus
 from roofline.theory.models import parse as parse_model
-from roofline.theory.pace import STEPS, WIRES, Setting
 
 UNITS = {
     "B": 1,

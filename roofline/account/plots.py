@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from roofline.account import splits
 from roofline.account.command import Question
-from roofline.report import figures
-from roofline.report.figures import BEHIND_TEXT, DARK, GREY
-from roofline.theory import splits
-from roofline.theory.pace import Setting
-from roofline.theory.utilisation import over_chips, step_s
+from roofline.account.communication_bound import Setting
+from roofline.account.utilisation import over_chips, step_s
+from roofline.report import theme
+from roofline.report.theme import BEHIND_TEXT, DARK, GREY
 
 CURVE = 160
 WIDTH = 105
@@ -57,7 +57,7 @@ def _pace(question: Question, folder: Path) -> list[Path]:
         "one after the other": (partial(step_s, setting, arm="serial"), {"color": DARK, "linestyle": "--"}),
         "overlapped": (partial(step_s, setting, arm="overlapped"), {"color": DARK, "linestyle": ":"}),
     }
-    figure = figures.new(6.6 * len(setting.steps) + 1.2, 5.6)
+    figure = theme.new(6.6 * len(setting.steps) + 1.2, 5.6)
     for axes, step in zip(figure.subplots(1, len(setting.steps), squeeze=False)[0], setting.steps, strict=True):
         for label, (seconds, look) in lines.items():
             times_ms = [seconds(step, each * devices) * 1e3 for each in tokens]
@@ -78,11 +78,11 @@ def _pace(question: Question, folder: Path) -> list[Path]:
         axes.set_xlabel("tokens on each device")
         axes.set_ylabel("ms for one block")
         axes.spines[["top", "right"]].set_visible(False)
-        figures.plain_numbers(axes)
+        theme.plain_numbers(axes)
         axes.legend(loc="upper left", fontsize=10)
     figure.suptitle(_title(question, setting), x=0.01, ha="left", fontsize=13)
-    figures.footer(figure, _constants(question))
-    return figures.save(figure, folder, "pace")
+    theme.footer(figure, _constants(question))
+    return theme.save(figure, folder, "pace")
 
 
 def _crossing(axes, tokens: float, time_ms: float) -> None:
@@ -106,7 +106,7 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
     xs = [2**i for i in range(min(most.bit_length(), 15))]
     ys = [2**i for i in range(min(most.bit_length(), 9)) if setting.model.d_ff % 2**i == 0]
     values = [[_on_device(setting, x, y) for x in xs] for y in ys]
-    figure = figures.new(max(9.5, 1.5 + 0.85 * len(xs)), 2.4 + 0.55 * len(ys))
+    figure = theme.new(max(9.5, 1.5 + 0.85 * len(xs)), 2.4 + 0.55 * len(ys))
     axes = figure.subplots()
     shown = [[value or float("nan") for value in row] for row in values]
     known = [value for row in values for value in row if value]
@@ -149,8 +149,8 @@ def _bound_map(question: Question, folder: Path) -> list[Path]:
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         bar.ax.minorticks_off()
-    figures.footer(figure, _constants(question))
-    return figures.save(figure, folder, "bound_map")
+    theme.footer(figure, _constants(question))
+    return theme.save(figure, folder, "bound_map")
 
 
 def _on_device(setting: Setting, x: int, y: int) -> float | None:
@@ -164,7 +164,7 @@ def _utilisation(question: Question, folder: Path) -> list[Path]:
     """Model FLOP utilisation over the number of chips."""
     setting, tokens = question.setting, question.tokens or TOKENS
     points = over_chips(setting, tokens)
-    figure = figures.new(9.5, 6)
+    figure = theme.new(9.5, 6)
     axes = figure.subplots()
     looks = {
         "serial": {"color": "#666666", "marker": "o", "below": True},
@@ -193,5 +193,5 @@ def _utilisation(question: Question, folder: Path) -> list[Path]:
     )  # fmt: skip
     axes.legend(loc="lower left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    figures.footer(figure, ASSUMED.format(tokens=tokens, flops=setting.flops) + f"\n{_constants(question)}")
-    return figures.save(figure, folder, "utilisation")
+    theme.footer(figure, ASSUMED.format(tokens=tokens, flops=setting.flops) + f"\n{_constants(question)}")
+    return theme.save(figure, folder, "utilisation")

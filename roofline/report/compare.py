@@ -17,11 +17,11 @@ no interval here includes, is what changes from one process to the next: where m
 import math
 from dataclasses import asdict, dataclass
 
+from roofline.analysis.records import derive_all
 from roofline.report import tables
-from roofline.report.conditions import ALL, NUMBERS, conditions, differences
-from roofline.report.journal import Run
-from roofline.report.records import derive_all
 from roofline.stats import Interval, geometric_mean
+from roofline.store.conditions import ALL, NUMBERS, conditions, differences
+from roofline.store.journal import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
 MARGIN = 0.03

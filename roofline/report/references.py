@@ -5,10 +5,11 @@ import re
 import shutil
 from pathlib import Path
 
-from roofline.report import journal, tables
-from roofline.report.conditions import slug
-from roofline.report.records import derive_all, roof_of
+from roofline.analysis.records import derive_all, roof_of
+from roofline.report import tables
 from roofline.stats import geometric_mean
+from roofline.store import journal
+from roofline.store.conditions import slug
 
 START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")

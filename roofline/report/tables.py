@@ -1,9 +1,11 @@
 """Tables of a run: for the terminal and, as Markdown, for report.md. One list of columns serves both."""
 
-from roofline.report import kernels, overlap, tuned
-from roofline.report.journal import Run
-from roofline.report.texts import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
+from roofline.analysis.overlap import metrics
+from roofline.profile import kernel_words
+from roofline.report.format import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import geometric_mean
+from roofline.store.journal import Run
+from roofline.tuning import verdict
 
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
@@ -61,7 +63,7 @@ COLUMNS = (
     ("FLOP/byte", lambda r: f"{r['device_intensity']:.3g}"),
     ("FLOP/byte counted", lambda r: number_text(r["counted_intensity"])),
     ("bound", lambda r: r["bound"] or "-"),
-    ("kernel", lambda r: kernels.words(r["kernel_name"]) if r["kernel_name"] else "-"),
+    ("kernel", lambda r: kernel_words.words(r["kernel_name"]) if r["kernel_name"] else "-"),
     ("notes", notes_text),
 )
 GATHER_COLUMNS = (
@@ -131,7 +133,7 @@ def markdown(records: list, columns: Columns = COLUMNS) -> str:
 
 def plain_matmuls(records: list[dict]) -> list[dict]:
     """Those of `records` that neither gather over a wire nor are of a tuning."""
-    return [record for record in records if "ranks" not in record and not tuned.is_tuning(record)]
+    return [record for record in records if "ranks" not in record and not verdict.is_tuning(record)]
 
 
 def by_kind(records: list[dict]) -> list[tuple[list[dict], Columns]]:
@@ -178,7 +180,7 @@ def named(cases: list[str]) -> str:
 def summary(records: list[dict]) -> list[str]:
     """A line per contender of the plain matmuls: geometric mean of its ratio to the vendor, over all tokens and over
     1024 and more. A line per arm: what it hid."""
-    lines = overlap.summary(records)
+    lines = metrics.summary(records)
     records = plain_matmuls(records)
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]

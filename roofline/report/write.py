@@ -2,18 +2,14 @@
 
 from pathlib import Path
 
-from roofline.report import (
-    counts,
-    overlap_plots,
-    plots,
-    prediction,
-    prediction_plot,
-    prediction_text,
-    tables,
-    tuned,
-)
-from roofline.report.journal import load
-from roofline.report.records import derive_all
+from roofline.analysis.overlap import figures
+from roofline.analysis.prediction import figure, score, text
+from roofline.analysis.records import derive_all
+from roofline.analysis.throughput import memory_roofline
+from roofline.profile import table
+from roofline.report import tables
+from roofline.store.journal import load
+from roofline.tuning import verdict
 
 STEADY = (
     "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above are "
@@ -38,45 +34,45 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = derive_all(run)
-    predicted = prediction.predict_run(run, [record for record in records if not tuned.is_tuning(record)])
+    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record)])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, predicted), encoding="utf-8")
     plain = tables.plain_matmuls(records)
     return [
         report,
-        prediction_text.write(run, predicted, folder),
-        *plots.memory_roofline(run, plain, folder),
-        *overlap_plots.draw(run, records, folder),
-        *prediction_plot.draw(run, predicted.scored, folder),
+        text.write(run, predicted, folder),
+        *memory_roofline.memory_roofline(run, plain, folder),
+        *figures.draw(run, records, folder),
+        *figure.draw(run, predicted.scored, folder),
     ]
 
 
-def _markdown(run, records: list[dict], predicted: prediction.Found) -> str:
+def _markdown(run, records: list[dict], predicted: score.Found) -> str:
     parts = [f"# {run.head['title']}", run.head["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
         parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
     parts += run.notes
     for own, columns in tables.by_kind(records):
-        names = overlap_plots.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
+        names = figures.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
         parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
         parts.append(tables.markdown(own, columns))
-    timed = [record for record in records if tuned.is_tuning(record)]
-    if found := tuned.verdicts(run):
-        parts += [f"## Tuned\n\n{TUNED}", tables.markdown(found, tuned.COLUMNS)]
+    timed = [record for record in records if verdict.is_tuning(record)]
+    if found := verdict.verdicts(run):
+        parts += [f"## Tuned\n\n{TUNED}", tables.markdown(found, verdict.COLUMNS)]
         parts += [f"### Candidates\n\n{CANDIDATES}", tables.markdown(timed, tables.CANDIDATE_COLUMNS)]
     if lines := tables.summary(records):
         parts.append(_list(lines))
     if held := tables.steady(records):
         parts += [f"## Steady state\n\n{STEADY}", tables.markdown(held, tables.STEADY_COLUMNS)]
         parts += [_list(lines)] if (lines := tables.energy(held)) else []
-    if counted := counts.of(records):
-        parts += [f"## Counted\n\n{counts.EXPLAINED}", tables.markdown(counted, counts.COLUMNS)]
-        parts.append(_list([*counts.checks(counted), *counts.sources(counted)]))
+    if counted := table.of(records):
+        parts += [f"## Counted\n\n{table.EXPLAINED}", tables.markdown(counted, table.COLUMNS)]
+        parts.append(_list([*table.checks(counted), *table.sources(counted)]))
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
     if len(timed) < len(records):
-        parts += prediction_text.section(predicted)
+        parts += text.section(predicted)
     parts += ["## Ceilings", _list(tables.ceilings(run)) or "None was measured."]
     if run.missing:
         parts += ["## Not measured", _list(tables.missing(run))]

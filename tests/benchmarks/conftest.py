@@ -3,24 +3,21 @@
 import difflib
 from importlib.util import find_spec
 
-import matmul_lineup
-import overlap_lineup
-import peer_lineup
 import pytest
-import tune_lineup
-from link_clock import link_clocks  # noqa: F401 a fixture
 
-from roofline.measure.lineup import untold
-from roofline.plugin import STATE, refuse
+from collectives.bench import gather, symm_mem
+from kernels.bench import matmul, tune
+from roofline.measure.prepared import untold
+from roofline.pytest_plugin.hooks import STATE, refuse
 
-OPS = ("matmul", *overlap_lineup.SETTINGS)
+OPS = ("matmul", *gather.SETTINGS)
 TUNE = "tune"
 """The test of what --ffn-tune measures, in place of all `OPS`."""
 
 
 def _cases(options, op: str) -> list:
     if options.tune_s or op == TUNE:
-        return tune_lineup.cases(options) if op == TUNE else []
+        return tune.cases(options) if op == TUNE else []
     return {
         "matmul": options.matmuls,
         "all_gather_matmul": options.all_gather_matmuls,
@@ -29,23 +26,23 @@ def _cases(options, op: str) -> list:
 
 
 def _names(options, op: str) -> list[str]:
-    return matmul_lineup.names_of(options) if op == "matmul" else overlap_lineup.names_of(options, op)
+    return matmul.names_of(options) if op == "matmul" else gather.names_of(options, op)
 
 
 def pytest_generate_tests(metafunc):
     if {"shape", "contender"} <= set(metafunc.fixturenames):
         options, op = metafunc.config.stash[STATE].options, metafunc.function.__name__.removeprefix("test_")
         if op == TUNE:
-            pairs = [(case.id, name) for case in _cases(options, op) for name in tune_lineup.contenders(case)]
+            pairs = [(case.id, name) for case in _cases(options, op) for name in tune.contenders(case)]
         else:
             pairs = [(case.id, name) for case in _cases(options, op) for name in _names(options, op)]
         metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
 def pytest_collection_modifyitems(config, items):
-    known = [*matmul_lineup.known_contenders(), *(arm for op in OPS[1:] for arm in overlap_lineup.arms_of(op))]
-    known.append(peer_lineup.NAME)
-    known = tune_lineup.kernels() if config.stash[STATE].options.tune_s else known
+    known = [*matmul.known_contenders(), *(arm for op in OPS[1:] for arm in gather.arms_of(op))]
+    known.append(symm_mem.NAME)
+    known = tune.kernels() if config.stash[STATE].options.tune_s else known
     for name in config.stash[STATE].options.contenders or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -76,25 +73,25 @@ def ffn_prepare(request, ffn_options):
     def prepare(shape: str, names: list[str], trying=untold):
         case = cases[shape]
         if options.tune_s:
-            return tune_lineup.prepare(options, case, names, selected, trying)
-        return (matmul_lineup if case.op == "matmul" else overlap_lineup).prepare(options, case, names, trying)
+            return tune.prepare(options, case, names, selected, trying)
+        return (matmul if case.op == "matmul" else gather).prepare(options, case, names, trying)
 
     return prepare
 
 
 @pytest.fixture(scope="session")
 def ffn_probes(ffn_options):
-    return matmul_lineup.probes(ffn_options)
+    return matmul.probes(ffn_options)
 
 
 @pytest.fixture(scope="session")
 def ffn_session(ffn_session):
     """The run, which keeps what it tunes: also of shapes whose rounds a killed run had, but not their entry."""
     if ffn_session.options.tune_s:
-        ffn_session.measured = lambda shape: tune_lineup.keep(ffn_session.run, shape, ffn_session.folder)
+        ffn_session.measured = lambda shape: tune.keep(ffn_session.run, shape, ffn_session.folder)
         for shape in ffn_session.run.shapes:
             ffn_session.tell(shape, lambda text: None)
-        for case in tune_lineup.dropped(ffn_session.run, ffn_session.options):
+        for case in tune.dropped(ffn_session.run, ffn_session.options):
             ffn_session.not_measured(case, "skipped", "the table was changed meanwhile: it is no candidate any more")
     return ffn_session
 

@@ -203,8 +203,8 @@ import json
 import torch
 from collectives import device_links
 from collectives.links import Transfer
-from kernels.compiled import beside
-from kernels.cubin import compile_launch
+from kernels.inspect.compiled import beside
+from kernels.inspect.cubin import compile_launch
 
 source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
 one = device_links.Route.of([Transfer(1, 0, source, target[:, :2048])], "cpu")

@@ -21,11 +21,11 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from collectives.device_links import Route, copy_launch, wait_launch
 from collectives.links import Transfer
-from kernels.compiled import jobs
 from kernels.configs import DTYPE_NAMES, table
 from kernels.contract import Launch
-from kernels.cubin import offline
-from kernels.examples import EXAMPLES
+from kernels.inspect.compiled import jobs
+from kernels.inspect.cubin import offline
+from kernels.inspect.examples import EXAMPLES
 from kernels.instruments import clock_launch, gate_launch
 
 HERE = Path(__file__).resolve()

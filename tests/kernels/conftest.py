@@ -99,7 +99,7 @@ def tables(tmp_path, monkeypatch):
     """The checked-in tables without what tunings wrote, in a folder of their own, where they are looked up."""
     from kernels import configs
     from kernels.configs import FOLDER, architectures
-    from kernels.configs.saving import as_text
+    from kernels.configs.table_writer import as_text
 
     for arch in architectures():
         document = json.loads((FOLDER / f"{arch}.json").read_text())

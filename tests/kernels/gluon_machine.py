@@ -9,8 +9,8 @@ was broken (`BrokenError`), or as a wrong product.
 
 Modelled: phases, arrivals and bytes of mbarriers; waits by parity; operations that read and write shared memory after
 they were issued; wgmma groups in order, and bulk groups of stores; the fence between the proxies; shared memory that is
-gone with its program. Not modelled: threads within a partition (`kernels.ring_order` looks for their barriers in the
-PTX), registers, swizzles, time.
+gone with its program. Not modelled: threads within a partition (`ring_order` looks for their barriers in the PTX),
+registers, swizzles, time.
 """
 
 import inspect

@@ -1,5 +1,5 @@
 """Kernels that wait for arrival flags, some of them wrongly: `python tests/kernels/planted_waits.py` compiles them with
-no GPU and prints {name: TTGIR} as JSON. What `kernels.load_order` says of each is in test_load_order.py."""
+no GPU and prints {name: TTGIR} as JSON. What `kernels.inspect.load_order` says of each is in test_load_order.py."""
 
 import json
 
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from kernels.contract import Launch
-from kernels.cubin import compile_launch
+from kernels.inspect.cubin import compile_launch
 from kernels.persistent import describe
 
 BLOCK = tl.constexpr(128)  # rows and columns of a tile

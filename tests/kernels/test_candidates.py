@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.candidates import TUNABLE, Problem, specialised_bytes, streamed_bytes
 from kernels.configs import Config, choose
-from kernels.tuning import candidates, plan
+from kernels.tuning.candidates import TUNABLE, Problem, specialised_bytes, streamed_bytes
+from kernels.tuning.search import candidates, plan
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 

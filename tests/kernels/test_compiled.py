@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import triton
 
-from kernels import cubin
 from kernels.configs import MODELLED, TAILED, architectures, table
-from kernels.examples import EXAMPLES
+from kernels.inspect import cubin
+from kernels.inspect.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
@@ -31,7 +31,7 @@ def python(*arguments: str, interpret: bool = False) -> subprocess.CompletedProc
 
 
 def compiled(*arguments: str) -> tuple[int, list[dict]]:
-    done = python("-m", "kernels.compiled", "--json", *arguments)
+    done = python("-m", "kernels.inspect", "--json", *arguments)
     assert done.stdout, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == "kernels.compiled/1"
@@ -103,7 +103,7 @@ ANY_ROWS = """
 import json, torch
 from kernels import decode, persistent, tiled
 from kernels.configs import Config
-from kernels.cubin import offline
+from kernels.inspect.cubin import offline
 
 configs = {
     tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5, tail=3),
@@ -141,10 +141,10 @@ PLANTED = {
 
 STAMPED = """
 import json, torch
-from kernels.compiled import Finding, Job
-from kernels.examples import flagged_example
+from kernels.inspect.compiled import Finding, Job
+from kernels.inspect.examples import flagged_example
 from kernels.configs import table
-from kernels.cubin import compile_launch
+from kernels.inspect.cubin import compile_launch
 from roofline.theory.schedule import chunk_outer, tile_outer
 
 found = []
@@ -180,7 +180,7 @@ def test_planted_mistakes_are_caught(tmp_path):
 
 
 def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copier():
-    from kernels.compiled import Finding, Job
+    from kernels.inspect.compiled import Finding, Job
 
     config = replace(table("sm90").entries[-1].config, num_warps=8)
     ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
@@ -201,7 +201,7 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
 
 
 def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
-    from kernels import compiled
+    from kernels.inspect import compiled
 
     took = cubin.Cubin(49, 0, 0, 0, {}, 0, 0)
     copier, small = (SimpleNamespace(args={"num_warps": warps}) for warps in (4, 1))
@@ -222,7 +222,7 @@ def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
 
 
 def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(report):
-    from kernels.compiled import SHARES, allotted, room
+    from kernels.inspect.compiled import SHARES, allotted, room
 
     plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
     own = [f for f in report[1] if f["kernel"] in SHARES or f["config"].startswith(tuple(plain))]
@@ -234,7 +234,7 @@ def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(repo
 
 
 def test_the_table_is_for_reading():
-    done = python("-m", "kernels.compiled", "--one-per-kernel", "--kernel", "tiled")
+    done = python("-m", "kernels.inspect", "--one-per-kernel", "--kernel", "tiled")
     assert done.returncode == 0, done.stderr
     head, row, last = done.stdout.splitlines()
     for name in ("kernel", "registers", "shared_B", "mma", "expected", "tma_loads"):
@@ -246,7 +246,7 @@ def test_the_table_is_for_reading():
 
 
 def test_the_interpreter_is_refused():
-    done = python("-m", "kernels.compiled", interpret=True)
+    done = python("-m", "kernels.inspect", interpret=True)
     assert done.returncode == 2
     assert "TRITON_INTERPRET is set" in done.stderr
     assert "env -u TRITON_INTERPRET" in done.stderr
@@ -296,7 +296,7 @@ def test_reading_a_cubin():
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
-    from kernels.compiled import main
+    from kernels.inspect.compiled import main
 
     monkeypatch.chdir(tmp_path)
     Path("cut.json").write_text('{"target":')

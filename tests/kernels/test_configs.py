@@ -9,7 +9,7 @@ import torch
 
 from kernels import configs
 from kernels.configs import FOLDER, MODELLED, Config, Pick, arch_of, architectures, choose, picked_for, read, table
-from kernels.tuning import candidates
+from kernels.tuning.search import candidates
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 COMPILED = """
 import json, re, torch
 from kernels import decode
-from kernels.compiled import Finding, Job
-from kernels.examples import SIZE, decode_example
+from kernels.inspect.compiled import Finding, Job
+from kernels.inspect.examples import SIZE, decode_example
 from kernels.configs import table
-from kernels.cubin import compile_launch, offline
+from kernels.inspect.cubin import compile_launch, offline
 
 found = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import configs, decode
-from roofline.options import DEFAULTS
+from roofline.pytest_plugin.options import DEFAULTS
 from roofline.theory.decode_split import Deal, choose, rows_efficiency
 from roofline.theory.work import LAYERS, Matmul
 

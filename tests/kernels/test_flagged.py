@@ -12,7 +12,8 @@ import torch
 from kernels import flagged
 from kernels.configs import arch_of, choose_for, table
 from kernels.contract import Signals
-from roofline.theory import overlap, schedule
+from roofline.analysis.overlap import simulator
+from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Visit
 
 RANKS, BLOCKS, PROGRAMS = 4, 2, 3
@@ -58,7 +59,7 @@ class Case:
                 self.bring(block, position)
 
     def table(self, name):
-        arrival_s = overlap.arrivals(RANKS, 1.0, self.grid.row_tiles, self.blocks, "block")
+        arrival_s = simulator.arrivals(RANKS, 1.0, self.grid.row_tiles, self.blocks, "block")
         return {
             "tile_outer": lambda: schedule.tile_outer(self.grid, PROGRAMS, RANKS),
             "chunk_outer": lambda: schedule.chunk_outer(self.grid, PROGRAMS, RANKS),

@@ -86,7 +86,7 @@ COMPILE = """
 import json
 import torch
 from kernels import instruments
-from kernels.cubin import compile_launch
+from kernels.inspect.cubin import compile_launch
 
 flag, readings = torch.zeros(1, dtype=torch.int32), torch.zeros((256, 2), dtype=torch.int64)
 found = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.load_order import early_loads
+from kernels.inspect.load_order import early_loads
 
 ROOT = Path(__file__).parents[2]
 

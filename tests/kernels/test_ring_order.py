@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kernels.configs import table
-from kernels.cubin import Cubin
-from kernels.ring_order import misplaced, unfenced, unsynchronised
+from kernels.inspect.cubin import Cubin
+from kernels.inspect.ring_order import misplaced, unfenced, unsynchronised
 
 ROOT = Path(__file__).parents[2]
 # One configuration of two parts, at M, N and K that Triton specialises in every way there is, and one of cp.async.
@@ -22,7 +22,7 @@ COMPILE = """
 import json, torch
 from kernels import tiled, warpgroup
 from kernels.configs import Config
-from kernels.cubin import compile_launch
+from kernels.inspect.cubin import compile_launch
 
 config = Config(128, 64, 32, num_warps=8, num_stages=3, subtile=2)
 found = []
@@ -163,7 +163,7 @@ UNFENCED = {
 
 @pytest.mark.parametrize("change", UNFENCED)
 def test_wgmma_that_reads_unfenced_what_cp_async_wrote_is_a_finding(change, pipelined):
-    from kernels.compiled import Finding, Job
+    from kernels.inspect.compiled import Finding, Job
 
     config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
     job = Job("tiled", "sm90", config, "fp16", 90, 232_448, "wgmma")
@@ -179,7 +179,7 @@ def test_what_tma_wrote_needs_no_fence(compiled):
 
 
 def test_a_kernel_that_is_not_specialised_is_a_finding():
-    from kernels.compiled import Finding, Job
+    from kernels.inspect.compiled import Finding, Job
 
     config = next(entry.config for entry in table("sm90").entries if entry.kernel == "warpgroup")
     plain = Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))

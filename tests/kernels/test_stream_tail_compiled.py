@@ -11,7 +11,7 @@ COMPILED = """
 import json, re, torch
 from kernels import persistent
 from kernels.configs import Config
-from kernels.cubin import compile_launch, offline
+from kernels.inspect.cubin import compile_launch, offline
 
 persistent.programs = lambda device: 132
 x, w, out = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((2048, 4096), (6656, 4096), (2048, 6656)))
@@ -55,7 +55,7 @@ def test_sums_of_four_programs_are_under_way_at_once(compiled):
 
 def test_the_number_of_programs_makes_no_other_kernel(compiled):
     (some, *_), (other, *_) = compiled
-    assert some == other, "what is launched is not what `kernels.compiled` looked at"
+    assert some == other, "what is launched is not what `kernels.inspect.compiled` looked at"
 
 
 def test_nothing_spills_and_wgmma_is_pipelined(compiled):

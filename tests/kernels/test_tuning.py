@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from kernels import configs
-from kernels.candidates import TUNABLE, Problem, Tunable, staged_bytes
 from kernels.configs import FOLDER, Config, architectures, choose, read
-from kernels.configs.saving import as_text, entry, save, save_pick
-from kernels.tuning import candidates, plan, token
+from kernels.configs.table_writer import as_text, entry, save, save_pick
+from kernels.tuning.candidates import TUNABLE, Problem, Tunable, staged_bytes
+from kernels.tuning.search import candidates, plan, token
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
@@ -119,7 +119,7 @@ def test_a_token_is_a_word():
 COMPILED = """
 import json
 from kernels.configs import Config
-from kernels.tuning import token, unsound
+from kernels.tuning.search import token, unsound
 
 spills = Config(128, 256, 64, 4, 3, flatten=True)
 fails = Config(128, 256, 64, 8, 3, subtile=3)

@@ -14,7 +14,7 @@ import torch
 from kernels import CONTENDERS, persistent, warpgroup
 from kernels.configs import Config
 from kernels.contract import interpreted
-from kernels.cubin import compile_launch
+from kernels.inspect.cubin import compile_launch
 
 ROOT = Path(__file__).parents[2]
 TILE = (4, 4, 2)  # rows, columns, along K: the machine has no smallest wgmma

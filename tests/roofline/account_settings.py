@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from roofline.account.communication_bound import Setting
+from roofline.account.meshes import Nodes, Sharding, Torus
 from roofline.theory.chips import find
-from roofline.theory.meshes import Nodes, Sharding, Torus
 from roofline.theory.models import Model, parse
-from roofline.theory.pace import Setting
 
 XXL = parse("xxl")
 D, F, BLOCKS = 16384, 53248, 126

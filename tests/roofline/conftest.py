@@ -15,8 +15,8 @@ import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from hypothesis import HealthCheck, settings
 
-from roofline.report import journal
-from roofline.report.records import derive_all
+from roofline.analysis.records import derive_all
+from roofline.store import journal
 
 # A busy machine can stall any example.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

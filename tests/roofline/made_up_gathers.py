@@ -4,10 +4,11 @@ import re
 
 from made_up_run import HEAD, save
 
-from roofline.report import figures, overlap_plots
-from roofline.report.journal import SCHEMA, load
-from roofline.report.records import derive_all
-from roofline.theory.overlap import base_arm, own_ideal
+from roofline.analysis.overlap import figures
+from roofline.analysis.overlap.simulator import base_arm, own_ideal
+from roofline.analysis.records import derive_all
+from roofline.report import theme
+from roofline.store.journal import SCHEMA, load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import AllGatherMatmul, WeightPrefetch
@@ -164,15 +165,15 @@ class Drawn:
     def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
         from matplotlib.figure import Figure
 
-        found, save_figure, names = {}, Figure.savefig, overlap_plots.names
+        found, save_figure, names = {}, Figure.savefig, figures.names
         monkeypatch.setattr(
             Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
         )
-        monkeypatch.setattr(figures, "ENDINGS", endings)
-        monkeypatch.setattr(overlap_plots, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
+        monkeypatch.setattr(theme, "ENDINGS", endings)
+        monkeypatch.setattr(figures, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
         self.run = load(save(folder, lines))
         self.records = derive_all(self.run)
-        self.paths = overlap_plots.draw(self.run, self.records, folder)
+        self.paths = figures.draw(self.run, self.records, folder)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}
         self.texts = {

@@ -9,7 +9,7 @@ import random
 
 from made_up_run import HEAD, ceiling
 
-from roofline.report.journal import SCHEMA
+from roofline.store.journal import SCHEMA
 from roofline.theory.work import Matmul
 
 SMS, TOKENS = 132, (1, 16, 64, 256, 1024, 4096, 8192)

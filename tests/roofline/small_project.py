@@ -13,7 +13,7 @@ import signal
 
 import pytest
 
-pytest_plugins = ["roofline.plugin"]
+pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
@@ -21,10 +21,11 @@ NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 def pytest_configure():
     if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
-        from roofline.report import plots, prediction_plot
+        from roofline.analysis.prediction import figure
+        from roofline.analysis.throughput import memory_roofline
 
-        plots.memory_roofline = lambda run, records, folder: []
-        prediction_plot.draw = lambda run, scored, folder: []
+        memory_roofline.memory_roofline = lambda run, records, folder: []
+        figure.draw = lambda run, scored, folder: []
 
 
 class FakeClock:
@@ -59,9 +60,9 @@ def strike(place, case):
     if what == "MemoryError":
         raise MemoryError("12 GiB asked for")
     if what == "lost":
-        from roofline.measure import faults
+        from roofline.measure import device_errors
 
-        faults.device_lost = lambda device: True
+        device_errors.device_lost = lambda device: True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     if what == "hang":
         hang()
@@ -105,7 +106,7 @@ def call(case, name, durations, calls):
 
 @pytest.fixture(scope="session")
 def ffn_prepare(request):
-    from roofline.measure.lineup import Lineup, untold
+    from roofline.measure.prepared import Lineup, untold
     from roofline.theory.work import Matmul
 
     def prepare(shape, names, trying=untold):

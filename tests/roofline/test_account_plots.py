@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from roofline.cli import main
-from roofline.report import figures
+from roofline.report import theme
 
 FIGURES = ["pace", "bound_map", "utilisation"]
 
@@ -18,15 +18,15 @@ class Drawn:
     def __init__(self, line, folder, endings=()):
         from matplotlib.text import Text
 
-        found, save = {}, figures.save
+        found, save = {}, theme.save
 
         def keep(figure, folder, name):
             found[name] = figure
             return save(figure, folder, name)
 
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(figures, "save", keep)
-            monkeypatch.setattr(figures, "ENDINGS", endings)
+            monkeypatch.setattr(theme, "save", keep)
+            monkeypatch.setattr(theme, "ENDINGS", endings)
             assert main(["account", *shlex.split(line), "--plot", str(folder)]) == 0
         self.paths = sorted(folder.iterdir())
         self.axes = {name: figure.axes for name, figure in found.items()}
@@ -62,7 +62,7 @@ class Drawn:
 @pytest.fixture(scope="module")
 def v5p(tmp_path_factory):
     line = "--chip tpuv5p --flops 4.6e14 --fsdp 16 --tp 4 --tokens 131072"
-    return Drawn(line, tmp_path_factory.mktemp("v5p") / "new", figures.ENDINGS)
+    return Drawn(line, tmp_path_factory.mktemp("v5p") / "new", theme.ENDINGS)
 
 
 @pytest.fixture(scope="module")

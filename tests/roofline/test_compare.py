@@ -10,9 +10,9 @@ import pytest
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.cli import main
-from roofline.report import journal
 from roofline.report.compare import FASTER, SAME, SLOWER, UNCLEAR, compare, quotient, verdict
 from roofline.stats import Interval, block_length, paired_ratio
+from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

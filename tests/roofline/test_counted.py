@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from roofline import counted
-from roofline.measure.lineup import Lineup
+from roofline import worker
+from roofline.measure.prepared import Lineup
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def cuda(monkeypatch):
 
 
 def told(folder):
-    return [(line["step"], "-".join(line["case"]), line["reason"]) for line in counted.read(folder)]
+    return [(line["step"], "-".join(line["case"]), line["reason"]) for line in worker.read(folder)]
 
 
 def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cuda, tmp_path):
-    counted.write(tmp_path, [("shape", "one"), ("shape", "two")])
+    worker.write(tmp_path, [("shape", "one"), ("shape", "two")])
     prepared = []
 
     def prepare(shape, names):
@@ -46,7 +46,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
         cuda.append("prepared")
         return Lineup(None, "cublas", ready={name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
 
-    counted.Counted(tmp_path, "cuda").call("shape", prepare)
+    worker.Counted(tmp_path, "cuda").call("shape", prepare)
     for name in ("one", "two"):
         steps = ["prepared", "wait", "start", "marker", name, "wait", "stop"]
         assert cuda[: len(steps)] == steps
@@ -58,7 +58,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
 
 def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
     names = ["unable", "wrong", "absent", "full", "right"]
-    counted.write(tmp_path, [("s", name) for name in names])
+    worker.write(tmp_path, [("s", name) for name in names])
 
     def prepare(shape, chosen):
         if chosen == ["full"]:
@@ -66,7 +66,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
         ready = {"right": lambda: None} if chosen == ["right"] else {}
         return Lineup(None, "v", ready=ready, unable={"unable": "needs a Hopper"}, wrong={"wrong": "is wrong"})
 
-    counted.Counted(tmp_path, "cpu").call("s", prepare)
+    worker.Counted(tmp_path, "cpu").call("s", prepare)
     lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
     assert lost == {
         "s-unable": "needs a Hopper",
@@ -78,7 +78,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
 
 
 def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
-    counted.write(tmp_path, [("s", "one"), ("s", "two"), ("s", "three")])
+    worker.write(tmp_path, [("s", "one"), ("s", "two"), ("s", "three")])
     alive = []
 
     def prepare(shape, names):
@@ -88,29 +88,29 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
         )
         return alive[-1]
 
-    counted.Counted(tmp_path, "cpu").call("s", prepare)
+    worker.Counted(tmp_path, "cpu").call("s", prepare)
     assert len(alive) == 3
 
 
 def test_call_that_raises_ends_the_process(tmp_path):
-    counted.write(tmp_path, [("s", "bad"), ("s", "next")])
+    worker.write(tmp_path, [("s", "bad"), ("s", "next")])
     bad = Lineup(None, "v", ready={"bad": lambda: 1 / 0, "next": lambda: None})
     with pytest.raises(pytest.exit.Exception, match="ZeroDivisionError"):
-        counted.Counted(tmp_path, "cpu").call("s", lambda shape, names: bad)
+        worker.Counted(tmp_path, "cpu").call("s", lambda shape, names: bad)
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]
 
 
 def test_line_that_the_end_cut_off_is_left_out(tmp_path):
-    assert counted.read(tmp_path) == []
+    assert worker.read(tmp_path) == []
     line = json.dumps({"step": "call", "case": ["s", "a"], "reason": ""})
-    (tmp_path / counted.SAID).write_text(f'{line}\n{{"step": "ca')
+    (tmp_path / worker.SAID).write_text(f'{line}\n{{"step": "ca')
     assert told(tmp_path) == [("call", "s-a", "")]
-    counted.write(tmp_path, [])
-    assert counted.read(tmp_path) == []
+    worker.write(tmp_path, [])
+    assert worker.read(tmp_path) == []
 
 
 def test_one_test_stands_for_each_shape_that_is_wanted(tmp_path):
-    counted.write(tmp_path, [("a", "x"), ("a", "y"), ("c", "x")])
+    worker.write(tmp_path, [("a", "x"), ("a", "y"), ("c", "x")])
     items = [("a", "x"), ("a", "y"), ("b", "x"), ("c", "z"), None]
-    found = counted.Counted(tmp_path, "cpu").select(items, lambda item: item)
+    found = worker.Counted(tmp_path, "cpu").select(items, lambda item: item)
     assert [shape for shape, _ in found] == ["a", "c"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from ncu_sample import BF16, BUSY, DENIED, HEADER, MARKER, METRICS, NONE, NVJET, RAW, REDUCE, UNITS, quoted, row
 
-from roofline.measure import counters, ncu
+from roofline.profile import ncu, parse
 
-CALLS = counters.by_call(counters.parse(RAW))
+CALLS = parse.by_call(parse.parse(RAW))
 
 
 def table(*rows, units=UNITS) -> str:
@@ -27,35 +27,35 @@ def test_kernels_of_each_call_by_the_markers_before_them():
 
 def test_marker_is_whatever_came_first():
     rows = [row(i, kernel, *NONE) for i, kernel in enumerate(["later::name", "a", "spin_kernel", "later::name", "b"])]
-    calls = counters.by_call(counters.parse(table(*rows)))
+    calls = parse.by_call(parse.parse(table(*rows)))
     assert [[launch.kernel for launch in call] for call in calls] == [["a", "spin_kernel"], ["b"]]
 
 
 def test_counts_of_a_call_are_the_sums_over_its_kernels():
-    one = counters.counts(CALLS[0], "bf16")
+    one = parse.counts(CALLS[0], "bf16")
     assert one["dram_bytes"] == 352_321_536 + 54_525_952
     assert one["tensor_ops"] == 2 * 4096 * 6656 * 16384
-    two = counters.counts(CALLS[1], "bf16")
+    two = parse.counts(CALLS[1], "bf16")
     assert two["dram_bytes"] == 218_103_808 + 1024 + 65_536 + 13_312
     assert two["l2_bytes"] == 230_686_720 + 131_072
     assert two["metrics"]["tensor_ops"] == [f"{BF16}.sum"]
 
 
 def test_parts_stand_in_for_a_metric_that_is_lacking_and_are_not_counted_twice():
-    found = counters.counts(CALLS[2], "bf16")
+    found = parse.counts(CALLS[2], "bf16")
     assert found["tensor_ops"] == 13_958_643_712
     assert found["metrics"]["tensor_ops"] == [f"{BF16}_sparsity_off.sum", f"{BF16}_sparsity_on.sum"]
 
 
 def test_fp32_has_no_tensor_operations():
-    found = counters.counts(CALLS[0], "fp32")
+    found = parse.counts(CALLS[0], "fp32")
     assert found["tensor_ops"] is None
     assert found["metrics"].keys() == {"dram_bytes", "l2_bytes"}
 
 
 def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
     text = table(row(0, MARKER, *NONE), row(1, "a", *["5"] * 6), row(2, "b", "n/a", *["5"] * 5))
-    found = counters.counts(counters.by_call(counters.parse(text))[0], "bf16")
+    found = parse.counts(parse.by_call(parse.parse(text))[0], "bf16")
     assert found["dram_bytes"] is None
     assert found["l2_bytes"] == 10
     assert "dram_bytes" not in found["metrics"]
@@ -66,7 +66,7 @@ def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
 )
 def test_units_are_those_of_the_row_below_the_names(unit, scale):
     units = UNITS.replace('"byte"', f'"{unit}"', 1)
-    (launch,) = counters.parse(table(row(1, "a", "1,234.5", *["1"] * 5), units=units))
+    (launch,) = parse.parse(table(row(1, "a", "1,234.5", *["1"] * 5), units=units))
     assert launch.values["dram__bytes_read.sum"] == 1234.5 * scale
     assert launch.values["dram__bytes_write.sum"] == 1
 
@@ -82,7 +82,7 @@ def test_units_are_those_of_the_row_below_the_names(unit, scale):
 )
 def test_what_cannot_be_read_is_an_error_not_a_count(text, said):
     with pytest.raises(ValueError, match=r"__|cells") as error:
-        counters.parse(text)
+        parse.parse(text)
     assert said in str(error.value)
 
 
@@ -93,47 +93,47 @@ def test_columns_that_nobody_asked_for_may_hold_anything():
         (quoted(*names), quoted("", "", "ns"), *[quoted("NVIDIA H200", "PolicySpread", "12.5")] * 2),
         strict=True,
     )
-    (call,) = counters.by_call(counters.parse("\n".join(",".join(line) for line in lines)))
-    assert counters.counts(call, "bf16")["dram_bytes"] == 10
+    (call,) = parse.by_call(parse.parse("\n".join(",".join(line) for line in lines)))
+    assert parse.counts(call, "bf16")["dram_bytes"] == 10
 
 
 @pytest.mark.parametrize("absent", ["n/a", "(!) n/a", "(!) nan", ""])
 def test_count_that_is_absent_is_none(absent):
-    (launch,) = counters.parse(table(row(1, "a", absent, *["1"] * 5)))
+    (launch,) = parse.parse(table(row(1, "a", absent, *["1"] * 5)))
     assert launch.values["dram__bytes_read.sum"] is None
 
 
 @pytest.mark.parametrize("text", ["", DENIED, "garbage\x00\n==PROF== nothing", HEADER, f"{HEADER}\n{UNITS}\n"])
 def test_output_without_a_kernel_has_none(text):
-    assert counters.parse(text) == []
-    assert counters.by_call([]) == []
+    assert parse.parse(text) == []
+    assert parse.by_call([]) == []
 
 
 def test_call_without_a_kernel_or_a_counter_is_an_error():
     only, nothing = table(row(0, MARKER, *NONE)), table(row(0, MARKER, *NONE), row(1, "a", *["n/a"] * 6))
     with pytest.raises(ValueError, match="no kernel of it was seen"):
-        counters.counts(counters.by_call(counters.parse(only))[0], "bf16")
+        parse.counts(parse.by_call(parse.parse(only))[0], "bf16")
     with pytest.raises(ValueError, match="every counter of it is n/a"):
-        counters.counts(counters.by_call(counters.parse(nothing))[0], "bf16")
+        parse.counts(parse.by_call(parse.parse(nothing))[0], "bf16")
 
 
 def test_both_forms_are_asked_for_and_what_the_tool_does_not_list_is_left_out():
-    wanted = counters.metrics(["bf16", "fp32"])
+    wanted = parse.metrics(["bf16", "fp32"])
     assert set(wanted) == set(METRICS)
     bases = [name.partition(".")[0] for name in METRICS]
-    assert counters.known(wanted, "\n".join(f"{name}  Counter" for name in bases[:4])) == wanted[:4]
-    assert counters.known(wanted, "\n".join(bases[:3])) == wanted  # no tensor counter: the list is not to be relied on
-    assert counters.known(wanted, "usage: ncu") == wanted
-    assert counters.known(wanted[:3], "\n".join(bases)) == wanted[:3]
+    assert parse.known(wanted, "\n".join(f"{name}  Counter" for name in bases[:4])) == wanted[:4]
+    assert parse.known(wanted, "\n".join(bases[:3])) == wanted  # no tensor counter: the list is not to be relied on
+    assert parse.known(wanted, "usage: ncu") == wanted
+    assert parse.known(wanted[:3], "\n".join(bases)) == wanted[:3]
 
 
 def test_metrics_that_the_tool_refuses_are_found_in_its_error():
-    wanted = counters.metrics(["bf16"])
+    wanted = parse.metrics(["bf16"])
     regex = f"==ERROR== Failed to find metric regex:^{BF16}(\\.sum|\\.avg)$"
-    assert counters.refused(wanted, regex) == [f"{BF16}.sum"]
+    assert parse.refused(wanted, regex) == [f"{BF16}.sum"]
     access = f"==ERROR== Failed to access the following 2 metrics: {BF16}_sparsity_on.sum, lts__t_bytes.sum"
-    assert counters.refused(wanted, access) == ["lts__t_bytes.sum", f"{BF16}_sparsity_on.sum"]
-    assert counters.refused(wanted, DENIED + f"{BF16}.sum") == []
+    assert parse.refused(wanted, access) == ["lts__t_bytes.sum", f"{BF16}_sparsity_on.sum"]
+    assert parse.refused(wanted, DENIED + f"{BF16}.sum") == []
 
 
 def test_tool_is_found_where_installers_put_it_the_newest_first(monkeypatch, tmp_path):

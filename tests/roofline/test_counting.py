@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ncu_sample import FAKE
 
-from roofline.report import journal
+from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 

@@ -7,8 +7,8 @@ import pytest
 from made_up_run import LINES, save
 from ncu_sample import HEADER, MARKER, UNITS, row
 
-from roofline import counting
-from roofline.report import journal
+from roofline.profile import collect
+from roofline.store import journal
 
 
 def counted_cases(run) -> list[tuple[str, str]]:
@@ -30,19 +30,19 @@ def session(tmp_path, monkeypatch):
             self.notes.append(text)
 
     Session.run = run
-    monkeypatch.setattr(counting.ncu, "why_not", lambda device: None)
-    monkeypatch.setattr(counting.ncu, "find", lambda: "ncu")
-    monkeypatch.setattr(counting.ncu, "ask", lambda *question: "")
+    monkeypatch.setattr(collect.ncu, "why_not", lambda device: None)
+    monkeypatch.setattr(collect.ncu, "find", lambda: "ncu")
+    monkeypatch.setattr(collect.ncu, "ask", lambda *question: "")
 
     def tool(act):
         def run(ncu, metrics, command, *, folder, progress, seconds, **more):
             cases = json.loads((folder / "cases.json").read_text())
             said, printed, ended = act([tuple(case) for case in cases])
             progress.write_text("".join(json.dumps(line) + "\n" for line in said))
-            return counting.ncu.Ended(printed, "", 1, *ended)
+            return collect.ncu.Ended(printed, "", 1, *ended)
 
-        monkeypatch.setattr(counting.ncu, "run", run)
-        return counting.Counting(Session(), [], tmp_path, lambda text: None)
+        monkeypatch.setattr(collect.ncu, "run", run)
+        return collect.Counting(Session(), [], tmp_path, lambda text: None)
 
     return tool
 
@@ -52,11 +52,11 @@ def called(*cases):
 
 
 def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_time):
-    time = fake_time(counting)
+    time = fake_time(collect)
 
     def slow(batch):
-        time.sleep(counting.BOX_S)
-        return called(batch[0]), "", (counting.ncu.OVER, True)
+        time.sleep(collect.BOX_S)
+        return called(batch[0]), "", (collect.ncu.OVER, True)
 
     count = session(slow)
     count()
@@ -123,12 +123,12 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(se
         printed = "\n".join(["==PROF== Connected to process 1 (/home/me/python)", HEADER, UNITS, *rows])
         return done, printed, (None, False)
 
-    monkeypatch.setattr(counting, "BATCH", 1)
+    monkeypatch.setattr(collect, "BATCH", 1)
     count = session(of_another_age)
     count()
     assert len(count.lost) == 2
     assert "'5 potatoes', which is no number" in count.session.notes[0]
-    log = (count.session.folder / counting.LOG).read_text()
+    log = (count.session.folder / collect.LOG).read_text()
     assert log.count("5 potatoes") == 4
     assert "/home/me" not in log
 
@@ -152,7 +152,7 @@ def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 28])
 def test_every_beginning_is_spread_over_all(count):
-    order = counting.spread(list(range(count)))
+    order = collect.spread(list(range(count)))
     assert sorted(order) == list(range(count))
     for length in range(1, count + 1):
         chosen = sorted(order[:length])

@@ -7,9 +7,11 @@ import pytest
 from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 
-from roofline.report import counts, journal, kernels, tables
-from roofline.report.records import derive_all
+from roofline.analysis.records import derive_all
+from roofline.profile import kernel_words, table
+from roofline.report import tables
 from roofline.report.write import write
+from roofline.store import journal
 
 SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
 FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
@@ -68,7 +70,7 @@ def test_derived_fields_by_hand(folder):
 
 
 def test_operations_that_are_not_the_flop_are_told(folder):
-    lines = counts.checks(list(records(folder).values()))
+    lines = table.checks(list(records(folder).values()))
     assert lines == [
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "
         f"{SHAPES[16]}-tiled (0)",
@@ -78,8 +80,8 @@ def test_operations_that_are_not_the_flop_are_told(folder):
 
 @pytest.mark.parametrize(("share", "said"), [(1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])])
 def test_operations_of_a_little_padding_are_told_and_noise_is_not(folder, share, said):
-    (one, *_) = counts.of(list(records(folder).values()))
-    lines = counts.checks([one | {"tensor_ops_of_flop": share}])
+    (one, *_) = table.of(list(records(folder).values()))
+    lines = table.checks([one | {"tensor_ops_of_flop": share}])
     assert [line.split()[0] for line in lines] == said
 
 
@@ -177,8 +179,8 @@ def test_names_of_a_contender_that_the_shape_lacks_do_no_harm(tmp_path):
     ],
 )
 def test_names_of_kernels_in_words(name, words):
-    assert kernels.words(name) == (words or name[:45] + "...")
-    assert kernels.words(f"{name} + k") == f"{words or name[:45] + '...'} + k"
+    assert kernel_words.words(name) == (words or name[:45] + "...")
+    assert kernel_words.words(f"{name} + k") == f"{words or name[:45] + '...'} + k"
 
 
 def test_terminal_shows_both(folder):

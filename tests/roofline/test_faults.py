@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline.measure import faults
-from roofline.report import journal
+from roofline.measure import device_errors
+from roofline.store import journal
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
@@ -78,7 +78,7 @@ def test_own_json_is_written_where_no_case_has_a_number(three_shapes, tmp_path):
 
 
 def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
-    conftest = CONFTEST + "\nimport roofline.report.journal as journal\njournal.ROOM_BYTES = 0\n"
+    conftest = CONFTEST + "\nimport roofline.store.journal as journal\njournal.ROOM_BYTES = 0\n"
     outcome = three_shapes(conftest=conftest, file_bytes=250_000)
     assert outcome.code == 1
     assert "the journal could not be written: File too large" in outcome.text
@@ -101,7 +101,7 @@ def test_full_disk_is_told_before_anything_is_measured(three_shapes):
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
     blocked = CONFTEST.replace(
         'strike("prepared", case)',
-        'request.config.stash[__import__("roofline.plugin").plugin.STATE].folder.joinpath("benchmark.json").mkdir'
+        'request.config.stash[__import__("roofline.pytest_plugin.hooks").plugin.STATE].folder.joinpath("benchmark.json").mkdir'
         "(exist_ok=True)",
     )
     outcome = three_shapes(conftest=blocked)
@@ -155,9 +155,9 @@ def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
     ],
 )
 def test_what_an_exception_means(error, outcome, said):
-    assert faults.lack(error) == outcome
-    assert faults.reason(error).startswith(said)
-    assert "\n" not in faults.reason(error)
+    assert device_errors.lack(error) == outcome
+    assert device_errors.reason(error).startswith(said)
+    assert "\n" not in device_errors.reason(error)
 
 
 @pytest.mark.parametrize("lacks", ["compiler", "Python.h"])
@@ -171,26 +171,26 @@ def test_triton_without_what_it_compiles_its_loader_with_is_no_crash(lacks, monk
         monkeypatch.setattr(build.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
     with pytest.raises((RuntimeError, subprocess.CalledProcessError)) as error:
         build.compile_module_from_src("#include <Python.h>", "loader")
-    assert faults.lack(error.value) == "not supported"
+    assert device_errors.lack(error.value) == "not supported"
 
 
 def test_torch_out_of_memory_is_no_crash():
     import torch
 
-    assert faults.lack(torch.OutOfMemoryError("CUDA out of memory")) == "out of memory"
+    assert device_errors.lack(torch.OutOfMemoryError("CUDA out of memory")) == "out of memory"
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**60)
-    assert faults.lack(error.value) == "out of memory"
+    assert device_errors.lack(error.value) == "out of memory"
 
 
 def test_device_is_lost_when_it_answers_no_more(monkeypatch):
     import torch
 
-    assert not faults.device_lost("cpu")
+    assert not device_errors.device_lost("cpu")
     monkeypatch.setattr(torch, "ones", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("CUDA error: illegal")))
-    assert faults.device_lost("cuda")
+    assert device_errors.device_lost("cuda")
     monkeypatch.setattr(torch, "ones", lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
-    assert not faults.device_lost("cuda")
+    assert not device_errors.device_lost("cuda")
 
 
 LOSES_THE_CONTEXT = """

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from roofline.report import journal
-from roofline.report.records import derive_all
+from roofline.analysis.records import derive_all
+from roofline.store import journal
 
 CONFTEST = """
 import os, signal
 import pytest
 
-pytest_plugins = ["roofline.plugin"]
+pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
 def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
@@ -64,7 +64,7 @@ class Call:
 
 @pytest.fixture(scope="session")
 def ffn_prepare():
-    from roofline.measure.lineup import Lineup
+    from roofline.measure.prepared import Lineup
     from roofline.theory.work import AllGatherMatmul
 
     def prepare(shape, names, trying):

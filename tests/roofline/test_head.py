@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from roofline.head import TUNED, commit_of
+from roofline.measure.metadata import TUNED, commit_of
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from roofline.report import journal
+from roofline.store import journal
 
 INSTRUMENTED = """
 

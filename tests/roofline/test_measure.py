@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roofline.measure import ceilings, machine, telemetry
-from roofline.measure.lineup import verdict
+from roofline.measure.prepared import verdict
 from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
 
 

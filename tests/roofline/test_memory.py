@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roofline.account.memory import PLAIN, READINGS, SAVED, Dtypes, Memory, parse_dtypes
 from roofline.theory.chips import GB, GIB
-from roofline.theory.memory import PLAIN, READINGS, SAVED, Dtypes, Memory, parse_dtypes
 from roofline.theory.models import Model, parse
 
 XXL = parse("xxl")

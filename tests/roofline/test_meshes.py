@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.theory.meshes import KINDS, Crossing, Nodes, Sharding, Torus
+from roofline.account.meshes import KINDS, Crossing, Nodes, Sharding, Torus
 
 AXIS = 180e9  # TPU v5p, both ways
 PORT, LINK = 50e9, 450e9  # H100 SXM

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
-from roofline import naming
-from roofline.measure import kernel_names
-from roofline.measure.lineup import Lineup
-from roofline.report import journal
+from roofline.measure.prepared import Lineup
+from roofline.profile import kernel_names, kernel_trace
+from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
@@ -76,7 +75,7 @@ def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path,
         return lineups[-1]
 
     options = types.SimpleNamespace(device="cuda")
-    naming.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=lines.append))()
+    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=lines.append))()
     assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
 
 
@@ -92,7 +91,7 @@ def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch)
         return Lineup(None, "cublas", ready=dict.fromkeys(names))
 
     options = types.SimpleNamespace(device="cuda")
-    naming.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
+    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
     assert asked == [(second, ["tiled"])]
 
 
@@ -107,7 +106,7 @@ def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
         return Lineup(None, "cublas", ready=dict.fromkeys(names))
 
     options = types.SimpleNamespace(device="cuda")
-    naming.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
+    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
     assert prepared == [second]
 
 

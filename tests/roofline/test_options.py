@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline.options import resolve, resumed
+from roofline.pytest_plugin.options import resolve, resumed
 
 
 def options(device="cpu", timed=True, **given):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.theory import schedule
-from roofline.theory.overlap import (
+from roofline.analysis.overlap.simulator import (
     ARMS,
     arrivals,
     coarse,
@@ -17,6 +16,7 @@ from roofline.theory.overlap import (
     product_s,
     simulate,
 )
+from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Visit
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.

@@ -18,14 +18,15 @@ from made_up_gathers import (
 )
 from made_up_run import HEAD, LINES
 
-from roofline.report import arms, figures, overlap_plots
+from roofline.analysis.overlap import figures, style
+from roofline.report import theme
 from roofline.report.write import write
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return Drawn(tmp_path_factory.mktemp("sweep") / "run", [HERE, *SWEEP], monkeypatch, endings=figures.ENDINGS)
+        return Drawn(tmp_path_factory.mktemp("sweep") / "run", [HERE, *SWEEP], monkeypatch, endings=theme.ENDINGS)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def points_of(axes, arm):
 
 
 def test_a_run_has_three_figures_in_two_formats(sweep):
-    assert overlap_plots.names(sweep.run) == NAMES
+    assert figures.names(sweep.run) == NAMES
     assert [path.name for path in sweep.paths] == [f"{name}.{ending}" for name in NAMES for ending in ("svg", "png")]
     assert all(path.stat().st_size > 10_000 for path in sweep.paths)
 
@@ -59,7 +60,7 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
 
 def test_plain_matmuls_have_none_of_them(draw):
     drawn = draw(LINES)
-    assert (overlap_plots.names(drawn.run), drawn.paths) == ([], [])
+    assert (figures.names(drawn.run), drawn.paths) == ([], [])
 
 
 def test_every_figure_names_link_source_and_run(sweep):
@@ -157,7 +158,7 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
 
 def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
     (axes,) = sweep.figures["overlap"].axes
-    colour = arms.styles(sweep.records)["row_block"]["color"]
+    colour = style.styles(sweep.records)["row_block"]["color"]
     ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
     expected = {
         record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"])
@@ -202,7 +203,7 @@ def test_shape_without_the_link_alone_is_left_out_and_said_to_be(draw):
 
 def test_without_any_link_time_only_the_timeline_is_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
-    assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["timeline"]
+    assert figures.names(drawn.run) == [*drawn.texts] == ["timeline"]
     assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
     assert not any("T_comm" in text for text in drawn.texts["timeline"])
 
@@ -225,7 +226,7 @@ def test_preset_link_has_no_figures(draw):
     lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
     still = [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
     drawn = draw([HERE, *still])
-    assert (overlap_plots.names(drawn.run), drawn.paths) == ([], [])
+    assert (figures.names(drawn.run), drawn.paths) == ([], [])
 
 
 def test_wires_at_the_ridge_alone_have_no_common_roof(draw):
@@ -257,15 +258,15 @@ def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof
 
 def test_every_arm_has_a_look_of_its_own(gpu):
     for key in ("color", "marker"):
-        assert len({look[key] for look in arms.LOOKS.values()}) == len(arms.LOOKS)
-    found = arms.styles(gpu.records)
-    assert [arm for arm in found if arm in arms.LOOKS] == [*arms.LOOKS]
+        assert len({look[key] for look in style.LOOKS.values()}) == len(style.LOOKS)
+    found = style.styles(gpu.records)
+    assert [arm for arm in found if arm in style.LOOKS] == [*style.LOOKS]
     for arm, look in found.items():
         if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
             assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
             assert [*found].index(arm) == [*found].index(base) + 1
-    assert len(found) == len(arms.LOOKS) + 4
-    assert [*arms.styles([gpu.records[0] | {"arm": "new"}])] == ["new"]
+    assert len(found) == len(style.LOOKS) + 4
+    assert [*style.styles([gpu.records[0] | {"arm": "new"}])] == ["new"]
 
 
 def test_ten_arms_stay_in_the_row_of_their_shape(gpu):

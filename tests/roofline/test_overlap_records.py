@@ -3,11 +3,12 @@
 import pytest
 from made_up_run import HEAD, LINES, save
 
-from roofline.report import arms, overlap, tables
-from roofline.report.journal import load
-from roofline.report.records import derive_all
+from roofline.analysis.overlap import metrics, style
+from roofline.analysis.records import derive_all
+from roofline.pytest_plugin.narrator import live_line
+from roofline.report import tables
 from roofline.report.write import write
-from roofline.terminal import live_line
+from roofline.store.journal import load
 
 SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
 FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
@@ -283,15 +284,15 @@ def test_timelines_are_read_back(tmp_path):
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
     found = records(drift=0.5, requested=None)
-    assert arms.over_ideal(found["chunk_launches"]) == pytest.approx(5 / 4)
-    assert arms.over_ideal(found["serial"], "_high") == pytest.approx(7 / 4)
+    assert style.over_ideal(found["chunk_launches"]) == pytest.approx(5 / 4)
+    assert style.over_ideal(found["serial"], "_high") == pytest.approx(7 / 4)
     void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
-    assert arms.over_ideal(void) == pytest.approx(void["time_s"] / void["t_gemm_s"])
+    assert style.over_ideal(void) == pytest.approx(void["time_s"] / void["t_gemm_s"])
 
 
 @pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])
 @pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     shape = {"contenders": {arm: {"row_blocks": 4}}, "row_tiles": 16, "column_tiles": 5, "workers": 12, "ranks": 4}
-    exact = overlap.simulate(shape, arm, 0.1, t_comm_s).end_s
-    assert overlap.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)
+    exact = metrics.simulate(shape, arm, 0.1, t_comm_s).end_s
+    assert metrics.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

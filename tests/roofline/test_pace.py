@@ -7,9 +7,9 @@ from account_settings import EXERCISE, H100, V5P_AXIS, D, F, h100, made_up, per_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.theory.memory import Dtypes
-from roofline.theory.meshes import Sharding, Torus
-from roofline.theory.pace import Bound
+from roofline.account.communication_bound import Bound
+from roofline.account.memory import Dtypes
+from roofline.account.meshes import Sharding, Torus
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 

@@ -311,7 +311,7 @@ def test_k_that_selects_nothing_makes_no_folder(run_project):
 
 def test_report_that_fails_costs_no_data(run_project, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import roofline.report.plots as plots\n"
+        "import roofline.analysis.throughput.memory_roofline as plots\n"
         "def broken(*arguments):\n    raise RuntimeError('no ink')\n"
         "plots.memory_roofline = broken\n"
     )

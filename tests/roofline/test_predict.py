@@ -6,9 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from roofline.theory import cases, chips, overlap, predict, predictor, schedule, waves
-from roofline.theory.planned import TILE, Planned
-from roofline.theory.predict import PRIORS, Constants, Machine, Tile
+from roofline.analysis.overlap import simulator
+from roofline.analysis.overlap.plan import TILE, Planned
+from roofline.analysis.prediction import cost_model
+from roofline.analysis.prediction import model as predictor
+from roofline.analysis.prediction.cost_model import PRIORS, Constants, Machine, Tile
+from roofline.operations import ids
+from roofline.theory import chips, schedule, waves
 from roofline.theory.schedule import Grid
 from roofline.theory.work import AllGatherMatmul, Matmul, Work
 
@@ -19,22 +23,22 @@ TILES = (Tile(400, 400),)
 
 
 def gpu_terms(m, n, k, constants=PERFECT, nbytes=0, tiles=TILES):
-    return predict.terms(predict.load(m, n, k, nbytes or 1, GPU, tiles), constants)
+    return cost_model.terms(cost_model.load(m, n, k, nbytes or 1, GPU, tiles), constants)
 
 
 def test_cpu_by_hand():
-    load = predict.load(m=100, n=200, k=450, device_bytes=1_000_000, machine=CPU)
-    found = predict.terms(load, Constants(compute=0.8, memory=0.25, extra_k=50, start_s=1e-5, vector=0.5))
+    load = cost_model.load(m=100, n=200, k=450, device_bytes=1_000_000, machine=CPU)
+    found = cost_model.terms(load, Constants(compute=0.8, memory=0.25, extra_k=50, start_s=1e-5, vector=0.5))
     assert found.compute_s == pytest.approx(2 * 100 * 200 * 500 / 0.8e11)  # 250 us
     assert found.memory_s == pytest.approx(1e6 / 0.25e10)  # 400 us
     assert found.time_s == pytest.approx(660e-6)
 
 
 def test_single_row_of_a_cpu_reads_its_weights_once_and_computes_nothing():
-    load = predict.load(m=1, n=200, k=450, device_bytes=1_000_000, machine=CPU)
+    load = cost_model.load(m=1, n=200, k=450, device_bytes=1_000_000, machine=CPU)
     constants = Constants(compute=0.8, memory=0.25, extra_k=50, start_s=1e-5, vector=0.5)
-    assert predict.terms(load, constants).time_s == pytest.approx(1e-5 + 1e6 / 0.5e10)
-    assert predict.terms(load, replace(constants, vector=None)).time_s > 400e-6
+    assert cost_model.terms(load, constants).time_s == pytest.approx(1e-5 + 1e6 / 0.5e10)
+    assert cost_model.terms(load, replace(constants, vector=None)).time_s > 400e-6
 
 
 def test_gpu_by_hand():
@@ -63,18 +67,18 @@ def test_predictions_and_choices_of_tiles_are_by_one_model():
 
 def test_library_splits_k_where_tiles_are_few_and_takes_flat_tiles_for_few_rows():
     tile = Tile(256, 128, adapts=True)
-    assert predict.cost(256, 128 * 33, 10**6, tile, GPU).rounds == pytest.approx(0.25, rel=1e-3)
-    assert predict.cost(256, 128 * 33, 10**6, Tile(256, 128), GPU).rounds == pytest.approx(1)
-    assert predict.cost(256, 128 * 33, 64, tile, GPU).rounds == pytest.approx(1)  # sums would cost more than a wave
-    assert [predict.fitting(tile, m).rows for m in (1, 64, 65, 128, 129, 8192)] == [64, 64, 128, 128, 256, 256]
-    assert predict.fitting(Tile(256, 128), 1).rows == 256
+    assert cost_model.cost(256, 128 * 33, 10**6, tile, GPU).rounds == pytest.approx(0.25, rel=1e-3)
+    assert cost_model.cost(256, 128 * 33, 10**6, Tile(256, 128), GPU).rounds == pytest.approx(1)
+    assert cost_model.cost(256, 128 * 33, 64, tile, GPU).rounds == pytest.approx(1)  # sums would cost more than a wave
+    assert [cost_model.fitting(tile, m).rows for m in (1, 64, 65, 128, 129, 8192)] == [64, 64, 128, 128, 256, 256]
+    assert cost_model.fitting(Tile(256, 128), 1).rows == 256
 
 
 def test_best_tile_takes_least():
     # 1536 x 1408: 132 tiles of 128 x 128 are one wave; 66 of 128 x 256 leave half of it idle.
     own = (Tile(128, 256), Tile(256, 128), Tile(128, 128))
-    assert predict.best_tile(1536, 1408, 4096, own, GPU) == Tile(128, 128)
-    assert predict.best_tile(1536, 2816, 4096, own, GPU) == Tile(128, 256)  # equals: the first
+    assert cost_model.best_tile(1536, 1408, 4096, own, GPU) == Tile(128, 128)
+    assert cost_model.best_tile(1536, 2816, 4096, own, GPU) == Tile(128, 256)  # equals: the first
 
 
 @pytest.mark.parametrize("nbytes", [10, 10**9])
@@ -82,8 +86,8 @@ def test_perfect_constants_are_the_plain_roofline(nbytes):
     flop = 2 * 4400 * 4800 * 700
     found = gpu_terms(4400, 4800, 700, nbytes=nbytes).time_s  # whole waves of whole tiles
     assert found == pytest.approx(max(flop / 132e12, nbytes / 4e12), rel=5e-3)
-    assert predict.roofline_s(Work(flop, nbytes), GPU) == max(flop / 132e12, nbytes / 4e12)
-    assert predict.roofline_s(Work(flop, nbytes, wire_bytes=10**9), GPU, 1e9) == 1.0
+    assert cost_model.roofline_s(Work(flop, nbytes), GPU) == max(flop / 132e12, nbytes / 4e12)
+    assert cost_model.roofline_s(Work(flop, nbytes, wire_bytes=10**9), GPU, 1e9) == 1.0
 
 
 @pytest.mark.parametrize("machine", [GPU, CPU])
@@ -98,9 +102,9 @@ def test_more_work_never_takes_less(machine, source):
         "k": [(300, 1664, k) for k in sizes],
     }
     for axis, shapes in grown.items():
-        for tiles in (TILES, predict.USUAL[:1], predict.USUAL):
-            loads = [predict.load(m, n, k, 2 * (m * k + n * k + m * n), machine, tiles) for m, n, k in shapes]
-            times = [predict.terms(load, constants).time_s for load in loads]
+        for tiles in (TILES, cost_model.USUAL[:1], cost_model.USUAL):
+            loads = [cost_model.load(m, n, k, 2 * (m * k + n * k + m * n), machine, tiles) for m, n, k in shapes]
+            times = [cost_model.terms(load, constants).time_s for load in loads]
             margin = 0.08 if tiles[0].adapts else 0.0
             assert all(after >= before * (1 - margin) for before, after in pairwise(times)), axis
             assert times[0] < times[-1]
@@ -108,7 +112,7 @@ def test_more_work_never_takes_less(machine, source):
 
 def test_nothing_to_multiply_is_refused():
     with pytest.raises(ValueError, match="m=0: it must be 1 or more"):
-        predict.load(0, 1, 1, 1, CPU)
+        cost_model.load(0, 1, 1, 1, CPU)
 
 
 def sizes_of(case):
@@ -160,20 +164,20 @@ def test_model_survives_being_written():
 def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s):
     planned = Planned(arm, 2048, 3000, 8, 132)
     cuts = (16, 8, 4, 2, 1) if arm.startswith("row_block") else (1,)
-    ends = [overlap.own_ideal(arm, Grid(16, 12), 132, 8, b, 1.0, t_comm_s).end_s for b in cuts]
+    ends = [simulator.own_ideal(arm, Grid(16, 12), 132, 8, b, 1.0, t_comm_s).end_s for b in cuts]
     assert planned.ideal_s(1.0, t_comm_s) == pytest.approx(min(ends))
 
 
 def test_planned_arm_of_many_tiles_is_simulated_on_fewer():
     planned, grid = Planned("row_block", 8192, 53248, 8, 132), Grid(64, 208)
-    whole = overlap.own_ideal("row_block", grid, 132, 8, 16, 1.0, 1.0).end_s
+    whole = simulator.own_ideal("row_block", grid, 132, 8, 16, 1.0, 1.0).end_s
     assert planned.ideal_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)
 
 
 def test_planned_spills_are_those_of_the_table():
     planned, grid = Planned("chunk_outer", 4096, 7000, 8, 132), Grid(32, 28)
-    chunk_s = overlap.product_s(grid, 132, 8, 1.0)
-    table = schedule.spill_once(grid, 132, overlap.arrivals(8, 1.5, 1)[0], chunk_s)
+    chunk_s = simulator.product_s(grid, 132, 8, 1.0)
+    table = schedule.spill_once(grid, 132, simulator.arrivals(8, 1.5, 1)[0], chunk_s)
     assert schedule.spills(table) > 0
     assert planned.spilled_bytes(1.0, 1.5) == schedule.spills(table) * 2 * 4 * TILE[0] * TILE[1]
     assert Planned("row_block", 4096, 7000, 8, 132).spilled_bytes(1.0, 1.5) == 0
@@ -193,7 +197,7 @@ def test_ids_are_read_back(name, contender):
         AllGatherMatmul(name, "up", 2, 4096, "fp32", 2, "ridge1.4"),
         AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBps"),
     ):
-        assert cases.parse(case.id + behind) == (case, contender)
+        assert ids.parse(case.id + behind) == (case, contender)
 
 
 @pytest.mark.parametrize(
@@ -212,5 +216,5 @@ def test_ids_are_read_back(name, contender):
 )
 def test_bad_ids_are_named(text, said):
     with pytest.raises(ValueError, match="case ") as error:
-        cases.parse(text)
+        ids.parse(text)
     assert said in str(error.value)

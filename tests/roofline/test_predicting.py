@@ -9,11 +9,11 @@ import pytest
 from made_up_gathers import HERE, SWEEP, gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
-from roofline import predicting
+from roofline.analysis.prediction import command, score
+from roofline.analysis.prediction import text as prediction_text
+from roofline.analysis.records import derive_all
 from roofline.cli import main
-from roofline.report import prediction, prediction_text
-from roofline.report.journal import load
-from roofline.report.records import derive_all
+from roofline.store.journal import load
 
 README = Path(__file__).parents[2] / "results" / "README.md"
 MATMUL = "matmul-xxl-up-tp8-m4096-bf16"
@@ -23,7 +23,7 @@ H100 = ["--chip", "H100 SXM"]
 
 def predicted_run(folder, lines):
     run = load(save(folder, lines))
-    prediction_text.write(run, prediction.predict_run(run, derive_all(run)), folder)
+    prediction_text.write(run, score.predict_run(run, derive_all(run)), folder)
     return folder
 
 
@@ -100,7 +100,7 @@ def test_datasheet_says_that_nothing_was_fitted(capsys):
 def test_datasheet_takes_every_arm_of_its_operation(capsys):
     found = as_json(capsys, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750", *H100)
     times = {row["contender"]: row["time_s"] for row in found["cases"]}
-    assert list(times) == list(predicting.ARMS["all_gather_matmul"]["gpu"])
+    assert list(times) == list(command.ARMS["all_gather_matmul"]["gpu"])
     terms = found["cases"][0]["terms"]
     assert times["serial"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
     assert max(terms["t_gemm_s"], terms["t_comm_s"]) <= times["row_block"] < times["serial"]

@@ -15,13 +15,13 @@ import pytest
 from made_up_gathers import HERE, SWEEP, gather_matmul, gathering, gpu_lines
 from made_up_run import HEAD, ceiling, save, shape
 
-from roofline.report import prediction, prediction_text
-from roofline.report.fitting import fit
-from roofline.report.journal import load
-from roofline.report.records import derive_all
-from roofline.report.texts import error_text
-from roofline.theory import predict
-from roofline.theory.predict import FITTED, PRIORS, Constants, Machine
+from roofline.analysis.prediction import cost_model, score
+from roofline.analysis.prediction import text as prediction_text
+from roofline.analysis.prediction.cost_model import FITTED, PRIORS, Constants, Machine
+from roofline.analysis.prediction.fit import fit
+from roofline.analysis.records import derive_all
+from roofline.report.format import error_text
+from roofline.store.journal import load
 
 RESULTS = Path(__file__).parents[2] / "results"
 RUNS = sorted(path.parent for path in RESULTS.glob("reference/*/samples.jsonl"))
@@ -30,7 +30,7 @@ CEILINGS = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
 
 def found_of(folder, lines):
     run = load(save(folder, lines))
-    return prediction.predict_run(run, derive_all(run))
+    return score.predict_run(run, derive_all(run))
 
 
 def by_case(found):
@@ -50,8 +50,8 @@ def cpu(tmp_path_factory):
 def test_constants_are_found_again():
     truth = Constants(compute=0.9, memory=0.4, extra_k=100, start_s=3e-5, vector=0.7)
     machine = Machine(1e11, 1e10)
-    loads = [predict.load(m, n, k, 4 * (m * k + n * k + m * n), machine) for m in (1, 2, 64, 2000) for n, k in SIDES]
-    times = [predict.terms(load, truth).time_s for load in loads]
+    loads = [cost_model.load(m, n, k, 4 * (m * k + n * k + m * n), machine) for m in (1, 2, 64, 2000) for n, k in SIDES]
+    times = [cost_model.terms(load, truth).time_s for load in loads]
     found, cost = fit(loads, times, PRIORS["cpu"], FITTED["cpu"])
     for name in FITTED["cpu"]:
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=0.1), name  # drawn to the prior a little
@@ -62,8 +62,8 @@ SIDES = ((64, 64), (128, 512), (4096, 256), (512, 4096), (1024, 1024))
 
 
 def test_few_cases_cannot_run_wild():
-    load = predict.load(64, 1000, 1000, 4_000_000, Machine(1e11, 1e10))
-    found, _ = fit([load], [predict.terms(load, PRIORS["cpu"]).time_s * 3], PRIORS["cpu"], FITTED["cpu"])
+    load = cost_model.load(64, 1000, 1000, 4_000_000, Machine(1e11, 1e10))
+    found, _ = fit([load], [cost_model.terms(load, PRIORS["cpu"]).time_s * 3], PRIORS["cpu"], FITTED["cpu"])
     assert all(0.2 < getattr(found, n) / getattr(PRIORS["cpu"], n) < 5 for n in FITTED["cpu"])
     assert fit([], [], PRIORS["cpu"], FITTED["cpu"]) == (PRIORS["cpu"], 0.0)
 
@@ -95,7 +95,7 @@ def test_where_nothing_is_left_the_priors_predict(tmp_path):
     (one,) = found.scored
     machine = Machine(700e12, 4e12)
     work = one.record["device_bytes"]
-    expected = predict.terms(predict.load(1024, 1024, 1024, work, machine), PRIORS["gpu"]).time_s
+    expected = cost_model.terms(cost_model.load(1024, 1024, 1024, work, machine), PRIORS["gpu"]).time_s
     assert (one.predicted_s, one.fitted_on) == (expected, 0)
     assert found.model.families[0].fitted_on == 1
 
@@ -133,7 +133,7 @@ def test_fits_are_quick(tmp_path):
     records, quickest = derive_all(run), math.inf
     for _ in range(3):  # in CPU seconds: the machine may be busy
         start = time.process_time()
-        prediction.predict_run(run, records)
+        score.predict_run(run, records)
         quickest = min(quickest, time.process_time() - start)
     assert quickest < 3.0
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
+from roofline.analysis.records import derive_all
 from roofline.cli import main
-from roofline.report import journal, references, tables
-from roofline.report.records import derive_all
+from roofline.report import references, tables
 from roofline.report.write import write
+from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

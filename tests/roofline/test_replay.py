@@ -2,7 +2,7 @@
 
 import pytest
 
-from roofline.replay import LaterFile, ReplayTimer
+from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
 
 
 def test_readings_differ_by_the_samples():

@@ -6,10 +6,11 @@ import re
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
+from roofline.analysis.records import derive_all, roof_of
 from roofline.cli import main
-from roofline.report import journal, tables
-from roofline.report.records import derive_all, roof_of
+from roofline.report import tables
 from roofline.report.write import write
+from roofline.store import journal
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from roofline.cli import main
-from roofline.report import journal, references
+from roofline.report import references
 from roofline.report.compare import compare, summary
+from roofline.store import journal
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 

@@ -8,10 +8,10 @@ from account_settings import H100, D, F, h100, made_up, tokens_each, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.theory import splits
-from roofline.theory.meshes import Nodes, Sharding, Torus
+from roofline.account import splits
+from roofline.account.communication_bound import WIRES
+from roofline.account.meshes import Nodes, Sharding, Torus
 from roofline.theory.models import Model
-from roofline.theory.pace import WIRES
 
 ALPHA = 4.6e14 / 1.8e11
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
+from roofline.analysis.records import derive_all
 from roofline.measure import clocks, steady, telemetry
-from roofline.report import journal
-from roofline.report.records import derive_all
 from roofline.report.write import write
+from roofline.store import journal
 
 SLOWER = (
     (Path(__file__).parent / "small_project.py")

@@ -6,9 +6,9 @@ import pytest
 from account_settings import BLOCKS, EXERCISE, D, F, h100, made_up, tokens_each, v5p
 from hypothesis import given, settings
 
-from roofline.theory import techniques
-from roofline.theory.memory import Dtypes, Memory
-from roofline.theory.meshes import Sharding
+from roofline.account import techniques
+from roofline.account.memory import Dtypes, Memory
+from roofline.account.meshes import Sharding
 from roofline.theory.models import Model
 
 TOKENS = 131_072

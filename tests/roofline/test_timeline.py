@@ -4,8 +4,8 @@ import pytest
 from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
 
-from roofline.report import overlap_plots, timeline
-from roofline.report.journal import SCHEMA
+from roofline.analysis.overlap import figures, timeline
+from roofline.store.journal import SCHEMA
 
 
 def test_blocks_of_a_timeline():
@@ -29,7 +29,7 @@ def test_blocks_of_a_timeline():
 
 def test_without_timelines_the_other_two_are_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
-    assert overlap_plots.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
+    assert figures.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
 
 
 def test_arm_without_a_timeline_is_named(draw):

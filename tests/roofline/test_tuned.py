@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from roofline.report import tuned
-from roofline.report.journal import Run
 from roofline.stats import paired_ratio
+from roofline.store.journal import Run
+from roofline.tuning import verdict as tuned
 
 CASE = "tune_fake-xxl-up-tp8-m2048-bf16"
 RUNS, ROUNDS, CANDIDATES, NOISE, CORRELATION = 200, 40, 16, 0.01, 0.3

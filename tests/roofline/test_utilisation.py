@@ -7,9 +7,9 @@ from account_settings import EXERCISE, H100, D, F, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.theory import splits
-from roofline.theory.meshes import Sharding
-from roofline.theory.utilisation import ARMS, CHIPS, over_chips, step_s, utilisation
+from roofline.account import splits
+from roofline.account.meshes import Sharding
+from roofline.account.utilisation import ARMS, CHIPS, over_chips, step_s, utilisation
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 

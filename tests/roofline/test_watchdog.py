@@ -13,15 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline import plugin
-from roofline.report import journal
+from roofline.pytest_plugin import hooks
+from roofline.store import journal
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
 ALL = ["m64-torch", "m64-numpy", "m128-torch", "m128-numpy", "m256-torch", "m256-numpy"]
 
 IMPATIENT = """
-from roofline import session, watchdog
+from roofline.measure import session
+from roofline.pytest_plugin import watchdog
 
 session.FIRST_CALL_S = session.PREPARE_S = {"cpu": 3.0}
 session.CALLS = 0
@@ -109,7 +110,7 @@ with open("pid", "w") as file:
 def test_run_that_is_stuck_ends_by_a_second_signal_or_soon_after_the_first(
     three_shapes, tmp_path, numbers, grace_s, why
 ):
-    conftest = CONFTEST + SAYS_WHO + f"\nfrom roofline import watchdog\nwatchdog.GRACE_S = {grace_s}\n"
+    conftest = CONFTEST + SAYS_WHO + f"\nfrom roofline.pytest_plugin import watchdog\nwatchdog.GRACE_S = {grace_s}\n"
     sender = signals(tmp_path, *numbers)
     run = three_shapes(conftest=conftest, fault="first-numpy 128 hang", root=tmp_path)
     sender.join()
@@ -124,7 +125,7 @@ def test_run_that_is_stuck_ends_by_a_second_signal_or_soon_after_the_first(
 BEGINS = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from roofline.watchdog import Watchdog
+from roofline.pytest_plugin.watchdog import Watchdog
 
 watchdog = Watchdog(Path("nowhere"))
 watchdog.expect(1.0, "hung")
@@ -194,18 +195,18 @@ class Taken:
 
 @pytest.mark.parametrize("looks_around", [None, "usepdb", "trace", "a tracer"])
 def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around, monkeypatch):
-    monkeypatch.setattr(plugin, "Watchdog", Taken)
+    monkeypatch.setattr(hooks, "Watchdog", Taken)
     monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
     narrator = SimpleNamespace(uncaptured=nullcontext)
     config = SimpleNamespace(
         option=SimpleNamespace(usepdb=looks_around == "usepdb", trace=looks_around == "trace"),
         pluginmanager=SimpleNamespace(get_plugin=lambda name: narrator),
-        stash={plugin.STATE: plugin.State(None, Path("nowhere"), None, session=SimpleNamespace())},
+        stash={hooks.STATE: hooks.State(None, Path("nowhere"), None, session=SimpleNamespace())},
     )
-    state = config.stash[plugin.STATE]
-    plugin._watch(config, state)
+    state = config.stash[hooks.STATE]
+    hooks._watch(config, state)
     watchdog = state.watchdog
     assert (watchdog is None) == bool(looks_around)
-    plugin.pytest_enter_pdb(config)  # breakpoint() is enough
+    hooks.pytest_enter_pdb(config)  # breakpoint() is enough
     assert state.watchdog is None
     assert watchdog is None or watchdog.closed

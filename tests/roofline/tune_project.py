@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 import torch
 
-import kernels.candidates as candidates
 import kernels.configs as configs
 import kernels.contract as contract
 import kernels.instruments as instruments
-import kernels.tuning as tuning
-import roofline.plugin as plugin
-from roofline.measure import faults, machine, telemetry
+import kernels.tuning.candidates as candidates
+import kernels.tuning.search as tuning
+import roofline.pytest_plugin.hooks as plugin
+from roofline.measure import device_errors, machine, telemetry
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
 
-pytest_plugins = ["roofline.plugin"]
+pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 H200 = Machine.of_chip(find("H200"))
 NOW = configs.Config(16, 16, 16, 4, 3)
@@ -49,7 +49,7 @@ about |= {"versions": {"torch": "2", "triton": "3"}, "memory_bytes": 10**9, "cac
 plugin.choose_device = lambda wanted, timed: "cuda"
 machine.describe = lambda device: dict(about)
 telemetry.for_device = lambda device: telemetry.CpuTelemetry()
-faults.device_lost = lambda device: False
+device_errors.device_lost = lambda device: False
 contract.interpreted = lambda kernel: False
 instruments.Instruments = lambda: None
 configs.FOLDER = Path(__file__).parent / "kernels" / "configs"
@@ -92,12 +92,11 @@ for name, function in (("fake", run), ("other", run_other)):
     calls = (function, lambda x, w: "its tile", lambda x, w, out=None: None)
     contract.register(contract.Contender(name, "triton", "cuda", True, *calls))
 
-import matmul_lineup  # noqa: E402
-import tune_lineup  # noqa: E402
+from kernels.bench import matmul, tune  # noqa: E402
 
-tune_lineup.hardware = lambda: ("sm90", H200)
-matmul_lineup.probes = lambda options: []
-matmul_lineup.operands = lambda case, options: [(torch.randn(case.m, 8), torch.randn(8, 8), torch.empty(case.m, 8))]
+tune.hardware = lambda: ("sm90", H200)
+matmul.probes = lambda options: []
+matmul.operands = lambda case, options: [(torch.randn(case.m, 8), torch.randn(8, 8), torch.empty(case.m, 8))]
 
 
 def fsync(file, sync=os.fsync):

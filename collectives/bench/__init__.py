@@ -1,0 +1,1 @@
+"""How the operations that gather over a wire run."""

@@ -1,0 +1,159 @@
+"""One case of the all-gather matmul: x[m, k] is sharded by columns; how its arms are cut, and what runs beside them."""
+
+import functools
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+
+from collectives.bench import setting as settings
+from collectives.bench.operands import buffer, host_ahead, normal, shards_of
+from roofline.analysis.overlap import simulator
+from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
+from roofline.theory.schedule import Grid
+
+TILE = (128, 256)
+"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
+
+PRESET = "row_block"
+"""The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
+
+TRACES = 3
+"""Calls with time stamps of which the last is kept: by then the kernel with stamps is loaded and warm."""
+
+
+class AllGather(settings.Setting):
+    """x[m, k] is sharded by columns, and gathered while it is multiplied."""
+
+    def _operands(self) -> list:
+        from collectives.all_gather_matmul import Operands
+
+        case, found = self.case, []
+        w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
+        for number in range(settings.SETS):
+            self.x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
+            shards = shards_of(self.x, case.ranks, 1, self.pinned)
+            gathered = buffer((case.m, case.k), case.dtype, self.device, number)
+            gathered.copy_(self.x)
+            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
+        return found
+
+    @staticmethod
+    def _gemm(operands) -> tuple:
+        return operands.gathered, operands.w, operands.out
+
+    gathered_copies = 2 * settings.SETS
+    """Shards and a buffer for each set."""
+
+    @staticmethod
+    def transfers(operands) -> list:
+        return operands.by_chunk
+
+    all_transfers = transfers
+
+    def _factors(self, operands) -> tuple:
+        return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
+
+    def _grid_about(self) -> dict:
+        """Row blocks, SMs and tiles; sets the plan of the operands by them."""
+        from collectives.all_gather_matmul import BLOCKS
+
+        case, t_comm_s = self.case, self.t_comm_s
+        gpu = self.device == "cuda"
+        sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
+        columns = -(-case.n // TILE[1]) if gpu else 1
+
+        def ideal(arm: str, blocks: int):
+            grid = Grid(max(blocks, -(-case.m // TILE[0])) if gpu else blocks, columns)
+            return simulator.own_ideal(arm, grid, sms, case.ranks, blocks, self.t_gemm_s, t_comm_s)
+
+        fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
+        blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
+        for operands in self.sets:
+            operands.blocks = blocks
+            if gpu:  # the host does not see what has arrived, so launches go by what should have
+                operands.chunk_plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans]
+                operands.block_plan = [launch.block_to for launch in ideal("row_block_launches", blocks).spans]
+        rows = -(-case.m // TILE[0]) if gpu else blocks
+        return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
+
+    def why_not(self, arm: str) -> str | None:
+        if arm not in flagged_arms(self.device):
+            return super().why_not(arm)
+        if all(arm in operands.prepared for operands in self.sets):
+            return None
+        from collectives.flagged_arms import prepare
+        from kernels.contract import reason
+
+        times = self.t_gemm_s, self.t_comm_s
+        return reason(lambda: [prepare(operands, arm, *times) for operands in self.sets])
+
+    def trace(self, arm: str, link) -> dict | None:
+        if arm not in flagged_arms(self.device) or not self.options.timed or link.kind == "preset":
+            return None
+        from collectives.flagged_arms import trace
+
+        for _ in range(TRACES):
+            host_ahead(self.device)
+            traced = trace(self.sets[0], link, arm)
+        return traced
+
+    def details(self, arm: str) -> dict:
+        operands = self.sets[0]
+        if ready := operands.prepared.get(arm):
+            return {"row_blocks": ready.row_blocks, "spilled_bytes": ready.plan.spilled_bytes}
+        return {"row_blocks": operands.blocks} if base_arm(arm) == "row_block_launches" else {}
+
+    def config(self, arm: str) -> str:
+        from collectives.all_gather_matmul import addmm_sums_in_fp32
+        from kernels.configs import choose_for
+
+        operands = self.sets[0]
+        if ready := operands.prepared.get(arm):
+            return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
+        base, ours = base_arm(arm), self.matmul_of(arm).config(*self._gemm(operands)[:2])
+        if arm == f"chunk_launches{PERSISTENT}":
+            return f"{choose_for('persistent_sums', operands.gathered, operands.w)}, product and add, sums in fp32"
+        if base == "chunk_launches":
+            x = operands.gathered
+            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
+            return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+        return f"{operands.blocks} row blocks, {ours}" if base == "row_block_launches" else ours
+
+    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
+        """Name -> (role, a run for each set, link): what takes turns with the arms."""
+        found = {
+            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
+            for name, c in self.unsplit.items()
+        }
+        contended = {
+            name: [functools.partial(c.run, *self._gemm(o)) for o in self.sets]
+            for name, c in self.beside_link().items()
+        }
+        if PRESET in flagged_arms(self.device) and not self.why_not(PRESET):
+            from collectives.flagged_arms import preset
+
+            runs = [functools.partial(preset, operands, PRESET) for operands in self.sets]
+            found["preset"], contended["preset beside link"] = ("preset", runs, None), runs
+        link = self.link()
+        found["link"] = ("link", [functools.partial(settings.alone, link, o.by_chunk) for o in self.sets], link)
+        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, settings.SETS)
+        unrelated = self.sets[0].transfers(into=spare)
+        for name, runs in contended.items():
+            link = self.link()
+            found[name] = (
+                "contended",
+                [functools.partial(settings.contended, link, unrelated, run) for run in runs],
+                link,
+            )
+        return found
+
+
+def flagged_arms(device: str) -> dict[str, Callable]:
+    """The arms that wait on the device; none where kernels are not compiled."""
+    if device != "cuda" or not find_spec("triton"):
+        return {}
+    from collectives.flagged_arms import ARMS
+
+    return ARMS

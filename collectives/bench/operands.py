@@ -1,0 +1,88 @@
+"""Tensors and quick timings for the cases that gather over a wire. Imports `kernels` late, as `matmul_lineup` does."""
+
+import functools
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+
+from kernels.bench import matmul
+
+CALIBRATIONS = 5
+
+
+@contextmanager
+def computing(device: str):
+    """On a CPU, leave one core to the link."""
+    threads = torch.get_num_threads()
+    if device == "cpu" and threads > 1:
+        torch.set_num_threads(threads - 1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+HOLD_CYCLES = 4_000_000
+"""Of an SM, some 2 ms: longer than the host takes to enqueue an arm."""
+
+
+def host_ahead(device: str) -> None:
+    """On a GPU, hold the current stream until what comes next is enqueued, as the gate of the clock does.
+
+    Without it a link's time begins with its stamp, some tenths of a millisecond before the host has launched the copier
+    and the kernel that waits for it, and a gather at 450 GB/s takes no more than half of one.
+    """
+    if device == "cuda":
+        torch.cuda._sleep(HOLD_CYCLES)
+
+
+def seconds(call: Callable, device: str) -> float:
+    """About how long `call` takes: to choose a bandwidth and a plan by, and never a result."""
+    times = []
+    with computing(device):
+        for _ in range(CALIBRATIONS + 2):
+            start = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    return median(times[2:])
+
+
+def unsplit(device: str, x, w) -> dict[str, object]:
+    """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
+    known = matmul.known_contenders()
+    names = [name for name, c in known.items() if c.kind == "vendor" and c.device == device] + ["persistent"]
+    return {name: known[name] for name in names if known[name].device == device and not known[name].why_not(x, w)}
+
+
+@functools.lru_cache(maxsize=4)
+def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
+    """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
+    x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
+    out = x.new_empty(m, n)
+    runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
+    return 2 * m * n * k / min(seconds(run, device) for run in runs)
+
+
+@functools.lru_cache(maxsize=16)
+def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: float) -> torch.Tensor:
+    """Zero-mean normal values. The shapes of a run share what they have alike."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device, dtype=matmul.DTYPES[dtype]).mul_(scale)
+
+
+@functools.lru_cache(maxsize=8)
+def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tuple[torch.Tensor, ...]:
+    """Contiguous shards of a tensor that is cached; in pinned host memory for the link pcie."""
+    parts = [part.contiguous() for part in tensor.chunk(ranks, axis)]
+    return tuple(part.cpu().pin_memory() if pinned else part for part in parts)
+
+
+@functools.lru_cache(maxsize=8)
+def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=matmul.DTYPES[dtype], device=device)

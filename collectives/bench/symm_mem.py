@@ -1,0 +1,86 @@
+"""The peer in the line-ups of the all-gather matmul: torch's fused operator, over as many GPUs as there are ranks.
+
+It runs in processes of its own, over the GPUs' real fabric, and times itself there: its time stands beside the arms',
+and nothing of it is compared with the emulated link.
+"""
+
+import atexit
+import math
+
+import torch
+
+from kernels.bench import matmul
+from roofline.measure import device_errors
+from roofline.measure.prepared import TOLERANCE, Lineup, verdict
+
+NAME = "symm_mem"
+
+_groups: dict[int, object] = {}
+"""By ranks: the group that runs, or the PeerError of its start."""
+
+
+def names(options) -> list[str]:
+    """The peer where there are two or more GPUs, or where it was asked for."""
+    asked = NAME in (options.contenders or ())
+    several = not options.contenders and options.device == "cuda" and torch.cuda.device_count() > 1
+    return [NAME] if options.timed and (asked or several) else []
+
+
+def tolerance(dtype: str, ranks: int) -> float:
+    """Each of P chunks rounds the sum once more, the first ones while it is small: sqrt((P + 1) / 2) times the error
+    that one rounding leaves."""
+    return TOLERANCE[dtype] * math.sqrt((ranks + 1) / 2)
+
+
+def add(lineup: Lineup, seed: int) -> None:
+    """Take the peer into `lineup`, or note why not."""
+    from collectives import peer
+
+    case = lineup.case
+    if reason := peer.why_not(case.ranks):
+        lineup.unable[NAME] = f"{NAME}: {reason}"
+        return
+    try:
+        lineup.trying(NAME, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
+        group = _group(case.ranks)
+        dtype = matmul.DTYPES[case.dtype]
+        error = group.prepare(case.m, case.n, case.k, dtype, seed, 1 / math.sqrt(case.k))
+    except Exception as failure:
+        if isinstance(_groups.get(case.ranks), peer.PeerGroup):
+            del _groups[case.ranks]  # it ran, and may again
+        lineup.wrong[NAME] = f"{NAME}: {device_errors.reason(failure)}"
+        return
+    if reason := verdict(NAME, error, case.dtype, tolerance(case.dtype, case.ranks)):
+        lineup.wrong[NAME] = reason
+        return
+    lineup.ready[NAME], lineup.relative_error[NAME] = _Call(group), error
+    lineup.config[NAME] = f"torch {torch.__version__}, {case.ranks} GPUs, bursts, sums in {case.dtype}"
+    lineup.details[NAME] = {"link": f"fabric of {case.ranks} GPUs"}
+
+
+class _Call:
+    """Times itself, see `roofline.measure.clocks`."""
+
+    long = True
+
+    def __init__(self, group):
+        self.seconds = group.seconds
+
+    def __call__(self):
+        self.seconds()
+
+
+def _group(ranks: int):
+    """One group for all shapes: each process takes seconds to start. One that could not is not started again: that may
+    have taken `peer.START_S`. Raises the PeerError of then."""
+    from collectives import peer
+
+    if ranks not in _groups:
+        try:
+            _groups[ranks] = peer.PeerGroup(ranks)
+            atexit.register(_groups[ranks].close)
+        except peer.PeerError as error:
+            _groups[ranks] = error
+    if isinstance(_groups[ranks], peer.PeerError):
+        raise _groups[ranks]
+    return _groups[ranks]

@@ -1,0 +1,1 @@
+"""How the operation `matmul` runs: operands, checked contenders, probes."""

@@ -1,0 +1,230 @@
+"""What the matmul benchmarks bring to the harness: operands, the reference, checked contenders, probes.
+
+`kernels` is imported late throughout: pytest may load this file before the plugin has switched Triton's interpreter on,
+and that must come before Triton is imported.
+"""
+
+import functools
+import itertools
+import math
+import zlib
+
+import torch
+
+from roofline.measure import device_errors
+from roofline.measure.ceilings import Probe
+from roofline.measure.machine import describe
+from roofline.measure.prepared import VENDOR_TOLERANCE, Lineup, untold, verdict
+from roofline.theory.models import parse as parse_model
+from roofline.theory.work import Matmul
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+ROTATION = 8
+"""Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
+
+POOL = 0.6
+"""A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
+
+CHECKED_ROWS = 32
+"""One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
+
+
+def known_contenders() -> dict:
+    """Name -> `kernels.Contender`."""
+    from kernels import CONTENDERS
+
+    return CONTENDERS
+
+
+def names_of(options) -> list[str]:
+    """Names to run: those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted."""
+    known = known_contenders()
+    if options.contenders:
+        return [name for name in options.contenders if name in known]
+    return [
+        name
+        for name, contender in known.items()
+        if contender.default
+        and (contender.device == options.device or (not options.timed and contender.kind == "triton"))
+    ]
+
+
+def prepare(options, case: Matmul, names: list[str], trying=untold) -> Lineup:
+    """Operands on the device, each contender checked, the right ones ready; where timed, the vendor among them."""
+    known = known_contenders()
+    vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
+    lineup = Lineup(case, vendor, trying=trying)
+    enter(lineup, case, options, {name: known[name] for name in ([vendor, *names] if options.timed else names)})
+    return lineup
+
+
+def enter(lineup: Lineup, case: Matmul, options, contenders: dict) -> None:
+    """Check {name: `kernels.Contender`} on the operands of `case`, and make the right ones ready."""
+    sets = operands(case, options)
+    x, w, out = sets[0]
+    reference = reference_rows(x, w)
+    turn = itertools.cycle(sets)
+    for name, contender in contenders.items():
+        if reason := why_not(contender, options, x, w):
+            lineup.unable[name] = reason
+            continue
+        try:
+            lineup.trying(name, contender.first_call_s)
+            error = relative_error(contender.run, x, w, out, reference)
+            limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
+            reason = verdict(name, error, case.dtype, limit)
+        except Exception as failure:  # whatever a kernel dies of, the others of this shape still get their numbers
+            lineup.refuse(name, failure)
+            if device_errors.device_lost(options.device):  # but for this: then nobody gets any more
+                lineup.ready.clear()
+                lineup.lost = f"{name}: {device_errors.reason(failure)}"
+                break
+            continue
+        if reason:
+            lineup.wrong[name] = reason
+            continue
+        lineup.config[name] = contender.config(x, w)
+        lineup.relative_error[name] = error
+        lineup.ready[name] = lambda run=contender.run: run(*next(turn))
+    size = len(sets) * case.work.device_bytes
+    lineup.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
+
+
+def why_not(contender, options, x, w) -> str | None:
+    """Why `contender` cannot run, or must not be timed, here; None if it can."""
+    from kernels.contract import interpreted
+
+    if options.timed and contender.device != options.device:
+        kind = "a Triton kernel, " if contender.kind == "triton" else ""
+        return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
+    if options.timed and contender.kind == "triton" and interpreted(contender.kernel):
+        return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
+    return contender.why_not(x, w)
+
+
+def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
+
+    Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
+    cut from the same three tensors, so that many can be ready at once.
+    """
+    same = [other for other in options.matmuls if other.dtype == case.dtype]
+    room = POOL * memory_bytes(options.device)
+    cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= room}
+    pool = _pool if case in cases else _pool.__wrapped__  # not kept for others
+    cases = cases if case in cases else {case}
+    pools = {}
+    for name, scale in (("x", 1.0), ("w", 1 / math.sqrt(max(other.k for other in cases))), ("out", None)):
+        elements = max(_sets(other, options) * _room(sizes(other)[name]) for other in cases)
+        seed = zlib.crc32(f"{options.seed} {name}".encode())
+        pools[name] = pool(elements, DTYPES[case.dtype], options.device, seed, scale)
+    return [
+        tuple(
+            pools[name][index * _room(shape) :][: math.prod(shape)].view(shape) for name, shape in sizes(case).items()
+        )
+        for index in range(_sets(case, options))
+    ]
+
+
+def sizes(case: Matmul) -> dict[str, tuple[int, int]]:
+    return {"x": (case.m, case.k), "w": (case.n, case.k), "out": (case.m, case.n)}
+
+
+def _sets(case: Matmul, options) -> int:
+    if not options.timed:
+        return 1
+    return max(2, math.ceil(ROTATION * cache_bytes(options.device) / case.work.device_bytes))
+
+
+def _room(shape: tuple[int, int]) -> int:
+    """Elements from one tensor of `shape` to the next: whole kilobytes of the smallest type, for the alignment."""
+    return -(-math.prod(shape) // 512) * 512
+
+
+@functools.lru_cache(maxsize=9)
+def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> torch.Tensor:
+    if scale is None:
+        return torch.empty(elements, dtype=dtype, device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
+
+
+@functools.cache  # each shape asks for each other one, and a description looks up the version of every package
+def memory_bytes(device: str) -> int:
+    return describe(device)["memory_bytes"]
+
+
+@functools.cache
+def cache_bytes(device: str) -> int:
+    return describe(device)["cache_bytes"]
+
+
+def reference_rows(x, w) -> torch.Tensor:
+    """x @ w.T in float64 for `checked_rows` of x, [rows, n]."""
+    rows = x[checked_rows(len(x))].double()
+    return torch.cat([rows @ part.double().T for part in w.split(8192)], dim=1)
+
+
+def checked_rows(m: int) -> torch.Tensor:
+    """One row in each run of CHECKED_ROWS, each time another of it, and the last row; all of them up to 256."""
+    if m <= 256:
+        return torch.arange(m)
+    starts = torch.arange(0, m, CHECKED_ROWS)
+    return torch.cat([(starts + torch.arange(len(starts)) % CHECKED_ROWS).clamp(max=m - 1), torch.tensor([m - 1])])
+
+
+def relative_error(run, x, w, out, reference) -> float:
+    """Relative Frobenius error of `run` on a NaN-poisoned `out`; NaN if any element of it was left unwritten."""
+    out.fill_(math.nan)
+    result = run(x, w, out)
+    if result.isnan().any():
+        return math.nan
+    return float((result[checked_rows(len(x))].double() - reference).norm() / reference.norm())
+
+
+def probes(options) -> list[Probe]:
+    """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
+    device = options.device
+    if device == "cuda":
+        shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
+    else:
+        shapes = ((1024, 1024, 1024), (1024, 3328, 1024), (1024, 1024, 3328))
+    found = [probe for dtype in options.dtypes for probe in _matmul_probes(shapes, dtype, device)]
+    # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
+    # millisecond, so that the launch weighs nothing. Rows as long as those of the weights: on a CPU that matters.
+    size = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0)
+    model = parse_model(options.model)
+    matrices = [torch.randn(max(1, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
+    for matrix in matrices:
+        found += _read_probes(matrix, device)
+    other = torch.empty_like(matrices[0])
+    found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
+    return found
+
+
+def _read_probes(matrix: torch.Tensor, device: str) -> list[Probe]:
+    shape = "x".join(map(str, matrix.shape))
+    vector = torch.randn(1, matrix.shape[1], device=device)
+    product = torch.empty(1, matrix.shape[0], device=device)
+    calls = {name: functools.partial(run, vector, matrix, product) for name, run in _libraries(device).items()}
+    calls["sum"] = functools.partial(torch.sum, matrix)
+    return [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
+
+
+def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
+    found = []
+    for m, n, k in shapes:
+        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
+        out = x.new_empty(m, n)
+        for name, run in _libraries(device).items():
+            found.append(
+                Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(run, x, w, out), dtype)
+            )
+    return found
+
+
+def _libraries(device: str) -> dict:
+    """Name -> run(x, w, out) of the vendors' and libraries' matmuls that are timed on `device` by default."""
+    known = known_contenders()
+    return {n: c.run for n, c in known.items() if c.device == device and c.default and c.kind != "triton"}

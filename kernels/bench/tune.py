@@ -1,0 +1,245 @@
+"""What the tunings bring to the harness: the configurations to try, sound and checked, and the table to save what wins.
+
+Behind those of each kernel come those of `matmul`, which takes one of our kernels: with the configurations just saved.
+
+`kernels` is imported late, as in `matmul_lineup`.
+"""
+
+import dataclasses
+import functools
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from kernels.bench import matmul
+from roofline.measure import device_errors
+from roofline.measure.prepared import Lineup, untold
+from roofline.store import journal
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+from roofline.theory.work import Tuning
+from roofline.tuning import verdict
+from roofline.tuning.verdict import INCUMBENT
+
+WORKERS = 16
+"""Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
+
+
+MATMUL = "matmul"
+"""`kernels.matmul`: what is tuned is which kernel it takes."""
+
+
+def kernels() -> list[str]:
+    """Those that can be tuned, in the order they are, and `MATMUL`."""
+    from kernels.tuning.candidates import TUNABLE
+
+    return [*TUNABLE, MATMUL]
+
+
+def cases(options) -> list[Tuning]:
+    """What is to be tuned: none unless that was asked for. What was not measured before comes first."""
+    if not options.tune_s:
+        return []
+    from kernels import configs
+    from kernels.tuning.candidates import TUNABLE
+
+    arch, machine = hardware()
+    wanted = [name for name in kernels() if name in (options.contenders or kernels())]
+    known = configs.table(arch)
+
+    def is_open(case: Tuning) -> bool:
+        if case.kernel == MATMUL:
+            return len(able(case)) > 1
+        better = any(known.admits(name, *shape(case)[1:]) for name in TUNABLE[case.kernel].behind)
+        return known.admits(*shape(case)) and (options.contenders is not None or not better)
+
+    def is_measured(case: Tuning) -> bool:
+        if case.kernel == MATMUL:
+            return known.picked(*shape(case)[1:], machine) in able(case)
+        return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
+
+    return sorted(filter(is_open, options.tunings(wanted)), key=is_measured)
+
+
+def shape(case: Tuning) -> tuple:
+    return case.kernel, case.m, case.n, case.k, case.dtype
+
+
+def able(case: Tuning) -> list[str]:
+    """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
+    from kernels import configs
+    from kernels.contract import ORDER
+    from kernels.tuning.candidates import TUNABLE
+
+    known = configs.table(hardware()[0])
+    return [name for name in dict.fromkeys([*ORDER, *TUNABLE]) if known.admits(name, *shape(case)[1:])]
+
+
+@functools.cache
+def hardware() -> tuple[str, Machine]:
+    """The table and the machine to tune for: this one's; an H200's where there is no GPU, to list what it would try."""
+    from kernels import configs
+
+    if not torch.cuda.is_available():
+        return "sm90", Machine.of_chip(find("H200"))
+    device = torch.device("cuda", torch.cuda.current_device())
+    return configs.arch_of(device), configs.machine_of(device)
+
+
+@functools.cache
+def contenders(case: Tuning) -> dict:
+    """{name: configuration} of the incumbent and all candidates that are not run alike; of `MATMUL` {name: kernel}."""
+    from kernels import configs
+    from kernels.tuning.search import token
+
+    if case.kernel == MATMUL:
+        arch, machine = hardware()
+        names, picked = able(case), configs.table(arch).picked(*shape(case)[1:], machine)
+        now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
+        return {INCUMBENT: now} | {name: name for name in names if name != now}
+    return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
+
+
+def incumbent(case: Tuning):
+    """The configuration that the case's kernel takes at present."""
+    from kernels import configs
+
+    arch, machine = hardware()
+    dtype = matmul.DTYPES[case.dtype]
+    return configs.choose(case.kernel, arch, case.m, case.n, case.k, dtype, machine)
+
+
+@functools.cache
+def plan(case: Tuning) -> tuple[list, dict[str, str]]:
+    """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
+    from kernels.tuning import search
+
+    arch, machine = hardware()
+    now = incumbent(case)
+    found = search.plan(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
+    problem = search.Problem(case.m, case.n, case.k, matmul.DTYPES[case.dtype].itemsize, machine)
+    others = [config for config in found.candidates if problem.schedule(config) != problem.schedule(now)]
+    return others, {search.token(config): reason for config, reason in found.pruned.items()}
+
+
+def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]], trying=untold) -> Lineup:
+    """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked. Of `MATMUL`
+    these are kernels, each with what it takes for the shape by now.
+
+    `selected` is {shape: names} of the whole run: all of a kernel's are compiled before its first shape is measured,
+    so that nothing else runs while there is timing.
+    """
+    known, configs = matmul.known_contenders(), contenders(case)
+    lineup = Lineup(case, INCUMBENT, trying=trying)
+    if case.kernel == MATMUL:
+        kernels = {name: configs[name] for name in dict.fromkeys([INCUMBENT, *names])}
+        lineup.details = {name: {"kernel": kernel} for name, kernel in kernels.items()}
+        lineup.about = {"table": hardware()[0]}
+        named = {name: _named(known[kernel]) for name, kernel in kernels.items()}
+        matmul.enter(lineup, case.matmul, options, named)
+        return lineup
+    wanted = tuple(
+        (other.dtype, contenders(other)[name])
+        for other in sorted(cases(options), key=lambda other: other.id)  # else another order once an entry is saved
+        if other.kernel == case.kernel
+        for name in selected.get(other.id, ())
+        if name in contenders(other)
+    )
+    unsound, trouble = compile_all(case.kernel, wanted)
+    sound = {}
+    for name in dict.fromkeys([INCUMBENT, *names]):
+        reason = unsound.get((case.dtype, configs[name]))
+        if reason and name != INCUMBENT:  # that one is what runs at present
+            lineup.unable[name] = verdict.PRUNED + reason
+        else:
+            sound[name] = _contender(known[case.kernel], configs[name])
+            lineup.details[name] = {"tile": dataclasses.asdict(configs[name])}
+    lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
+    matmul.enter(lineup, case.matmul, options, sound)
+    return lineup
+
+
+def _named(kernel):
+    """`kernel`, a `kernels.Contender`, that says its name beside its configuration."""
+    return dataclasses.replace(kernel, config=lambda x, w: f"{kernel.name} {kernel.config(x, w)}")
+
+
+def _contender(kernel, config):
+    """`kernel`, a `kernels.Contender`, with a configuration of its own."""
+    run = functools.partial(kernel.run, config=config)
+    return dataclasses.replace(kernel, run=run, config=lambda x, w: str(config))
+
+
+@functools.cache
+def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
+    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
+    be looked at: the compiler's tools being out of order is no reason to time nothing."""
+    from kernels.tuning.search import FAILED, unsound
+
+    arch = hardware()[0]
+    workers = min(WORKERS, os.cpu_count() or 1)
+    found = {}
+    try:
+        for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
+            own = [config for other, config in wanted if other == dtype]
+            found |= {(dtype, config): why for config, why in unsound(kernel, dtype, arch, own, workers).items()}
+    except Exception as error:  # a process that was killed for its memory, for one
+        return {}, device_errors.reason(error)
+    if found.keys() >= set(wanted) and all(reason.startswith(FAILED) for reason in found.values()):
+        return {}, next(iter(found.values()), "")
+    return found, ""
+
+
+def dropped(run, options) -> list[str]:
+    """Cases of a `run` that is gone on with whose turn never came, and never will: by the table as it is now, which
+    somebody changed meanwhile, they are no candidates any more."""
+    known = {f"{case.id}-{name}" for case in cases(options) for name in contenders(case)}
+    return [e["case"] for e in run.missing if e["outcome"] == journal.NOT_RUN and e["case"] not in known]
+
+
+def table_path(arch: str) -> Path:
+    from kernels import configs
+
+    return configs.FOLDER / f"{arch}.json"
+
+
+def keep(run, shape: str, folder: Path) -> str:
+    """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
+    line to be told, "" where there is nothing to save."""
+    from kernels.configs import Config
+    from kernels.configs.table_writer import save, save_pick
+
+    found = verdict.verdict(run, shape)
+    if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
+        return ""
+    of = run.shapes[shape]
+    path, measured = table_path(of["table"]), conditions(run, found)
+    winner, case = of["contenders"][found.winner], (of["m"], of["n"], of["k"], of["dtype"])
+    if found.kernel == MATMUL:
+        save_pick(path, winner["kernel"], case, measured)
+    else:
+        save(path, found.kernel, case, Config(**winner["tile"]), measured)
+    shutil.copy(path, folder / path.name)
+    return verdict.line(found)
+
+
+def conditions(run, found: verdict.Verdict) -> dict:
+    """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
+    candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
+    machine = run.head["machine"]
+    versions = machine["versions"]
+    ratio = found.ratio and [round(x, 4) for x in (found.ratio.median, found.ratio.low, found.ratio.high)]
+    return {
+        "chip": machine["chip"],
+        "sms": machine.get("sms"),
+        "date": run.head["started"][:10],
+        "shape": found.case.partition("-")[2],
+        "triton": versions.get("triton"),
+        "torch": versions.get("torch"),
+        "commit": run.head["commit"],
+        "ratio": ratio,
+        "over": None if found.stays else found.over,
+        "tried": found.tried,
+    }

@@ -1,0 +1,307 @@
+"""What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
+
+One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
+instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit,
+compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined or reads unfenced
+what cp.async wrote, is wrong however it measures, and the command exits with 1. So is a kernel that waits for flags if
+it may load ahead of one, and a specialised one whose registers were not moved, or whose ring is out of order. What
+shares an SM with a link's copier must leave room for that and for the link's waits; a line tells what these take, and
+they are held to it.
+`--table FILE` looks at candidates before they are measured. How a cubin is read stands in `cubin`, the order of loads
+in `load_order`, that of a ring in `ring_order`; tables in `kernels.configs`.
+
+A later kernel joins with one line in `kernels.inspect.examples` and its entries in a table.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import triton
+
+from kernels.configs import DTYPE_NAMES, MODELLED, TAILED, Config, Entry, Table, architectures, read, table
+from kernels.inspect.cubin import WARP_SIZE, Cubin, compile_launch
+from kernels.inspect.examples import EXAMPLES, beside_examples
+from kernels.inspect.load_order import early_loads
+from kernels.inspect.ring_order import misplaced, unfenced, unsynchronised
+from roofline.arguments import Parser
+
+SCHEMA = "kernels.compiled/1"
+# Kernels that wait on the device for a link, and those that share SMs with its copier, or an arm would not overlap.
+WAITS = {"flagged", "flagged_spills"}
+SHARES = WAITS | {"persistent_sums"}
+
+# An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
+# 1,024 bytes of shared memory beyond its own.
+SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
+UNIT, CTA_BYTES = 256, 1_024
+# What of it is kept for the copier, and for one of the links' and instruments' small kernels: registers, bytes.
+KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
+
+# Kernels with producer and consumer warps: registers a thread that setmaxnreg must give the consumers and the producer.
+SPECIALISED = {"warpgroup": (240, 24)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One configuration in one dtype, compiled for one target."""
+
+    kernel: str
+    table: str
+    config: Config
+    dtype: str
+    target: int
+    shared_limit_bytes: int
+    mma: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A job and what came out: a cubin, or the compiler's error. Sound when `problems()` is empty."""
+
+    job: Job
+    cubin: Cubin | None
+    error: str | None = None
+
+    @property
+    def mma(self) -> str:
+        return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
+
+    @property
+    def early_loads(self) -> list[str] | None:
+        """What `kernels.inspect.load_order` says; None of a kernel that waits for no flag."""
+        return early_loads(self.cubin.ttgir) if self.cubin and self.job.kernel in WAITS else None
+
+    def problems(self) -> list[str]:
+        """Each broken promise in a sentence: value, limit, way out."""
+        if self.cubin is None:
+            return [f"does not compile: {self.error}"]
+        job, cubin, found = self.job, self.cubin, self.early_loads or []
+        if job.kernel in WAITS and "fence.proxy.async.global" not in cubin.ttgir:
+            found.append("has no fence.proxy.async.global between a flag and the TMA loads behind it; add it")
+        if cubin.spills:
+            found.append(
+                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+                "take more warps or a smaller tile"
+            )
+        limit, who = job.shared_limit_bytes, ""
+        registers_left, bytes_left = room()
+        if job.kernel in SHARES and limit > bytes_left:
+            limit, who = bytes_left, " beside the copier"
+        if cubin.shared_bytes > limit:
+            found.append(
+                f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
+                "take fewer stages or subtile the epilogue"
+            )
+        registers = allotted(cubin.registers, job.config.num_warps)
+        if job.kernel in SHARES and registers > registers_left:
+            found.append(
+                f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the "
+                "copier; take a smaller tile"
+            )
+        if self.mma != job.mma:
+            found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
+        if "wgmma" in self.mma and 1 not in cubin.wgmma_waits:
+            found.append(
+                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+                "look for what ptxas serialised (ptxas -v says so, C7510 and on)"
+            )
+        found += unfenced(cubin.ptx)
+        loads, stores = NEEDS_TMA.get(job.kernel, (0, 0)) if job.mma != "fma" else (0, 0)
+        if cubin.tma_loads < loads or cubin.tma_stores < stores:
+            found.append(
+                f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
+                "check the descriptors"
+            )
+        if job.kernel in SPECIALISED:
+            found += _unspecialised(cubin, job.config.num_warps, *SPECIALISED[job.kernel])
+        return found
+
+    def as_row(self) -> dict:
+        cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
+        for text in ("ttgir", "ptx"):  # for reading here, not for a row
+            cubin.pop(text, None)
+        named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
+        said = {"triton": triton.__version__, "error": self.error}
+        said |= {"early_loads": self.early_loads, "problems": self.problems()}
+        return asdict(self.job) | cubin | named | said
+
+
+def allotted(registers: int, warps: int) -> int:
+    """Registers that an SM gives to a CTA of so many a thread.
+
+    >>> allotted(218, 8)
+    57344
+    """
+    return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
+
+
+def room() -> tuple[int, int]:
+    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
+    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
+    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES
+
+
+def beside(target: int = 90) -> dict[str, dict]:
+    """By name, of what runs beside the kernels in `SHARES`: what it takes of an SM, what is kept for it, problems."""
+    found = {}
+    for name, launch in beside_examples().items():
+        cubin, kept = compile_launch(launch, target), KEPT.get(name, KEPT["wait"])
+        taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
+        problems = (
+            [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
+        )
+        for what, own, limit in zip(("registers", "bytes of shared memory"), taken, kept, strict=True):
+            if own > limit:
+                problems.append(f"takes {own} {what}, {limit} are kept for it; make it smaller, or `KEPT` larger")
+        found[name] = {"registers": taken[0], "shared_bytes": taken[1], "kept": kept, "problems": problems}
+    return found
+
+
+def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
+    """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
+    found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
+    if missing := sorted({consumer, producer} - set(cubin.register_counts)):
+        found.append(
+            f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
+            "register limit"
+        )
+    # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
+    # registers of a whole warpgroup.
+    pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
+    wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
+    if wanted > pool:
+        found.append(
+            f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
+        )
+    return found
+
+
+# The least number of TMA loads and stores in their code.
+NEEDS_TMA = {
+    "persistent": (1, 1), "warpgroup": (1, 1), "decode": (1, 0), "flagged": (1, 1), "flagged_spills": (1, 1),
+    "persistent_sums": (1, 1),
+}  # fmt: skip
+
+
+def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:
+    """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
+    dtype."""
+    found = [
+        Job(entry.kernel, t.arch, config, dtype, t.target, t.shared_limit_bytes, entry.mma)
+        for t in tables
+        if t.target is not None
+        for entry in t.entries
+        for dtype in entry.dtypes
+        for config in _variants(entry, t.arch, dtype)
+        if not kernels or entry.kernel in kernels
+    ]
+    if one_per_kernel:
+        names = dict.fromkeys(job.kernel for job in found)
+        found = [max((job for job in found if job.kernel == name), key=_weight) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
+    """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
+    modelled = MODELLED.get(entry.kernel) == arch and entry.kernel in TAILED
+    if not modelled or dtype != entry.dtypes[0] or entry.measured:
+        return [entry.config]
+    return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
+
+
+def _weight(job: Job) -> tuple[int, int, int]:
+    return job.target, job.config.block_m * job.config.block_n, job.config.num_stages
+
+
+def inspect(job: Job) -> Finding:
+    """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
+    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
+    try:
+        return Finding(job, compile_launch(EXAMPLES[job.kernel](job.config, dtype), job.target))
+    except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
+        return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
+    """All findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an unknown
+    state."""
+    if workers <= 1 or len(todo) <= 2:
+        return [inspect(job) for job in todo]
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=get_context("spawn")) as pool:
+        return list(pool.map(inspect, todo))
+
+
+def as_text(findings: list[Finding], small: dict[str, dict]) -> str:
+    """An aligned table, what runs beside its kernels, then the problems."""
+    numeric = ("registers", "stack_B", "local_accesses", "shared_B", "tma_loads", "tma_stores")
+    head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
+    rows = [head]
+    for finding in findings:
+        job, cubin = finding.job, finding.cubin
+        numbers = (
+            ["-"] * 4
+            if cubin is None
+            else [cubin.registers, cubin.stack_bytes, cubin.local_accesses, cubin.shared_bytes]
+        )
+        tma = ["-"] * 2 if cubin is None else [cubin.tma_loads, cubin.tma_stores]
+        verdict = "BAD" if finding.problems() else "ok"
+        rows.append(
+            [job.kernel, f"sm_{job.target}", job.config, job.dtype, *numbers, finding.mma, job.mma, *tma, verdict]
+        )
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def align(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])
+
+    lines = ["  ".join(align(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
+    for name, own in small.items():
+        taken = f"{own['registers']} registers, {own['shared_bytes']} bytes of shared memory"
+        lines.append(f"beside them, {name}: {taken} of an SM; {own['kept'][0]} and {own['kept'][1]} are kept")
+        lines += [f"{name}: {problem}" for problem in own["problems"]]
+    for f in findings:
+        lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
+    bad = sum(bool(f.problems()) for f in findings) + sum(bool(own["problems"]) for own in small.values())
+    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings) + len(small)} compiled, {bad} bad"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m kernels.inspect", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
+    parser.add_argument(
+        "--kernel", action="append", choices=sorted(EXAMPLES), default=[], help="only this kernel (may be repeated)"
+    )
+    parser.add_argument("--one-per-kernel", action="store_true", help="only the largest tile of each kernel")
+    parser.add_argument(
+        "--table", type=Path, action="append", help="a table of candidates in place of the checked-in ones"
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile at the same time")
+    options = parser.parse_args(arguments)
+    if options.workers < 1:
+        parser.error(f"argument --workers: {options.workers} is not 1 or more")
+    try:
+        tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
+    except (OSError, ValueError) as error:
+        parser.error(f"argument --table: {error}")
+    if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
+        print(
+            "TRITON_INTERPRET is set, so nothing would be compiled; "
+            "run `env -u TRITON_INTERPRET python -m kernels.inspect`",
+            file=sys.stderr,
+        )
+        return 2
+    findings = inspect_all(jobs(tables, options.kernel, options.one_per_kernel), options.workers)
+    small = beside() if any(f.job.kernel in SHARES for f in findings) else {}
+    if options.json:
+        rows = [finding.as_row() for finding in findings]
+        document = {"schema": SCHEMA, "triton": triton.__version__, "findings": rows, "beside": small}
+        print(json.dumps(document, indent=1))
+    else:
+        print(as_text(findings, small))
+    return 1 if any(f.problems() for f in findings) or any(own["problems"] for own in small.values()) else 0

@@ -1,0 +1,1 @@
+"""Which configurations of a kernel are worth timing."""

@@ -1,0 +1,135 @@
+"""Which configurations of a kernel are worth timing for a shape. Nothing is timed here.
+
+`candidates` proposes. What cannot run is left out before anything is timed, with the reason: by a formula where
+shared memory is too small (`plan`), by compiling where a kernel spills, does not compile or misses its tensor core
+instruction (`unsound`, no GPU needed). The benchmarks time the rest (`pytest --benchmark-only --ffn-tune`), and
+`kernels.configs.table_writer` keeps the choice.
+
+Wins over `triton.autotune` in that candidates and the present choice take turns, that one which does not compile costs
+nobody else, and that the answer is a file to be reviewed. Loses where a shape comes that nobody tuned: that one gets
+the model's choice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from kernels import configs
+from kernels.configs import DTYPE_NAMES, Config, Entry, Table
+from kernels.configs.table_writer import mma_of
+from kernels.tuning.candidates import TUNABLE, Problem
+from roofline.theory.waves import Machine
+
+SHARED, SPILLS, FAILED, OTHER = "shared memory", "spills", "does not compile", "not as declared"
+"""How reasons begin for which a candidate is left out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be timed for a shape, the model's choice first, and what is not: {configuration: reason}. Of what
+    differs in order, tail, split or flattening alone, one is named."""
+
+    candidates: tuple[Config, ...]
+    pruned: dict[Config, str] = field(default_factory=dict)
+
+
+def candidates(
+    kernel: str, m: int, n: int, k: int, dtype: str, machine: Machine, arch: str = "sm90", now: Config | None = None
+) -> list[Config]:
+    """`plan(...).candidates`."""
+    return list(plan(kernel, m, n, k, dtype, machine, arch, now).candidates)
+
+
+def plan(
+    kernel: str, m: int, n: int, k: int, dtype: str, machine: Machine, arch: str = "sm90", now: Config | None = None
+) -> Plan:
+    """What to time of `kernel` for [m, n, k] in `dtype` (as `bf16`) on `machine`, by the table of `arch`.
+
+    `now` is what is taken at present. Where that was measured, it is what the candidates of its tile differ from, so
+    that a second tuning goes on from the first. ValueError for a kernel that is not in `TUNABLE`, or that has no entry
+    for the dtype and m.
+    """
+    if kernel not in TUNABLE:
+        raise ValueError(
+            f"{kernel!r} is not tuned, there are {', '.join(TUNABLE)}; enter it in kernels.tuning.candidates.TUNABLE"
+        )
+    table, tunable = configs.table(arch), TUNABLE[kernel]
+    if not table.admits(kernel, m, n, k, dtype):
+        raise ValueError(
+            f"no {kernel} configuration for m={m} in {dtype} on {arch}; add an entry to kernels/configs/{arch}.json"
+        )
+    tiles = tuple(e.config for e in _entries(table, kernel, dtype) if not e.measured)
+    itemsize = next(torch_dtype.itemsize for torch_dtype, name in DTYPE_NAMES.items() if name == dtype)
+    problem = Problem(m, n, k, itemsize, machine)
+    kept: dict[Config, Config] = {}
+    pruned: dict[Config, str] = {}
+    for config in tunable.ranked(problem, _bases(problem, kernel, arch, tiles, now)):
+        if len(kept) == tunable.most:
+            break
+        needed = tunable.shared_bytes(config, itemsize)
+        if table.shared_limit_bytes and needed > table.shared_limit_bytes:
+            alike = replace(config, group_m=Config.group_m, raster="m", flatten=False, tail=0, split=0)
+            pruned[alike] = f"{SHARED}: {needed} bytes, limit {table.shared_limit_bytes}; take fewer stages"
+        else:
+            kept.setdefault(problem.schedule(config), config)
+    return Plan(tuple(kept.values()), pruned)
+
+
+def _bases(problem: Problem, kernel: str, arch: str, tiles: tuple[Config, ...], now: Config | None):
+    """Each tile with what the model gives it: the model's choice first, then by time."""
+    shape = (problem.m, problem.n, problem.k, problem.itemsize, problem.machine)
+    if configs.MODELLED.get(kernel) != arch:
+        order = sorted(tiles, key=lambda tile: problem.cost(tile).seconds)
+        return tuple(dict.fromkeys([*order, *([now] if now else [])]))
+    first = configs.modelled(kernel, tiles, *shape)
+    others = {(tile.block_m, tile.block_n): configs.modelled(kernel, (tile,), *shape) for tile in reversed(tiles)}
+    del others[first.block_m, first.block_n]
+    if now and (now.block_m, now.block_n) in others:
+        others[now.block_m, now.block_n] = now
+    rest = sorted(others.values(), key=lambda base: problem.cost(base).seconds)
+    return (first, *([now] if now and now not in (first, *rest) else []), *rest)
+
+
+def token(config: Config) -> str:
+    """`config` as a word for file names, case ids and `-k`.
+
+    >>> token(Config(128, 256, 64, 8, 4, 16, 2, True, "n", 120))
+    '128x256x64_w8_s4_g16_sub2_flat_rn_t120'
+    """
+    words = [f"{config.block_m}x{config.block_n}x{config.block_k}", f"w{config.num_warps}", f"s{config.num_stages}"]
+    words += [f"g{config.group_m}"]
+    words += [f"sub{config.subtile}"] if config.subtile > 1 else []
+    words += ["flat"] if config.flatten else []
+    words += [f"r{config.raster}"] if config.raster != "m" else []
+    words += [f"t{config.tail}"] if config.tail else []
+    return "_".join(words + ([f"k{config.split}"] if config.split else []))
+
+
+def unsound(kernel: str, dtype: str, arch: str, wanted: Iterable[Config], workers: int = 1) -> dict[Config, str]:
+    """{configuration: reason} of those in `wanted` that spill, do not fit, do not compile for the target of `arch`, or
+    compile to another instruction than declared. In processes of their own, which have ended when this returns; what
+    they compiled is in Triton's cache on disk, where a launch will find it."""
+    from kernels.inspect.compiled import Job, inspect_all
+
+    table = configs.table(arch)
+    jobs = [
+        Job(kernel, arch, config, dtype, table.target, table.shared_limit_bytes, mma_of(table, kernel, dtype, config))
+        for config in dict.fromkeys(wanted)
+    ]
+    reasons = {}
+    for finding in inspect_all(jobs, workers):
+        if problems := finding.problems():
+            reasons[finding.job.config] = _reason(finding, problems[0])
+    return reasons
+
+
+def _reason(finding, problem: str) -> str:
+    cubin = finding.cubin
+    if cubin is None:
+        return f"{FAILED}: {finding.error}"
+    if cubin.spills:
+        return problem  # "spills: ..."
+    return f"{SHARED if cubin.shared_bytes > finding.job.shared_limit_bytes else OTHER}: {problem}"
+
+
+def _entries(table: Table, kernel: str, dtype: str) -> list[Entry]:
+    return [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]

@@ -1,0 +1,171 @@
+"""What sets the pace of a sharded model, the chips or the wires between them, and from how many tokens on.
+
+One block, D -> F -> D, of each pipeline stage: its FLOP, and what it gathers, reduces and sends. Every term is fixed,
+or grows with the tokens B, so that the bound is where two straight lines meet. All that crosses a wire is taken to run
+beside the matmuls; `wires` says what of it also runs beside each other.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from roofline.account.memory import BYTES, PLAIN, Dtypes
+from roofline.account.meshes import Crossing, Mesh, Sharding
+from roofline.theory.models import Model
+
+STEPS = {"forward": ("forward",), "training": ("forward", "backward")}
+WIRES = ("fabric", "shared", "separate")
+"""What adds up: all that crosses one fabric; all terms, whatever they cross; or only the terms of one kind of
+parallelism, whatever they share."""
+
+
+class Term(NamedTuple):
+    """One collective of a block: V is `fixed_bytes` + `token_bytes` B. `gathers` says that it moves weights."""
+
+    step: str
+    name: str
+    op: str
+    kind: str
+    fixed_bytes: float
+    token_bytes: float
+    crossings: tuple[Crossing, ...]
+
+    def seconds(self, tokens: float) -> float:
+        """Of the slowest fabric that it crosses."""
+        size = self.fixed_bytes + self.token_bytes * tokens
+        return max((size * crossing.seconds for crossing in self.crossings), default=0.0)
+
+
+class Bound(NamedTuple):
+    """From `tokens` (on all devices) on the chips set the pace, and `fabric` is the last to hold them up in `step`.
+
+    `tokens` is None where the wire takes longer for a token than the chip does: then no number of them helps.
+    """
+
+    tokens: float | None
+    step: str
+    fabric: str | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, sharded over a mesh of chips of `flops` FLOP/s each.
+
+    Degrees may be real numbers, as a best split has them: whether they divide what they cut is not checked here.
+
+    Raises ValueError for an unknown step or wires, or top_k above the experts.
+    """
+
+    model: Model
+    flops: float
+    mesh: Mesh
+    sharding: Sharding
+    dtypes: Dtypes = PLAIN
+    step: str = "forward"
+    wires: str = "fabric"
+    experts: int = 1
+    top_k: int = 1
+    gathers: int = 1
+    """How often the weights are gathered in a step: once for each of its microbatches, unless they stay gathered."""
+    recompute: bool = False
+    """Whether the backward pass multiplies D -> F again, from checkpoints. (It has no use for what F -> D gave.)"""
+
+    def __post_init__(self):
+        for name, known in (("step", STEPS), ("wires", WIRES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
+        if self.top_k > self.experts:
+            raise ValueError(f"top-k {self.top_k}: a token cannot go to more than its {self.experts} experts")
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return STEPS[self.step]
+
+    @property
+    def stage_blocks(self) -> int:
+        """Of the largest pipeline stage, which sets the pace and takes the most memory."""
+        return math.ceil(self.model.blocks / self.sharding.pp)
+
+    def math_flop(self, step: str) -> float:
+        """Of one device in one block, for each token (of all devices)."""
+        model, passes = self.model, 1 if step == "forward" else 2 + self.recompute / 2
+        matmuls = 2 * 2 * model.d_model * model.d_ff * self.top_k
+        return passes * matmuls / (self.sharding.batch_parts * self.sharding.tp)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """All that crosses a wire in a block."""
+        return tuple(
+            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding, self.top_k))
+            for step in self.steps
+            for name, op, kind, fixed, of_token in self._collectives(step)
+            if getattr(self.sharding, kind) > 1
+        )
+
+    def _collectives(self, step: str) -> Iterator[tuple[str, str, str, float, float]]:
+        model, sharding = self.model, self.sharding
+        sent, backward = BYTES[self.dtypes.wire], step == "backward"
+        weights = 2 * model.d_model * model.d_ff * self.experts / (sharding.tp * sharding.ep)
+        rows = 1 / sharding.batch_parts  # of each token, those on one device
+        activations = rows * model.d_model * sent
+        copies = min(self.top_k, sharding.ep)  # experts on the same devices share one copy of a token
+
+        yield "gather weights", "all-gather", "fsdp", self.gathers * weights * BYTES[self.dtypes.gathers], 0
+        if backward:
+            yield "scatter gradients", "reduce-scatter", "fsdp", self.gathers * weights * sent, 0
+            yield "reduce gradients", "all-reduce", "dp", weights / sharding.fsdp * sent, 0
+        if getattr(self.mesh, "sharp", False):  # whole activations, reduced by the switch
+            yield "reduce activations", "all-reduce", "tp", 0, activations * copies
+        else:
+            yield "gather activations", "all-gather", "tp", 0, activations * copies
+            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations * copies
+            if backward:  # only the own shard of the input was saved
+                yield "gather inputs again", "all-gather", "tp", 0, activations * copies
+        routed = sharding.ep * activations / sharding.tp * copies
+        yield "dispatch to experts", "all-to-all", "ep", 0, routed
+        yield "combine from experts", "all-to-all", "ep", 0, routed
+        if backward and self.recompute:  # the checkpoint is of before the dispatch
+            yield "dispatch again", "all-to-all", "ep", 0, routed
+        # Once for a stage, so a share of it for each of its blocks.
+        yield "send to next stage", "send", "pp", 0, activations / sharding.tp / self.stage_blocks
+
+    def math_s(self, step: str, tokens: float) -> float:
+        """Seconds of one block's matmuls on one device, for `tokens` on all devices."""
+        return self.math_flop(step) * tokens / self.flops
+
+    def wire_s(self, step: str, tokens: float) -> float:
+        """Seconds in which a block's collectives cross the wires, beside each other or not as `wires` says."""
+        return max((fixed + slope * tokens for fixed, slope in self._lines(step).values()), default=0.0)
+
+    def bound(self, *steps: str) -> Bound:
+        """From how many tokens on the chips set the pace, in all `steps` (by default, every one)."""
+        found = [
+            Bound(self._meet(step, fixed, slope), step, fabric)
+            for step in steps or self.steps
+            for fabric, (fixed, slope) in self._lines(step).items()
+        ]
+        never = [bound for bound in found if bound.tokens is None]
+        if never:
+            return never[0]
+        return max(found, key=lambda bound: bound.tokens, default=Bound(0.0, self.steps[0], None))
+
+    def _meet(self, step: str, fixed: float, slope: float) -> float | None:
+        rate = self.math_flop(step) / self.flops
+        if not fixed:
+            return 0.0 if slope <= rate else None
+        return fixed / (rate - slope) if slope < rate else None
+
+    def _lines(self, step: str) -> dict[str, tuple[float, float]]:
+        """{what waits in line: (seconds, seconds for each token)}: the terms of `step`, added up as `wires` says."""
+        lines: dict[str, tuple[float, float]] = {}
+        for term in (term for term in self.terms if term.step == step):
+            slowest = max(term.crossings, key=lambda crossing: crossing.seconds)
+            for crossing in (slowest,) if self.wires == "shared" else term.crossings:
+                own = crossing.fabric if crossing.fabric.startswith(term.kind) else f"{crossing.fabric} of {term.kind}"
+                name = {"fabric": crossing.fabric, "separate": own, "shared": "wires"}[self.wires]
+                fixed, slope = lines.get(name, (0.0, 0.0))
+                fixed += term.fixed_bytes * crossing.seconds
+                lines[name] = (fixed, slope + term.token_bytes * crossing.seconds)
+        return lines

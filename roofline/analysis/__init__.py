@@ -1,0 +1,1 @@
+"""What operations are judged by: metrics, columns and figures, one package for each analysis."""

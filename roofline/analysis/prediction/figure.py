@@ -1,0 +1,89 @@
+"""The figure prediction: predicted over measured times, ours beside the plain roofline's, a point for each case."""
+
+from pathlib import Path
+
+from roofline.analysis.overlap import style as arms
+from roofline.analysis.prediction.score import Scored
+from roofline.analysis.prediction.text import scores
+from roofline.report import theme
+from roofline.report.format import error_text
+from roofline.report.theme import DARK, MARKERS
+from roofline.store.journal import Run
+
+NAME = "prediction"
+BANDS = ((0.25, "#e6e6e6"), (0.1, "#c8c8c8"))
+"""Errors whose bands are shaded about the diagonal."""
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+PANELS = (
+    ("constants fitted on other token counts", "predicted_s", "median", "p95"),
+    ("plain roofline", "roofline_s", "roofline_median", "roofline_p95"),
+)
+"""Title, and the names of what a panel shows."""
+
+
+def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
+    """Write prediction.svg and .png: two panels on the same axes; nothing where no case was predicted."""
+    if not scored:
+        return []
+    figure = theme.new(12, 6.8)
+    figure.set_layout_engine("compressed")
+    errors = scores(scored)["all"]
+    times = [time for one in scored for time in (one.predicted_s, one.record["time_s"], one.roofline_s)]
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axes, (title, field, middle, far) in zip(panels, PANELS, strict=True):
+        _frame(axes, min(times) / 1.6, max(times) * 1.6)
+        for style, label, own in _groups(scored):
+            xs, ys = zip(*((one.record["time_s"], getattr(one, field)) for one in own), strict=True)
+            axes.plot(xs, ys, linestyle="none", markersize=6.5, label=label, zorder=4, **style)
+        text = f"median error {error_text(errors[middle])}\n95th percentile {error_text(errors[far])}"
+        axes.annotate(text, (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=12.5, color=DARK)
+        axes.set_title(title, loc="left", fontsize=12)
+        axes.set_xlabel("measured time")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("predicted time")
+    panels[0].legend(loc="lower right", fontsize=9, frameon=False)
+    title = f"Predicted times: {run.head['title']} ({arms.source_text(run)}, {len(scored)} cases)"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+    theme.footer(figure, run.head["footer"])
+    return theme.save(figure, folder, NAME)
+
+
+def _frame(axes, low: float, high: float) -> None:
+    """Logarithmic axes of equal length, the diagonal, and the bands about it."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_box_aspect(1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator())
+        axis.set_major_formatter(lambda value, _: _seconds(value))
+        axis.set_minor_formatter(NullFormatter())
+    axes.plot([low, high], [low, high], color=DARK, linewidth=1.3, zorder=2, label="as measured")
+    for band, colour in BANDS:
+        edges = [[time * (1 + sign * band) for time in (low, high)] for sign in (-1, 1)]
+        axes.fill_between([low, high], *edges, color=colour, linewidth=0, zorder=1, label=f"within {100 * band:.0f} %")
+
+
+def _seconds(value: float) -> str:
+    """A power of ten with its unit: `100 us`."""
+    scale, unit = next((pair for pair in UNITS if value > 0.99 * pair[0]), UNITS[-1])
+    return f"{value / scale:.4g} {unit}"
+
+
+def _groups(scored: list[Scored]):
+    """(style, label, cases) of each contender, filled and as on the memory roofline; then of each arm, hollow."""
+    plain = [one for one in scored if "ranks" not in one.record]
+    gathered = [one for one in scored if "ranks" in one.record]
+    names = list(dict.fromkeys(one.record["contender"] for one in plain))
+    for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):
+        style = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
+        yield style, name, [one for one in plain if one.record["contender"] == name]
+    for arm, style in arms.styles([one.record for one in gathered]).items():
+        hollow = {"markerfacecolor": "white", "markeredgecolor": style["color"], "markeredgewidth": 1.6}
+        if "fillstyle" in style:
+            hollow |= arms.PERSISTENT_LOOK | {"markerfacecoloralt": style["color"]}
+        own = [one for one in gathered if one.record["arm"] == arm]
+        yield {"marker": style["marker"]} | hollow, f"arm {arm}", own

@@ -1,0 +1,1 @@
+"""FLOP/s against the roof and against the baseline."""

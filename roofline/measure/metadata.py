@@ -1,0 +1,85 @@
+"""The first line of a journal: what is measured, on what, with what, from which commit."""
+
+import os
+import subprocess
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from roofline import __version__
+from roofline.measure import METHOD_VERSION, machine
+from roofline.measure.clocks import empty_call_s
+from roofline.operations import sweeps
+from roofline.pytest_plugin.options import Options
+from roofline.store import journal
+from roofline.store.conditions import slug
+
+GATHERING = ("all_gather_matmul-", "weight_prefetch-")
+"""How cases begin that gather over a wire."""
+
+TUNED = "kernels/configs/*.json"
+"""What a tuning itself changes in the checkout: for its commit, that is no change."""
+
+
+def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
+    """The head of a run that begins now and means to measure `cases`."""
+    about = machine.describe(options.device)
+    about["empty_call_s"] = empty_call_s(clock)
+    started = datetime.now(UTC)
+    commit = commit_of(root, but=TUNED if options.tune_s else "")
+    width = f"{about['threads']} threads" if options.device == "cpu" else f"driver {about['driver']}"
+    versions = ", ".join(
+        f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
+    )
+    scale = " (scaled down)" if "/" in options.model else ""
+    notes = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
+    if options.device == "cpu":
+        notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if any(case.startswith(GATHERING) for case in cases):
+        notes.append(
+            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
+            "at the pace that was asked for."
+        )
+        if options.device == "cpu":
+            notes.append("Arms, and the matmuls they are compared with, leave one thread's core to the link.")
+    if options.tune_s:
+        notes.append("Configurations of our own kernels, each compared with the one that is taken at present.")
+    elif not options.gather.ranks and "up" in options.layers:
+        notes.append(f"Nothing is gathered: {sweeps.nobody(options.model)}.")
+    return {
+        "schema": journal.SCHEMA,
+        "method_version": METHOD_VERSION,
+        "roofline_version": __version__,
+        "started": started.isoformat(timespec="seconds"),
+        "commit": commit,
+        "title": f"{'Tuning of ' if options.tune_s else ''}FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
+        f" | seed {options.seed}, method {METHOD_VERSION}",
+        "notes": notes,
+        "machine": about,
+        "options": {name: value for name, value in asdict(options).items() if name != "results"},
+        "cases": cases,
+    }
+
+
+def folder_name(device: str) -> str:
+    """`<UTC time>-<chip>`, which sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(machine.describe(device)['chip'])}"
+
+
+def commit_of(root: Path, but: str = "") -> str:
+    """Short hash of the checkout, with `+dirty` where files differ from it, other than those that match `but`.
+
+    Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
+    """
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    others = [f":(exclude){but}"] if but else []
+    try:
+        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/", *others)
+        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("ROOFLINE_COMMIT", "unknown")

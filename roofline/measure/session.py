@@ -1,0 +1,370 @@
+"""One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from roofline.analysis.records import derive
+from roofline.measure import ceilings, device_errors, steady
+from roofline.measure.machine import anonymous
+from roofline.measure.prepared import Lineup, Prepare
+from roofline.measure.rounds import CallError, Plan, Rounds
+from roofline.measure.shape_measurement import Entered
+from roofline.pytest_plugin.options import Options
+from roofline.store import journal
+
+MOST_REMEASURED = 3
+"""Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
+
+HUNG = "hung"
+"""How the reason begins of what the watchdog ended."""
+
+FIRST_CALL_S = {"cuda": 180.0, "cpu": 600.0}
+"""By device: a first call hangs if it takes longer, with what it compiles and its check, unless `trying` was told
+another limit. Triton compiles a kernel within half a minute; on a CPU one call of a full-size model takes minutes."""
+
+PREPARE_S = {"cuda": 360.0, "cpu": 1200.0}
+"""Of what precedes the first calls: operands, on a GPU also matmuls that are compiled and timed to choose one."""
+
+COMPILE_S = 1800.0
+"""Of the same in a tuning, where all candidates of a kernel are compiled then, on however few cores."""
+
+CALLS = 10
+"""The rounds of a visit may take this many times as long as preparing the shape did, beyond their time: each contender
+was called then, and is called some six times before the rounds look at the clock."""
+
+PASSES_TOLD = 6
+"""One in so many passes over the shapes is told of."""
+
+
+class Session:
+    """Measures shapes and journals them. Knows no kernel and no pytest: it is handed callables and a clock.
+
+    `run` is the head of a new one, or a run that was cut off and is gone on with.
+    """
+
+    def __init__(
+        self, options: Options, folder: Path, clock, telemetry, run: dict | journal.Run, planned: dict[str, list[str]]
+    ):
+        """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
+        or has no room."""
+        folder = journal.make_folder(folder) if isinstance(run, dict) else folder
+        self._journal = journal.Journal(folder)
+        self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
+        self.planned = planned
+        self.over = ""
+        """Why nothing more can be measured, if that is so."""
+        self.afterwards: list[Callable[[], None]] = []
+        """What to do once all is timed. Each has `what`, in words, of what is lacking where it is interrupted."""
+        self.prepare: Prepare | None = None
+        self.lacking = ""
+        """What the end of the run is at."""
+        self.closed = ""
+        """Why no further shape is begun, if that is so, which is no failure: its time is up."""
+        self.measured: Callable[[str], str] | None = None
+        """Called with each shape that has all its rounds; returns a line to be told where it saved something. Raises
+        OSError and ValueError."""
+        self.expect: Callable[..., None] = lambda *step: None
+        """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
+        self._closes = math.inf
+        self._probes: list[ceilings.Probe] = []
+        self._remeasured = 0
+        if isinstance(run, dict):
+            self.run = journal.Run(run)
+            self._write({"kind": "run"} | run)
+        else:
+            self.run, run.end = run, None
+            for name in run.interrupted:
+                del run.shapes[name]
+            self._write({"kind": "resumed", "started": _now()})
+        self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != journal.NOT_RUN}
+        clock.while_busy = telemetry.read
+
+    def begin(self, make_probes, *, when: str) -> None:
+        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here. A tuning's time
+        begins behind them."""
+        try:
+            with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
+                self._probes = make_probes()
+            self.measure_ceilings(when)
+        except Exception as error:
+            self.over = f"the ceilings could not be measured: {device_errors.reason(error)}"
+        if self.options.tune_s:
+            self._closes = self.clock.now() + self.options.tune_s
+
+    def measure_ceilings(self, when: str) -> None:
+        """Measure the probes' ceilings and journal them under `when`."""
+        with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the ceilings were measured"):
+            found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed)
+        for ceiling in found:
+            line = asdict(ceiling)
+            line["ceiling"] = line.pop("kind")
+            self.run.ceilings.append(line)
+            self._write({"kind": "ceiling"} | line)
+
+    @contextmanager
+    def _watched(self, within_s: float, why: str, cases: list[str] | None = None) -> Iterator[None]:
+        """What runs inside shall be over `within_s`; else the run is ended, and `cases` have failed: `why`."""
+        self.expect(within_s, why, cases)
+        try:
+            yield
+        finally:
+            self.expect()
+
+    def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
+        """Measure the planned contenders of `shape` side by side, unless that is done.
+
+        On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told how
+        far they are. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
+        """
+        self.prepare = prepare
+        if self.over or self._is_done(shape):
+            return
+        if self.clock.now() >= self._closes:
+            self.closed = f"the {self.options.tune_s:g} s of --ffn-tune were over"
+            return
+        visits = self.clock.visits
+        shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
+        entered: dict[str, Entered] = {}
+        for visit in range(1, visits + 1):
+            for name in shapes:
+                if visit == 1:
+                    entered[name] = self._enter(name)
+                self._visit(entered[name], visit)
+                if visit == visits and name in self.run.shapes:
+                    self.tell(name, say)
+                if self.over:
+                    return
+            if visits > 1 and (visit % PASSES_TOLD == 0 or visit == visits):
+                say(f"pass {visit} of {visits} over {len(shapes)} shapes done")
+
+    def _is_done(self, shape: str) -> bool:
+        if shape in self.run.interrupted:
+            return False
+        return all(self.record(shape, name) or self.entry(f"{shape}-{name}") for name in self.planned[shape])
+
+    def line_up(self, shape: str, names: list[str]) -> Lineup:
+        """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
+        within_s = COMPILE_S if self.options.tune_s else PREPARE_S[self.options.device]
+        with self._watched(within_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
+            return self.prepare(shape, names, lambda *told: self._trying(shape, *told))
+
+    def _enter(self, shape: str) -> Entered:
+        """Prepare what was planned for `shape`, but for what was tried before."""
+        names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
+        began = time.monotonic()
+        try:
+            found = self.line_up(shape, names)
+        except Exception as error:  # operands that do not fit, for one
+            found = Lineup(case=None, vendor="", ready=dict.fromkeys(names))
+            self._take_out(found, error)
+        seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
+        plan = Plan(max_seconds=self.options.max_seconds)
+        entrants = found.ready | found.beside
+        rounds = Rounds(entrants, self.clock, plan, seed=seed, visits=self.clock.visits)
+        within_s = FIRST_CALL_S[self.options.device] + plan.max_seconds + CALLS * (time.monotonic() - began)
+        return Entered(shape, found, rounds, seed, within_s)
+
+    def _trying(self, shape: str, name: str, within_s: float | None = None) -> None:
+        """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on
+        with: a yardstick, which comes along unasked."""
+        case = f"{shape}-{name}"
+        if (entry := self.entry(case)) and entry["reason"].startswith(HUNG):
+            raise RuntimeError(entry["reason"])
+        self._write({"kind": "trying", "case": case})
+        self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
+
+    def _visit(self, one: Entered, visit: int) -> None:
+        last = visit == self.clock.visits
+        while one.found.ready:
+            self.telemetry.start()
+            cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]
+            try:
+                with self._watched(one.within_s, f"{HUNG}, or another that it took turns with did", cases):
+                    one.rounds.visit()
+            except KeyboardInterrupt:
+                self._record(one, visit)
+                raise
+            except Exception as error:
+                for name in self._take_out(one.found, error):
+                    one.rounds.drop(name)
+                continue
+            self._record(one, visit)
+            if last and not one.found.beside:  # else its roof is what was measured beside it
+                self._explain_above_roof(one.shape)
+                if self.options.steady:
+                    self._steady_state(one, visit)
+            break
+        self._say_why_not(one)
+        if last:
+            one.found.ready.clear()  # lets go of operands that are not shared with other shapes
+            one.found.beside.clear()
+
+    def tell(self, shape: str, say) -> None:
+        """Call `measured` with a shape that has all its rounds, until it has saved it: somebody may save another one
+        later. A failure is an entry of its own; no sample is lost."""
+        if self.run.shapes[shape].get("saved"):
+            return
+        try:
+            if self.measured and (line := self.measured(shape)):
+                self.add({"kind": "saved", "shape": shape})
+                say(line)
+        except (OSError, ValueError) as error:
+            self.not_measured(f"{shape}-{journal.SAVED}", "failed", device_errors.reason(error))
+
+    def _say_why_not(self, one: Entered) -> None:
+        for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
+            for name, reason in reasons.items():
+                if not self.entry(f"{one.shape}-{name}"):
+                    self.not_measured(f"{one.shape}-{name}", outcome, reason)
+        if one.found.lost:
+            self.over = f"the device was lost at {one.shape}: {one.found.lost}"
+
+    def _take_out(self, found: Lineup, error: Exception) -> list[str]:
+        """Take the entrant that raised `error` out; all of them where it was no single one.
+
+        Where the device is lost, all are out, and one contender at least has failed, or else a run that is gone on with
+        would come no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others
+        get their turn then.
+        """
+        named = [error.name] if isinstance(error, CallError) else []
+        names = named or [*found.ready, *found.beside]
+        if lost := device_errors.device_lost(self.options.device):
+            names = [name for name in named if name in found.ready] or _suspects(found)
+            found.lost = device_errors.reason(error)
+        for name in names:
+            found.refuse(name, error)
+        if lost:
+            found.ready.clear()
+            found.beside.clear()
+        return names
+
+    def _record(self, one: Entered, visit: int) -> None:
+        """Journal the rounds since the last visit, and what is known of the shape by now."""
+        one.telemetry.append(self.telemetry.summary())
+        lines = one.new_lines(visit)
+        if self._write(*lines):
+            for line in lines:
+                self.run.take(line)
+        turns = one.rounds.turns
+        if turns.stopped_by:
+            for name in [name for name, times in turns.times_s.items() if not times]:
+                one.found.wrong[name] = (
+                    f"{name}: the host was late for every sample; close the programs that keep it busy"
+                )
+
+    def _steady_state(self, one: Entered, visit: int) -> None:
+        """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
+        medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
+
+        def failed(name: str, error: Exception) -> None:
+            if device_errors.device_lost(self.options.device):
+                one.found.lost = device_errors.reason(error)
+                raise error
+            outcome = "skipped" if device_errors.lack(error) else "failed"
+            self.not_measured(f"{one.shape}-{name}-steady", outcome, device_errors.reason(error))
+
+        step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
+        try:
+            with self._watched(*step):
+                for block in steady.blocks(
+                    one.found.ready, medians, self.clock, self.telemetry, seed=one.seed, failed=failed
+                ):
+                    line = {"shape": one.shape} | asdict(block)
+                    line |= line.pop("telemetry")
+                    if self._write({"kind": "steady"} | line):
+                        self.run.steady.append(line)
+                    self.expect(*step)
+        except KeyboardInterrupt:
+            again = {"visit": visit, "stopped_by": journal.INTERRUPTED}
+            shape = self.run.shapes[one.shape]
+            shape |= again
+            kept = {key: shape[key] for key in ("shape", "rounds", "telemetry", "late")}
+            self._write({"kind": "visit"} | kept | again)
+            raise
+        except Exception as error:  # the device is lost, or the clock failed
+            self.not_measured(f"{one.shape}-steady", "failed", device_errors.reason(error))
+
+    def _explain_above_roof(self, shape_id: str) -> None:
+        """A point above the roof says that the ceiling was measured too low: measure it again, beside the point."""
+        above = any(self.record(shape_id, name)["above_roof"] for name in self.run.measured(shape_id))
+        if above and self._remeasured < MOST_REMEASURED:
+            self._remeasured += 1
+            self._ceilings_again(when=shape_id)
+
+    def _ceilings_again(self, when: str) -> None:
+        try:
+            self.measure_ceilings(when)
+        except Exception as error:
+            self.not_measured(f"ceilings-{when}", "failed", device_errors.reason(error))
+
+    def record(self, shape_id: str, contender: str) -> dict | None:
+        """The derived record of a contender on a shape by the ceilings known so far; None if it was not measured."""
+        if contender not in self.run.measured(shape_id):
+            return None
+        return derive(self.run, self.run.shapes[shape_id], contender)
+
+    def entry(self, case_id: str) -> dict | None:
+        """{case, outcome, reason} of a case that was tried and has no number; None of any other."""
+        return self._entries.get(case_id)
+
+    @property
+    def fruitful(self) -> bool:
+        """Whether anything that was asked for has a number."""
+        return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
+
+    def not_measured(self, case_id: str, outcome: str, reason: str) -> None:
+        """Journal that `case_id` has no number, and why. `outcome` is `skipped`, `failed` or `not_run`."""
+        entry = {"case": case_id, "outcome": outcome, "reason": anonymous(reason)}
+        self.run.not_measured.append(entry)
+        self._entries[case_id] = entry
+        self._write({"kind": "not_measured"} | entry)
+
+    def note(self, about: str, text: str) -> None:
+        """Tell in the report what is to be known `about` something, in place of what was told of it before."""
+        self.add({"kind": "note", "about": about, "text": anonymous(text)})
+
+    def add(self, line: dict) -> None:
+        """Journal a line, and take it into the run."""
+        if self._write(line):
+            self.run.take(line)
+
+    def finish(self, why_cut_short: str) -> None:
+        """End the run: the ceilings once more if it came to its end, then what is to be done `afterwards`, and a reason
+        for all that has no number."""
+        if not why_cut_short and not self.over:
+            self.lacking = "the last ceilings were not measured"
+            self._ceilings_again("end")
+            for step in self.afterwards:
+                self.lacking = step.what
+                step()
+        reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
+        asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
+        for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
+            self.not_measured(case, journal.NOT_RUN, reason if case in asked else "not selected")
+        self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or self.closed or None}
+        self._write({"kind": "end"} | self.run.end)
+        self._journal.close()
+
+    def _write(self, *lines: dict) -> bool:
+        """To the journal. If that fails, the run is over, what the journal holds stays as it is, and this is False."""
+        try:
+            self._journal.write(*lines)
+        except OSError as error:
+            self.over = f"the journal could not be written: {error.strerror}"
+            return False
+        return True
+
+
+def _suspects(found: Lineup) -> list[str]:
+    """Who may have broken or hung what nobody is known to have: all but the yardstick, or that if it was alone."""
+    return [name for name in found.ready if name != found.vendor] or list(found.ready)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

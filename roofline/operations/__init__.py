@@ -1,0 +1,1 @@
+"""What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""

@@ -1,0 +1,1 @@
+"""What one call moved (Nsight Compute), and which kernels it ran."""

@@ -1,0 +1,353 @@
+"""The pytest plugin: plain pytest checks every case once, small; `--benchmark-only` measures, saves and reports.
+
+pytest-benchmark has no hook for durations that a device measured. So a shape is measured first, all contenders in
+turns (`session.Session`), and each test then replays its own samples through a timer of ours. Three ways in which that
+fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
+marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
+timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from roofline.measure import clocks, device_errors, metadata, telemetry
+from roofline.measure.machine import choose_device
+from roofline.profile import collect
+from roofline.pytest_plugin import options as ffn_options
+from roofline.pytest_plugin import signals
+from roofline.pytest_plugin.benchmark_json import Saving
+from roofline.pytest_plugin.narrator import REDRAW, Narrator
+from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
+from roofline.pytest_plugin.watchdog import Watchdog
+from roofline.store import conditions, journal
+from roofline.worker import Counted
+
+LEFT_OUT = "ffn_prepare left out {}, and did not say why"
+BAD_INPUT = 2
+"""Exit code of whatever is refused before anything is measured."""
+NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
+
+
+@dataclass
+class State:
+    """What the hooks of one pytest session share."""
+
+    options: ffn_options.Options
+    folder: Path | None
+    resumed: journal.Run | None
+    """The run that --ffn-resume goes on with."""
+    counted: Counted | None = None
+    """Where nothing is timed, but counted by the tool that this runs under."""
+    restore_signals: Callable[[], None] = lambda: None
+    watchdog: Watchdog | None = None
+    replay: ReplayTimer = field(default_factory=ReplayTimer)
+    selected: dict[str, list[str]] = field(default_factory=dict)
+    files: dict[Path, None] = field(default_factory=dict)
+    session: object | None = None  # of roofline.measure.session, once the first benchmark begins
+    interrupted: str = ""
+    """What interrupted the run, in words."""
+    problems: list[str] = field(default_factory=list)
+
+
+STATE = pytest.StashKey[State]()
+CASE = pytest.StashKey[tuple[str, str]]()
+
+
+def refuse(message: str) -> None:
+    """End pytest with one line and exit code 2."""
+    pytest.exit(message, returncode=BAD_INPUT)
+
+
+def pytest_addoption(parser, pluginmanager):
+    ffn_options.add(parser)
+    known = [name for option in parser.getgroup("ffn").options for name in option.names()]
+    if problem := ffn_options.misspelt(pluginmanager.get_plugin("pytestconfig").invocation_params.args, known):
+        print(problem, file=sys.stderr)
+        raise SystemExit(BAD_INPUT)  # pytest's own answer to an unknown option is a page long
+
+
+def pytest_configure(config):
+    # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
+    timed = config.option.benchmark_only
+    if not timed:
+        config.option.benchmark_disable = True
+    try:
+        state = _state(config, timed)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    if state.options.device == "cpu" and not timed:
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
+    if state.folder:
+        config.option.benchmark_json = config.option.benchmark_json or LaterFile(
+            lambda: state.folder / "benchmark.json"
+        )
+        config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
+        state.restore_signals = signals.install()
+    config.stash[STATE] = state
+    config.pluginmanager.register(Saving(state), "ffn-saving")
+    if state.folder:
+        config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
+
+
+def _state(config, timed: bool) -> State:
+    get, resume = config.getoption, config.option.ffn_resume
+    if timed and getattr(config.option, "dist", "no") != "no":
+        raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
+    if timed and (ranks := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
+        raise ValueError(
+            f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
+            "or unset WORLD_SIZE"
+        )
+    wanted = ffn_options.device_of(get("ffn_device"))
+    if resume == "":
+        raise ValueError("--ffn-resume: it has no value; give a run folder")
+    if resume is None:
+        device = ffn_options.listed(config.option) or choose_device(wanted, timed)
+        options, run = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath), None
+    elif not timed:
+        raise ValueError("--ffn-resume measures: it needs --benchmark-only")
+    else:
+        run = journal.load(Path(resume))
+        options = ffn_options.resumed(get, run.head, Path(resume))
+        if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
+            raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
+        if not (run.unfinished or collect.missing(run, options.counters) or get("ffn_counted")):
+            raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    if get("ffn_counted"):
+        return State(options, None, run, Counted(Path(get("ffn_counted")), options.device))
+    folder = None
+    if timed and not config.option.collectonly:
+        folder = Path(resume) if resume else options.results / metadata.folder_name(options.device)
+    return State(options, folder, run)
+
+
+def pytest_unconfigure(config):
+    if STATE in config.stash:
+        _watch_no_more(config.stash[STATE])
+        config.stash[STATE].restore_signals()
+
+
+def pytest_enter_pdb(config):
+    _watch_no_more(config.stash[STATE])  # who looks around takes long
+
+
+def _watch_no_more(state: State) -> None:
+    if state.watchdog:
+        state.watchdog.close()
+        state.watchdog = None
+
+
+def _watch(config, state: State) -> None:
+    """Have the run ended where it hangs, unless somebody may stop it to look around."""
+    debugged = config.option.usepdb or config.option.trace or sys.gettrace()
+    if sys.platform == "linux" and not debugged:
+        with config.pluginmanager.get_plugin("ffn-narrator").uncaptured():
+            state.watchdog = Watchdog(state.folder)
+        state.session.expect = state.watchdog.expect
+
+
+def pytest_collection_modifyitems(config, items):
+    """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
+
+    Where they are timed, everything else is deselected; pytest-benchmark would skip it, one by one. So is, in a resumed
+    run, what the run had not planned.
+    """
+    state = config.stash[STATE]
+    if state.options.timed:
+        benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
+        if state.resumed:
+            planned = set(state.resumed.head["cases"])
+            benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
+        if state.counted:
+            benchmarks = state.counted.select(benchmarks, _case)
+        others = [item for item in items if item not in benchmarks]
+        for item in others:
+            if _case(item) and "benchmark" not in item.fixturenames:
+                refuse(
+                    f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
+                    "fixture; make ffn_benchmark an argument of the test"
+                )
+        config.hook.pytest_deselected(items=others)
+        items[:] = benchmarks
+    for item in items:
+        if "ffn_benchmark" in getattr(item, "fixturenames", ()):
+            own = item.get_closest_marker("benchmark")
+            merged = {**(own.kwargs if own else {}), "timer": state.replay}
+            item.add_marker(pytest.mark.benchmark(**merged), append=False)
+
+
+def _case(item) -> tuple[str, str] | None:
+    """(shape, contender) of a benchmark that has both as parameters."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
+
+
+def pytest_collection_finish(session):
+    """Which contenders of each shape were selected (by -k, by node id): those take turns, beside the vendor."""
+    selected = session.config.stash[STATE].selected
+    for item in session.items:
+        if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
+            selected.setdefault(case[0], []).append(case[1])
+            session.config.stash[STATE].files[item.path] = None
+            item.stash[CASE] = case
+
+
+@pytest.fixture(scope="session")
+def ffn_clock(request):
+    """The clock that times the contenders. Tests of the harness put a fake one in its place."""
+    return clocks.for_device(request.config.stash[STATE].options.device)
+
+
+@pytest.fixture(scope="session")
+def ffn_instruments():
+    """None, or what makes the instruments of a `CudaClock`: kernels, which those who have some put in its place."""
+
+
+@pytest.fixture(scope="session")
+def ffn_session(request, ffn_clock, ffn_instruments):
+    """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
+    from roofline.measure.session import Session
+    from roofline.profile import kernel_trace
+
+    state = request.config.stash[STATE]
+    options, run = state.options, state.resumed
+    cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
+    lacking = _equip(ffn_clock, ffn_instruments)
+    now = metadata.make(options, ffn_clock, request.config.rootpath, cases)
+    if run and (changed := conditions.differences(run.head, now)):
+        told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
+        refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
+    try:
+        readings = telemetry.for_device(options.device)
+        state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
+    except OSError as error:
+        refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    state.folder = state.session.folder  # another one, where that of its name was there
+    _watch(request.config, state)
+    say = request.config.pluginmanager.get_plugin("ffn-narrator").say
+    if lacking:
+        state.session.note("instruments", lacking)
+        say(lacking)
+    count = collect.Counting(state.session, list(state.files), request.config.rootpath, say)
+    state.session.afterwards = [kernel_trace.Naming(state.session), count]  # the shorter first
+    state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
+    return state.session
+
+
+def _equip(clock, make_instruments) -> str:
+    """Give `clock` its instruments. Where they cannot be made it goes on without: returns a note of that, or ""."""
+    try:
+        clock.instruments = make_instruments and make_instruments()
+        return ""
+    except Exception as error:  # there is no C compiler, or no Python.h
+        return (
+            f"Instruments: none ({device_errors.reason(error)}). Samples wait behind a pre-roll in place of a gate, "
+            "and the SM clock is not read, so nothing is known at equal clock. Triton loads kernels with the help of a "
+            "C compiler and Python's headers: install them (gcc, python3-dev)."
+        )
+
+
+@pytest.fixture
+def ffn_benchmark(request, benchmark, ffn_prepare):
+    """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
+
+    Both are the test's parameters. `ffn_prepare(shape, names, trying)` is a session fixture of the benchmarks' and
+    returns a `roofline.measure.prepared.Lineup`; `trying` is as `untold` there. A contender that cannot run is skipped,
+    a wrong one fails; neither gets a number.
+    """
+    state = request.config.stash[STATE]
+
+    def run(shape: str, contender: str) -> None:
+        if state.counted:
+            state.counted.call(shape, ffn_prepare)
+            state.replay.load("counted", [1.0])  # pytest-benchmark asks for a time, which nobody reads
+            benchmark.pedantic(lambda: None)
+            return
+        if not state.options.timed:
+            _verdict(ffn_prepare(shape, [contender]), contender)
+            benchmark.pedantic(lambda: None)
+            return
+        session = request.getfixturevalue("ffn_session")
+        session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
+        if entry := session.entry(f"{shape}-{contender}"):
+            _skip_or_fail(entry["outcome"] == "skipped", entry["reason"])
+        record = session.record(shape, contender)
+        if not record and (session.over or session.closed):
+            pytest.skip(session.over or session.closed)
+        if not record:
+            pytest.fail(LEFT_OUT.format(contender), pytrace=False)
+        samples = list(session.run.shapes[shape]["times_s"][contender].values())
+        state.replay.load(session.clock.timer, samples)
+        benchmark.extra_info.update(record)
+        benchmark.pedantic(lambda: None, rounds=len(samples))
+        if benchmark.stats.stats.data != samples:
+            benchmark.has_error = True  # keeps the row out of the JSON
+            pytest.fail("another timer shadows the replay timer: remove it from the test", pytrace=False)
+
+    return run
+
+
+def _verdict(lineup, contender: str) -> None:
+    if reason := lineup.unable.get(contender) or lineup.wrong.get(contender):
+        _skip_or_fail(contender in lineup.unable, reason)
+    if contender not in lineup.ready:
+        pytest.fail(LEFT_OUT.format(contender), pytrace=False)
+
+
+def _skip_or_fail(skip: bool, reason: str) -> None:
+    pytest.skip(reason) if skip else pytest.fail(reason, pytrace=False)
+
+
+def pytest_report_teststatus(report, config):
+    """A benchmark's progress is its own line, below, in place of a dot."""
+    if config.stash[STATE].options.timed and report.when == "call" and report.passed:
+        return "passed", "", ""
+    return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call" and CASE in item.stash:
+        report.ffn_case = item.stash[CASE]
+        if not report.passed:  # else pytest-benchmark warns that its fixture was not used
+            item.funcargs["benchmark"].skipped = True
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
+    state = session.config.stash[STATE]
+    if state.session is None:
+        return (yield)
+    try:
+        state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+    except KeyboardInterrupt as signal:  # while the ceilings were measured for the last time, or after that
+        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: {state.session.lacking}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        state.session.finish(state.problems[-1])
+    failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    if not state.session.fruitful:
+        state.problems.append(NOTHING)
+        failed = True
+    if failed and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    try:
+        return (yield)
+    except OSError as error:  # of pytest-benchmark, after which nobody else is called
+        state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
+        narrator.report(session)
+        print("\n".join(narrator.closing_lines()))
+    except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
+        name = str(signal) or "Ctrl-C"
+        state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        print("", *signals.ways_on(state.session.run, state.folder, *state.problems), sep="\n")

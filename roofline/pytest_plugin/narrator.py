@@ -1,0 +1,108 @@
+"""What a benchmark run says on the terminal: a line per case as it goes, its report and the table at its end."""
+
+import json
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from roofline.analysis.records import derive_all
+from roofline.profile import table
+from roofline.pytest_plugin.replay import LaterFile
+from roofline.pytest_plugin.signals import ways_on
+from roofline.report import tables
+from roofline.report.write import write
+from roofline.tuning import verdict
+
+REDRAW = "python3 -m roofline report"
+
+
+def live_line(case: str, record: dict) -> str:
+    """One case, as soon as it is measured: what no later ceiling can change."""
+    return f"{case:<48} {tables.time_text(record['time_s']):>8}  ratio {tables.ratio_text(record)}"
+
+
+class Narrator:
+    """Plugin that says what the run does while it goes on, draws its report, and sums up. Notes what interrupted it.
+
+    `state` is the plugin's: `session`, `folder`, and the `problems` and `interrupted` that are noted here.
+    """
+
+    def __init__(self, config, state):
+        self._config, self._state = config, state
+
+    def say(self, text: str) -> None:
+        """A line of its own, now, wherever the terminal is piped to."""
+        plugin = self._config.pluginmanager.get_plugin
+        if reporter := plugin("terminalreporter"):
+            with self.uncaptured():
+                reporter.write_line(text)
+                reporter.flush()
+
+    def uncaptured(self):
+        """A context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+    def report(self, session) -> None:
+        """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""
+        run, folder = self._state.session.run, self._state.folder
+        given = self._config.option.benchmark_json
+        ours, given = folder / "benchmark.json", Path(given if isinstance(given, LaterFile | Path) else given.name)
+        try:
+            if given.exists() and given.stat().st_size:
+                if given != ours:  # the user's --benchmark-json took the place of ours
+                    shutil.copy(given, ours)
+            elif not ours.exists():  # pytest-benchmark saves nothing where no case has a number
+                saved = {"machine_info": run.head["machine"], "benchmarks": [], "not_measured": run.missing}
+                ours.write_text(json.dumps(saved, indent=4), encoding="utf-8")
+        except OSError as error:
+            self._state.problems.append(f"benchmark.json could not be written: {error}")
+        try:
+            write(folder)
+        except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, KeyboardInterrupt):
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
+                said = f"interrupted by {str(error) or 'Ctrl-C'}"
+            self._state.problems.append(f"the report could not be drawn ({said}); try again with: {REDRAW} {folder}")
+
+    def closing_lines(self) -> list[str]:
+        """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        run, folder = self._state.session.run, self._state.folder
+        records = derive_all(run)
+        lines = []
+        for own, columns in tables.by_kind(records):
+            lines += [*tables.terminal(own, columns), ""]
+        if found := verdict.verdicts(run):
+            lines += [*tables.terminal(found, verdict.COLUMNS), ""]
+        if held := tables.steady(records):
+            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), *tables.energy(held), ""]
+        if counted := table.of(records):
+            lines += ["counted:", *tables.terminal(counted, table.COLUMNS), *table.checks(counted), ""]
+        lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
+        return [*lines, *ways_on(run, folder, *self._state.problems)]
+
+    def pytest_sessionstart(self):
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.showfspath = False
+
+    def pytest_runtest_logreport(self, report):
+        shape, contender = getattr(report, "ffn_case", (None, None))
+        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
+        if record and not verdict.is_tuning(record):  # of those, a line for each shape is enough
+            self.say(live_line(f"{shape}-{contender}", record))
+
+    def pytest_keyboard_interrupt(self, excinfo):
+        self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
+
+    def pytest_sessionfinish(self, session):
+        if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
+            self.report(session)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self._state.session:
+            terminalreporter.section(self._state.session.run.head["title"])
+            for line in self.closing_lines():
+                terminalreporter.write_line(line)

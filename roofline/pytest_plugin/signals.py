@@ -1,0 +1,42 @@
+"""SIGTERM (a batch system's limit) and SIGHUP (a closed terminal) end a run as Ctrl-C does: with all it measured."""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from roofline.store.journal import Run
+
+NAMES = ("SIGTERM", "SIGHUP")
+
+
+def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
+    """How to go on with `run`, if something is left to measure, `problems`, and what lies in its `folder`."""
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    return [*more, *problems, f"saved in {shown}: {files}"]
+
+
+def _raise(number: int, frame) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def install() -> Callable[[], None]:
+    """Turn the signals into KeyboardInterrupt; returns a function that undoes it.
+
+    A signal that someone handles already, or ignores (nohup), stays as it is; so do all outside the main thread.
+    """
+    installed = []
+    for name in NAMES:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(number, _raise)
+                installed.append(number)
+
+    def restore() -> None:
+        for number in installed:
+            signal.signal(number, signal.SIG_DFL)
+
+    return restore

@@ -1,0 +1,1 @@
+"""A tuning: what its rounds say."""

@@ -1,0 +1,133 @@
+"""What a tuning found: for each shape and kernel, whether a candidate is faster than what is taken at present.
+
+Of many candidates that are all alike one always looks best. So the earlier half of a shape's rounds says which is best,
+and only the later half whether it is faster: its ratio to the incumbent, paired within rounds, must have an interval
+that lies above 1, of at least `stats.FEWEST` rounds. The ratio that is told and saved is that of the later half, which
+had no part in choosing. `tests/roofline/test_tuned.py` states how often equal ones are taken for faster, by this rule
+and without halves.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import median
+
+from roofline.stats import FEWEST, Interval, paired_ratio
+from roofline.store.journal import Run
+
+INCUMBENT = "incumbent"
+"""The contender that is the configuration taken at present; the yardstick of a tuning."""
+
+OP = "tune_"
+"""How the operations of tunings begin; the kernel follows."""
+
+PRUNED = "pruned, "
+"""How the reason begins of a candidate that was left out before it was timed; its kind follows, and a colon."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one shape and kernel. `winner` is a contender: the incumbent, or the best candidate where that is faster."""
+
+    case: str
+    kernel: str
+    winner: str
+    config: str
+    """The winner's, in words."""
+    best: str | None
+    """The best candidate by the earlier half; None where none has samples in both halves."""
+    ratio: Interval | None
+    """The incumbent's time over that of `best`, in the later half; above 1 is faster."""
+    over: str
+    """The incumbent's configuration, in words."""
+    tried: int
+    """Candidates that were timed."""
+    pruned: dict[str, int] = field(default_factory=dict)
+    """{kind of reason: candidates} that were not timed for it."""
+    not_compiled: str = ""
+    """Why the compiler could not be asked which candidates are sound, if that is so."""
+
+    @property
+    def stays(self) -> bool:
+        return self.winner == INCUMBENT
+
+
+def is_tuning(record: dict) -> bool:
+    """Of a record, or of a shape's line in the journal."""
+    return record["op"].startswith(OP)
+
+
+def verdict(run: Run, case: str) -> Verdict | None:
+    """What the rounds of the shape `case` say; None where it is no tuning, was cut short, or its incumbent has no
+    samples: then there is nothing to be faster than."""
+    shape = run.shapes[case]
+    incumbent = shape["times_s"].get(INCUMBENT)
+    if not is_tuning(shape) or case in run.interrupted or not incumbent:
+        return None
+    names = [name for name in run.measured(case) if name != INCUMBENT]
+    half = shape["rounds"] // 2
+    earlier, later = ({name: _part(shape["times_s"][name], half, late) for name in (INCUMBENT, *names)}
+                      for late in (False, True))  # fmt: skip
+    both = {name: earlier[INCUMBENT].keys() & earlier[name].keys() for name in names if later[name]}
+    medians = {
+        name: median(earlier[INCUMBENT][index] / earlier[name][index] for index in rounds)
+        for name, rounds in both.items()
+        if rounds
+    }
+    best = max(medians, key=medians.get, default=None)
+    ratio = paired_ratio(later[INCUMBENT], later[best]) if best else None
+    enough = best is not None and len(later[INCUMBENT].keys() & later[best].keys()) >= FEWEST
+    winner = best if enough and ratio.low > 1 else INCUMBENT
+    configs = {name: own["config"] for name, own in shape["contenders"].items()}
+    kernel = shape["op"].removeprefix(OP)
+    return Verdict(
+        case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case)),
+        shape.get("not_compiled", ""),
+    )  # fmt: skip
+
+
+def _part(times: dict[int, float], half: int, late: bool) -> dict[int, float]:
+    return {index: time for index, time in times.items() if (index >= half) == late}
+
+
+def _pruned(run: Run, case: str) -> Counter:
+    """Kinds of reasons: of those left out when the candidates were listed, and of cases that were skipped for one."""
+    skipped = [
+        entry["reason"].removeprefix(PRUNED)
+        for entry in run.missing
+        if entry["case"].startswith(f"{case}-") and entry["reason"].startswith(PRUNED)
+    ]
+    return Counter(reason.partition(":")[0] for reason in [*run.shapes[case].get("pruned", {}).values(), *skipped])
+
+
+def verdicts(run: Run) -> list[Verdict]:
+    """In the order of the run."""
+    return [found for case in run.shapes if (found := verdict(run, case))]
+
+
+def ratio_text(found: Verdict) -> str:
+    """`1.031 [1.024, 1.040]`, of the best candidate."""
+    if found.ratio is None:
+        return "-"
+    return f"{found.ratio.median:.3f} [{found.ratio.low:.3f}, {found.ratio.high:.3f}]"
+
+
+def _left_out(found: Verdict) -> str:
+    counts = [f"{kind}: {count}" for kind, count in found.pruned.items()]
+    return ", ".join(counts + ([f"none compiled ahead ({found.not_compiled})"] if found.not_compiled else []))
+
+
+def line(found: Verdict) -> str:
+    """One shape, as soon as it is measured."""
+    what = "stays" if found.stays else f"-> {found.config}"
+    return f"{found.case:<48} {found.over} {what}  best of {found.tried}: {ratio_text(found)}"
+
+
+COLUMNS = (
+    ("shape", lambda v: v.case.removeprefix(f"{OP}{v.kernel}-")),
+    ("tuned kernel", lambda v: v.kernel),
+    ("taken from now on", lambda v: v.config),
+    ("was", lambda v: "the same" if v.stays else v.over),
+    ("best candidate's ratio [95 %]", ratio_text),
+    ("timed", lambda v: str(v.tried)),
+    ("not timed", lambda v: _left_out(v) or "-"),
+)

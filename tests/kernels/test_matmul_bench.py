@@ -1,0 +1,169 @@
+"""The benchmarks' own checks: a wrong, partial, crashing or interpreted contender never gets to be timed."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.bench import matmul
+from roofline.pytest_plugin.options import Options
+from roofline.theory.work import Matmul
+
+CASE = Matmul("100,300", "up", 1, 300, "fp32")
+
+
+@pytest.fixture
+def timed():
+    return Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
+
+
+@pytest.fixture
+def contender(monkeypatch):
+    """`contender(run)` stands in for NumPy's."""
+    known = matmul.known_contenders()
+
+    def install(run):
+        monkeypatch.setitem(known, "numpy", dataclasses.replace(known["numpy"], run=run))
+
+    return install
+
+
+def right(x, w, out):
+    return torch.mm(x, w.T, out=out)
+
+
+def test_right_contender_is_ready_beside_the_vendor(timed):
+    lineup = matmul.prepare(timed, CASE, ["numpy"])
+    assert list(lineup.ready) == ["torch", "numpy"]
+    assert lineup.relative_error["numpy"] < 1e-6
+    lineup.ready["numpy"]()
+
+
+def skips_a_row(x, w, out):
+    torch.mm(x[:-1], w.T, out=out[:-1])
+    return out
+
+
+def wrong_in_one_tile(x, w, out):
+    right(x, w, out)
+    out[64:96, 128:160] += 1
+    return out
+
+
+def crashes(x, w, out):
+    raise RuntimeError("no such instruction\nat line 3")
+
+
+def runs_out_of_memory(x, w, out):
+    raise torch.OutOfMemoryError("tried to allocate 3 TiB")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (skips_a_row, "left unwritten"),
+        (wrong_in_one_tile, "is above 1e-05, the limit for fp32"),
+        (crashes, "numpy: RuntimeError: no such instruction"),
+    ],
+)
+def test_wrong_contender_is_not_ready_and_the_vendor_still_is(timed, contender, run, said):
+    contender(run)
+    lineup = matmul.prepare(timed, CASE, ["numpy"])
+    assert list(lineup.ready) == ["torch"]
+    assert said in lineup.wrong["numpy"]
+    assert "\n" not in lineup.wrong["numpy"]
+
+
+@pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
+def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(timed, monkeypatch, error, ready):
+    def rounds(x, w, out):
+        exact = x.float() @ w.float().T
+        return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))
+
+    known = matmul.known_contenders()
+    for name, kind in (("torch", "vendor"), ("numpy", "library")):
+        monkeypatch.setitem(known, name, dataclasses.replace(known["torch"], name=name, kind=kind, run=rounds))
+    options = dataclasses.replace(timed, dtypes=("bf16",))
+    lineup = matmul.prepare(options, dataclasses.replace(CASE, dtype="bf16"), ["numpy"])
+    assert list(lineup.ready) == ready
+    assert all(0.9 * error <= lineup.relative_error[name] <= 0.01 for name in ready)
+
+
+def test_each_first_call_is_told_before_it_begins(timed, contender):
+    told = []
+    contender(lambda x, w, out: told.append("called") or right(x, w, out))
+    matmul.prepare(timed, CASE, ["numpy"], lambda *told_of: told.append(told_of))
+    assert told == [("torch", None), ("numpy", None), "called"]
+    assert matmul.known_contenders()["inductor"].first_call_s == 1800
+
+
+def test_contender_that_is_refused_before_its_first_call_is_not_called(timed, contender):
+    called = []
+    contender(lambda x, w, out: called.append(x) or right(x, w, out))
+
+    def trying(name, within_s):
+        if name == "numpy":
+            raise RuntimeError("hung in its first call")
+
+    lineup = matmul.prepare(timed, CASE, ["numpy"], trying)
+    assert list(lineup.ready) == ["torch"]
+    assert "hung in its first call" in lineup.wrong["numpy"]
+    assert not called
+
+
+def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
+    contender(crashes)
+    monkeypatch.setattr(matmul.faults, "device_lost", lambda device: True)
+    lineup = matmul.prepare(timed, CASE, ["numpy", "torch"])
+    assert not lineup.ready
+    assert lineup.lost == lineup.wrong["numpy"]
+    assert "torch" not in lineup.wrong
+
+
+def test_out_of_memory_is_no_failure(timed, contender):
+    contender(runs_out_of_memory)
+    lineup = matmul.prepare(timed, CASE, ["numpy"])
+    assert "out of memory: tried to allocate 3 TiB" in lineup.unable["numpy"]
+
+
+def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
+    assert "timed on cuda only" in matmul.prepare(timed, CASE, ["tiled"]).unable["tiled"]
+    known = matmul.known_contenders()["tiled"]
+    interpreted = dataclasses.replace(known, kernel=object())
+    on_a_gpu = dataclasses.replace(timed, device="cuda")
+    assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
+
+
+def test_operands_rotate_beyond_the_cache(timed):
+    case = Matmul("512,512", "up", 1, 64, "fp32")
+    sets = matmul.operands(case, timed)
+    assert len(sets) * case.work.device_bytes >= 2 * matmul.cache_bytes("cpu")
+    assert len({tensor.data_ptr() for one in sets for tensor in one}) == 3 * len(sets)
+    assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for one in sets for tensor in one)
+    assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
+
+
+def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
+    options = dataclasses.replace(timed, tokens=(300, 10**12))
+    assert list(matmul.prepare(options, options.matmuls[0], ["numpy"]).ready) == ["torch", "numpy"]
+    with pytest.raises(RuntimeError, match="memory"):
+        matmul.operands(options.matmuls[-1], options)
+
+
+def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
+    asked, describe = [], matmul.describe
+    monkeypatch.setattr(matmul, "describe", lambda device: asked.append(device) or describe(device))
+    matmul.cache_bytes.cache_clear(), matmul.memory_bytes.cache_clear()
+    options = dataclasses.replace(timed, tokens=(1, 2, 3))
+    for case in options.matmuls:
+        matmul.prepare(options, case, ["numpy"])
+    assert asked == ["cpu", "cpu"]  # for the cache and for the memory
+
+
+@pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])
+def test_checked_rows_visit_every_tile_and_both_ends(m):
+    rows = matmul.checked_rows(m).tolist()
+    assert rows[0] == 0
+    assert rows[-1] == m - 1
+    assert {row // 32 for row in rows} == set(range((m + 31) // 32))

@@ -1,0 +1,220 @@
+"""The tunings' own checks: what comes first, what is tried of it, and that a compiler out of order loses nothing."""
+
+import dataclasses
+import functools
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import CONTENDERS, configs
+from kernels.bench import tune
+from kernels.configs import Config, Pick
+from kernels.tuning import search
+from roofline.measure.session import Session
+from roofline.pytest_plugin.options import Options
+from roofline.store.journal import Run
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+from roofline.tuning.verdict import INCUMBENT
+
+H200 = Machine.of_chip(find("H200"))
+PERSISTENT = Options("cuda", True, "xxl", ("up",), (64, 2048), (8,), ("bf16",), ("persistent",), 0, 1.0, Path("unused"))
+A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+
+
+@pytest.fixture(autouse=True)
+def of_an_h200(monkeypatch):
+    """The table without what tunings wrote; gives `add(entry)`."""
+    entries = tuple(entry for entry in configs.read(configs.FOLDER / "sm90.json").entries if not entry.measured)
+    planted = dataclasses.replace(configs.table("sm90"), entries=entries, picks=())
+    monkeypatch.setattr(configs, "table", functools.cache(lambda arch: planted))
+    monkeypatch.setattr(tune, "hardware", lambda: ("sm90", H200))
+    cached = (tune.contenders, tune.plan, tune.compile_all)
+    for function in cached:
+        function.cache_clear()
+
+    def add(entry):
+        rows = {"picks": (entry,)} if isinstance(entry, Pick) else {"entries": (entry, *entries)}
+        longer = dataclasses.replace(planted, **rows)
+        monkeypatch.setattr(configs, "table", functools.cache(lambda arch: longer))
+
+    yield add
+    for function in cached:
+        function.cache_clear()
+
+
+def test_there_are_tunings_only_where_they_were_asked_for():
+    assert tune.cases(PERSISTENT) == []
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    assert [case.id for case in tune.cases(asked)] == [f"tune_persistent-xxl-up-tp8-m{m}-bf16" for m in (64, 2048)]
+    everything = dataclasses.replace(asked, contenders=None, dtypes=("fp32",))
+    assert {case.kernel for case in tune.cases(everything)} == {"tiled"}  # no other has an entry for fp32
+
+
+def test_a_kernel_is_tuned_where_it_may_be_taken_or_where_it_is_asked_for():
+    def tuned(*contenders):
+        options = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=contenders or None)
+        return [(case.kernel, case.m) for case in tune.cases(options)]
+
+    assert tuned() == [
+        ("decode", 64), ("persistent", 2048), ("warpgroup", 2048), ("matmul", 64), ("matmul", 2048),
+    ]  # fmt: skip
+    assert tuned("tiled", "decode") == [("decode", 64), ("tiled", 64), ("tiled", 2048)]
+
+
+def matmul_case(m: int):
+    cases = tune.cases(dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=None))
+    return next(case for case in cases if (case.kernel, case.m) == ("matmul", m))
+
+
+def test_of_matmul_what_is_tuned_is_which_kernel_it_takes(of_an_h200):
+    few = {INCUMBENT: "decode", **{name: name for name in ("persistent", "tiled", "warpgroup")}}
+    assert tune.contenders(matmul_case(64)) == few
+    assert tune.contenders(matmul_case(2048))[INCUMBENT] == "persistent"
+    tune.contenders.cache_clear()
+    of_an_h200(Pick("warpgroup", "bf16", 64, 6656, 16384, {"sms": 132}))
+    found = tune.contenders(matmul_case(64))
+    assert found[INCUMBENT] == "warpgroup"
+    assert sorted(found) == ["decode", INCUMBENT, "persistent", "tiled"]
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=("matmul",))
+    assert [case.m for case in tune.cases(asked)] == [2048, 64]  # what was measured comes last
+
+
+def test_a_pick_of_a_kernel_that_is_gone_is_none(of_an_h200):
+    of_an_h200(Pick("gone", "bf16", 64, 6656, 16384, {"sms": 132}))
+    assert tune.contenders(matmul_case(64))[INCUMBENT] == "decode"
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0, contenders=("matmul",))
+    assert [case.m for case in tune.cases(asked)] == [64, 2048]  # as where nothing was measured
+
+
+def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
+    """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
+    entered = {}
+    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, found: entered.update(found))
+    options = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    lineup = tune.prepare(options, matmul_case(64), ["warpgroup"], {})
+    assert {name: contender.run for name, contender in entered.items()} == {
+        INCUMBENT: CONTENDERS["decode"].run,
+        "warpgroup": CONTENDERS["warpgroup"].run,
+    }
+    x, w = torch.empty((64, 128), dtype=torch.float16), torch.empty((256, 128), dtype=torch.float16)
+    assert entered[INCUMBENT].config(x, w).startswith("decode 64x128x128 warps4")
+    assert lineup.details == {INCUMBENT: {"kernel": "decode"}, "warpgroup": {"kernel": "warpgroup"}}
+
+
+def test_what_has_a_measured_entry_comes_last(of_an_h200):
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    own = dataclasses.replace(entry, m_min=64, m_max=64, n=6656, k=16384, measured={"sms": 132})
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    for sms, order in ((132, [2048, 64]), (114, [64, 2048])):
+        of_an_h200(dataclasses.replace(own, measured={"sms": sms}))
+        assert [case.m for case in tune.cases(asked)] == order
+
+
+def test_the_incumbent_is_no_candidate_of_its_own():
+    case = tune.cases(dataclasses.replace(PERSISTENT, tune_s=1.0))[1]
+    found = tune.contenders(case)
+    assert next(iter(found)) == INCUMBENT
+    assert len(set(found.values())) == len(found)
+    assert search.token(found[INCUMBENT]) not in found
+
+
+def test_no_shape_is_begun_once_the_time_is_up():
+    session, now, begun = Session.__new__(Session), [5.0], []
+    session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
+    session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
+    session.over, session.closed, session._entries = "", "", {}
+    session._enter = begun.append
+    session._visit = lambda entered, visit: None
+    session.expect = lambda *step: None
+    session.begin(lambda: [], when="start")
+    for now[0], count in ((14.9, 1), (15.0, 1)):
+        session.measure("s", prepare=None)
+        assert len(begun) == count
+    assert session.closed == "the 10 s of --ffn-tune were over"
+
+
+def test_nothing_that_runs_like_the_incumbent_is_timed_beside_it(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune.cases(asked)[0]  # 64 rows are one tile: groups and rasters are all the same
+    first = tune.incumbent(case)  # which is the first that the plan proposes
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    alike = dataclasses.replace(first, group_m=first.group_m + 3, raster="n" if first.raster == "m" else "m")
+    of_an_h200(dataclasses.replace(entry, config=alike, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune.contenders, tune.plan):
+        function.cache_clear()
+    problem = search.Problem(case.m, case.n, case.k, 2, H200)
+    found = tune.contenders(case)
+    assert found[INCUMBENT] == alike
+    schedules = [problem.schedule(config) for config in found.values()]
+    assert len(set(schedules)) == len(schedules)
+
+
+def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case = tune.cases(asked)[1]
+    names = list(tune.contenders(case))
+    entered = {}
+    monkeypatch.setattr(
+        search, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
+    )
+    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, sound: entered.update(sound))
+    lineup = tune.prepare(asked, case, names[1:], {case.id: names})
+    assert list(entered) == [INCUMBENT]
+    assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
+
+
+def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(of_an_h200, monkeypatch):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    cases, compiled = tune.cases(asked), []
+    selected = {case.id: list(tune.contenders(case)) for case in cases}
+    monkeypatch.setattr(search, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
+    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, sound: None)
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    for case in cases:
+        tune.prepare(asked, case, selected[case.id], selected)
+        of_an_h200(dataclasses.replace(entry, m_min=case.m, m_max=case.m, n=case.n, k=case.k, measured={"sms": 132}))
+    assert len(compiled) == 1
+
+
+def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothing_else(of_an_h200):
+    asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
+    case, other = tune.cases(asked)
+    planned = [f"{one.id}-{name}" for one in (case, other) for name in tune.contenders(one)]
+    run = Run({"cases": planned})
+    assert tune.dropped(run, asked) == []
+    best = list(tune.contenders(case).values())[1]
+    entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
+    of_an_h200(dataclasses.replace(entry, config=best, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
+    for function in (tune.contenders, tune.plan):
+        function.cache_clear()
+    gone = tune.dropped(run, asked)
+    assert f"{case.id}-{search.token(best)}" in gone
+    assert all(name.startswith(case.id) and name in planned for name in gone)
+    run.not_measured = [{"case": gone[0], "outcome": "skipped", "reason": "pruned"}]
+    assert tune.dropped(run, asked) == gone[1:]
+
+
+@pytest.mark.parametrize(
+    ("answer", "unsound", "trouble"),
+    [
+        ({A: "spills: 8 bytes"}, {("bf16", A): "spills: 8 bytes"}, ""),
+        (
+            {A: "spills: 8", B: "does not compile: x"},
+            {("bf16", A): "spills: 8", ("bf16", B): "does not compile: x"},
+            "",
+        ),
+        ({A: "does not compile: no nvdisasm", B: "does not compile: x"}, {}, "does not compile: no nvdisasm"),
+        (MemoryError("a worker was killed"), {}, "out of memory: a worker was killed"),
+    ],
+)
+def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, unsound, trouble):
+    def compiled(*arguments):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(search, "unsound", compiled)
+    assert tune.compile_all("persistent", (("bf16", A), ("bf16", B))) == (unsound, trouble)

@@ -1,0 +1,145 @@
+"""What becomes of the choices of a tuning: each is saved once, whatever fails or saves beside it."""
+
+import dataclasses
+import json
+import os
+import shutil
+from threading import Thread
+
+import pytest
+
+from kernels import configs
+from kernels.bench import tune
+from kernels.configs import Config
+from kernels.configs.table_writer import as_text, save
+from kernels.tuning import search
+from roofline.measure.session import Session
+from roofline.store.journal import Run
+from roofline.theory.chips import find
+from roofline.theory.waves import Machine
+from roofline.tuning.verdict import INCUMBENT
+
+H200 = Machine.of_chip(find("H200"))
+A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+
+
+@pytest.fixture
+def finished():
+    """A run in which B was a tenth faster than A, which was taken before."""
+    case = "tune_persistent-xxl-up-tp8-m64-bf16"
+    times = {INCUMBENT: dict.fromkeys(range(30), 1.1e-3), search.token(B): dict.fromkeys(range(30), 1e-3)}
+    tiles = {INCUMBENT: A, search.token(B): B}
+    shape = {"shape": case, "op": "tune_persistent", "table": "sm90", "stopped_by": "width", "rounds": 30}
+    shape |= {"m": 64, "n": 6656, "k": 16384, "dtype": "bf16", "late": dict.fromkeys(times, 0), "times_s": times}
+    shape["contenders"] = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
+    machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}
+    return case, Run({"machine": machine, "started": "2026-11-21T", "commit": "abc"}, shapes={case: shape})
+
+
+def tell(run, case, folder) -> list[str]:
+    """What is told of `case` by a session of `run` in `folder`, of which nothing but that is needed."""
+    session, told = Session.__new__(Session), []
+    session.run, session._entries, session._write = run, {}, lambda *lines: True
+    session.measured = lambda shape: tune.keep(run, shape, folder)
+    session.tell(case, told.append)
+    return told
+
+
+def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_path, monkeypatch):
+    case, run = finished
+    path, folder = tmp_path / "sm90.json", tmp_path / "run"
+    document = json.loads((configs.FOLDER / "sm90.json").read_text())
+    path.write_text(as_text(document | {"entries": [row for row in document["entries"] if not row["measured"]]}))
+    folder.mkdir()
+    monkeypatch.setattr(tune, "table_path", lambda arch: path)
+    told = tell(run, case, folder)
+    assert f"-> {B}" in told[0]
+    assert configs.read(path).entries[0].config == B
+    assert (folder / "sm90.json").read_text() == path.read_text()
+    # Somebody tunes again, before this run is gone on with: that choice is newer, whatever else this run saves.
+    save(path, "persistent", (64, 6656, 16384, "bf16"), A, {"chip": "NVIDIA H200", "sms": 132})
+    shutil.copy(path, folder / "sm90.json")  # as another shape of this run would
+    assert tell(run, case, folder) == []
+    assert configs.read(path).entries[0].config == A
+    del run.shapes[case]["saved"]  # it was killed before it saved, and its copy is cut off
+    (folder / "sm90.json").write_text('{"target": 90, "entr')
+    assert tell(run, case, folder) == told
+    assert configs.read(path).entries[0].config == B
+
+
+def test_the_kernel_that_is_the_fastest_is_picked(finished, tmp_path, monkeypatch):
+    _, run = finished
+    case = "tune_matmul-xxl-up-tp8-m64-bf16"
+    (shape,) = run.shapes.values()
+    times = dict(zip((INCUMBENT, "warpgroup"), shape["times_s"].values(), strict=True))
+    kernels = {INCUMBENT: "decode", "warpgroup": "warpgroup"}
+    shape |= {"shape": case, "op": "tune_matmul", "times_s": times, "late": dict.fromkeys(times, 0)}
+    shape["contenders"] = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
+    run.shapes = {case: shape}
+    path, folder = tmp_path / "sm90.json", tmp_path / "run"
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+    folder.mkdir()
+    monkeypatch.setattr(tune, "table_path", lambda arch: path)
+    assert "decode 1x1x1 -> warpgroup 1x1x1" in tune.keep(run, case, folder)
+    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "warpgroup"
+
+
+def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, tmp_path, monkeypatch):
+    case, run = finished
+    path = tmp_path / "none" / "sm90.json"
+    monkeypatch.setattr(tune, "table_path", lambda arch: path)
+    assert tell(run, case, tmp_path) == []
+    (entry,) = run.missing
+    assert (entry["case"], entry["outcome"]) == (f"{case}-saved", "failed")
+    assert run.unfinished  # else nobody could go on with it, to save it
+    path.parent.mkdir()
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+    assert tell(run, case, tmp_path)
+    assert run.missing == []
+    assert not run.unfinished
+
+
+def test_a_table_is_replaced_and_never_written_into(tmp_path):
+    path, before = tmp_path / "sm90.json", (configs.FOLDER / "sm90.json").read_text()
+    path.write_text(before)
+    (tmp_path / "before").hardlink_to(path)
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
+    assert (tmp_path / "before").read_text() == before
+    assert configs.read(path).entries[0].config == B
+    assert {file.name for file in tmp_path.iterdir()} == {"sm90.json", "before"}
+
+
+def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):
+    path, sync, others = tmp_path / "sm90.json", os.fsync, []
+    path.write_text((configs.FOLDER / "sm90.json").read_text())
+
+    def let_another_save(file):
+        sync(file)
+        if not others:
+            measured = {"chip": "NVIDIA H200", "sms": 132}
+            others.append(Thread(target=save, args=(path, "persistent", (48, 6656, 16384, "bf16"), A, measured)))
+            others[0].start()
+            others[0].join(0.5)  # it has to wait
+
+    monkeypatch.setattr(os, "fsync", let_another_save)
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
+    others[0].join()
+    assert [entry.m_max for entry in configs.read(path).entries[:2]] == [48, 80]
+
+
+def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path, monkeypatch):
+    case, run = finished
+    monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
+    run.shapes[case]["stopped_by"] = "interrupt"
+    assert tune.keep(run, case, tmp_path) == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_incumbent_that_was_compared_with_nothing_is_not_saved(finished, tmp_path, monkeypatch):
+    """It may have been measured against others before, which stands in the table."""
+    case, run = finished
+    monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
+    del run.shapes[case]["times_s"][search.token(B)]
+    assert tell(run, case, tmp_path) == []
+    assert not run.missing
+    assert not list(tmp_path.iterdir())
