@@ -2,13 +2,23 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from roofline.cli import main
+<<<<<<< HEAD
 from roofline.report import references
 from roofline.report.compare import compare, summary
 from roofline.store import journal
+=======
+from roofline.measure import faults
+from roofline.measure.lineup import Lineup
+from roofline.measure.rounds import CallError
+from roofline.report import journal, references
+from roofline.report.compare import compare, summary
+from roofline.session import Session
+>>>>>>> i15-run
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
@@ -34,6 +44,28 @@ def test_lost_device_ends_the_run_and_it_can_be_gone_on_with(three_shapes, place
     assert sorted(again.cases) == sorted(set(ALL) - set(broken))
     assert again.reasons.keys() == set(broken)
     assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start", "resume", "end"}
+
+
+@pytest.mark.parametrize(
+    ("ready", "error", "failed"),
+    [
+        (["torch", "numpy", "ours"], CallError("torch"), ["torch"]),
+        (["torch", "numpy", "ours"], CallError("link"), ["numpy", "ours"]),  # which is no contender
+        (["torch", "numpy", "ours"], RuntimeError("of the clock"), ["numpy", "ours"]),
+        (["torch"], RuntimeError("of the clock"), ["torch"]),
+    ],
+)
+def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready, error, failed, monkeypatch):
+    monkeypatch.setattr(faults, "device_lost", lambda device: True)
+    session, call = Session.__new__(Session), lambda: None
+    session.options = SimpleNamespace(device="cuda")
+    found = Lineup(None, "torch", dict.fromkeys(ready, call), beside={"link": call})
+    error.__cause__ = RuntimeError("an illegal memory access")
+    assert session._take_out(found, error) == failed
+    assert list(found.wrong) == failed
+    assert found.lost
+    assert not found.ready
+    assert not found.beside
 
 
 @pytest.mark.parametrize(("signal", "name"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGHUP")])
