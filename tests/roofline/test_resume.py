@@ -7,18 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from roofline.cli import main
-<<<<<<< HEAD
+from roofline.measure import device_errors
+from roofline.measure.prepared import Lineup
+from roofline.measure.rounds import CallError
+from roofline.measure.session import Session
 from roofline.report import references
 from roofline.report.compare import compare, summary
 from roofline.store import journal
-=======
-from roofline.measure import faults
-from roofline.measure.lineup import Lineup
-from roofline.measure.rounds import CallError
-from roofline.report import journal, references
-from roofline.report.compare import compare, summary
-from roofline.session import Session
->>>>>>> i15-run
 
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
 
@@ -56,7 +51,7 @@ def test_lost_device_ends_the_run_and_it_can_be_gone_on_with(three_shapes, place
     ],
 )
 def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready, error, failed, monkeypatch):
-    monkeypatch.setattr(faults, "device_lost", lambda device: True)
+    monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
     session, call = Session.__new__(Session), lambda: None
     session.options = SimpleNamespace(device="cuda")
     found = Lineup(None, "torch", dict.fromkeys(ready, call), beside={"link": call})
