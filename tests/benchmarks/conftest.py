@@ -4,6 +4,7 @@ import difflib
 from importlib.util import find_spec
 
 import pytest
+from link_clock import link_clocks  # noqa: F401 a fixture
 
 from collectives.bench import gather, symm_mem
 from kernels.bench import matmul, tune

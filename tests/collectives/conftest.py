@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from link_clock import link_clocks  # noqa: F401 a fixture
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -23,7 +24,7 @@ def dtype(device):
 
 
 @pytest.fixture(autouse=True)
-def unhurried(link_clocks):
+def unhurried(link_clocks):  # noqa: F811
     """No test of a link of the CPU depends on real time."""
 
 
