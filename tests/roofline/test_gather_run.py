@@ -65,7 +65,7 @@ class Call:
 @pytest.fixture(scope="session")
 def ffn_prepare():
     from roofline.measure.prepared import Lineup
-    from roofline.theory.work import AllGatherMatmul
+    from roofline.operations.all_gather_matmul import AllGatherMatmul
 
     def prepare(shape, names, trying):
         case = AllGatherMatmul("16x32", "up", 1, int(shape.split("-m")[1].split("-")[0]), "fp32", 4, "ridge")
