@@ -15,9 +15,9 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
 def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
-    from roofline.report import overlap_plots
+    from roofline.analysis.overlap import figures
 
-    overlap_plots.draw = lambda run, records, folder: []
+    figures.draw = lambda run, records, folder: []
 
 
 class FakeClock:
