@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from roofline.measure import telemetry
-from roofline.measure.prepared import Lineup
+from roofline.measure.prepared import PreparedCase
 from roofline.measure.rounds import Rounds
 from roofline.store import journal
 
@@ -13,7 +13,7 @@ class Entered:
     """A shape whose contenders are prepared, between the visits to it."""
 
     shape: str
-    found: Lineup
+    found: PreparedCase
     rounds: Rounds
     seed: int
     within_s: float
@@ -63,15 +63,15 @@ class Entered:
             "layer": case.layer,
             **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
             **{key: getattr(case.work, key) for key in ("flop", "device_bytes", "wire_bytes")},
-            **found.about,
-            "vendor": found.vendor,
+            **found.facts,
+            "vendor": found.baseline,
             "seed": self.seed,
             "cache": found.cache,
             "contenders": {
-                name: {"config": found.config[name], "relative_error": found.relative_error.get(name)}
-                | ({"role": found.role[name]} if name in found.role else {})
-                | found.details.get(name, {})
-                for name in self.rounds.turns.times_s
+                name: {"config": entrant.config, "relative_error": entrant.relative_error}
+                | ({"role": entrant.role} if entrant.role else {})
+                | entrant.facts
+                for name, entrant in found.entrants.items()
             },
         }
 
@@ -82,7 +82,7 @@ class Entered:
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
             noted = middle is not None and self._note(name, middle).get("timeline")
-            traced = self.found.traced.get(name)
+            traced = self.found.entrants[name].timeline
             if timeline := noted and (traced or noted):
                 about = {"kind": "timeline", "shape": self.shape, "contender": name}
                 lines.append(about | {"round": None if traced else middle} | timeline)

@@ -19,6 +19,7 @@ from roofline import worker
 from roofline.analysis.overlap import metrics as overlap
 from roofline.measure import device_errors
 from roofline.measure.machine import anonymous
+from roofline.measure.observer import Observer
 from roofline.profile import ncu, parse
 from roofline.store.journal import Run
 
@@ -76,7 +77,7 @@ def missing(run: Run, number: int | None) -> list[Case]:
 
 
 @dataclass
-class Counting:
+class Counting(Observer):
     """Counts what `session`'s run lacks. `files` hold its tests, `root` is where pytest runs."""
 
     session: object
@@ -86,9 +87,9 @@ class Counting:
     lost: dict[Case, str] = field(default_factory=dict)
     wanted: list[Case] = field(default_factory=list)
 
-    what = "not all of the counters were read, --ffn-resume reads the rest"
+    lacking = "not all of the counters were read, --ffn-resume reads the rest"
 
-    def __call__(self) -> None:
+    def finished(self) -> None:
         run, options = self.session.run, self.session.options
         self.wanted = missing(run, options.counters)
         if not self.wanted:
