@@ -15,7 +15,6 @@ from roofline.measure.machine import anonymous
 from roofline.measure.prepared import Lineup, Prepare
 from roofline.measure.rounds import CallError, Plan, Rounds
 from roofline.measure.shape_measurement import Entered
-from roofline.pytest_plugin.options import Options
 from roofline.store import journal
 
 MOST_REMEASURED = 3
@@ -48,9 +47,7 @@ class Session:
     `run` is the head of a new one, or a run that was cut off and is gone on with.
     """
 
-    def __init__(
-        self, options: Options, folder: Path, clock, telemetry, run: dict | journal.Run, planned: dict[str, list[str]]
-    ):
+    def __init__(self, options, folder: Path, clock, telemetry, run: dict | journal.Run, planned: dict[str, list[str]]):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
         folder = journal.make_folder(folder) if isinstance(run, dict) else folder

@@ -58,10 +58,7 @@ def modules(*packages: str) -> dict[str, Path]:
 
 TO_GO = {
     ("roofline.profile.kernel_trace", "roofline.tuning.verdict"),
-    ("roofline.measure.metadata", "roofline.operations.sweeps"),
-    ("roofline.measure.metadata", "roofline.pytest_plugin.options.Options"),
     ("roofline.measure.session", "roofline.analysis.records.derive"),
-    ("roofline.measure.session", "roofline.pytest_plugin.options.Options"),
 }
 """What still goes against the stream."""
 
