@@ -27,8 +27,7 @@ def sections(run: Run, records: list[dict]) -> list[Section]:
     of = {analysis: own for analysis in ANALYSES if (own := [r for r in plain if analysis_of(r) is analysis])}
     found = []
     for analysis, own in of.items():
-        figures = tuple(figure for figure in analysis.figures if figure.is_drawn(run, own))
-        found.append(Section(figures=figures, rows=own, columns=analysis.columns))
+        found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
     if tuned := verdict.verdicts(run):
         found.append(Section("Tuned", verdict.TUNED, rows=tuned, columns=verdict.COLUMNS))
     found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))

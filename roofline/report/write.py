@@ -21,7 +21,10 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = derive_all(run)
-    found = sections.sections(run, records)
+    found = [
+        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
+        for section in sections.sections(run, records)
+    ]
     predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record)])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
