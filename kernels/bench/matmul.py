@@ -15,8 +15,8 @@ from roofline.measure import device_errors
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
 from roofline.measure.prepared import VENDOR_TOLERANCE, Lineup, untold, verdict
+from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
-from roofline.theory.work import Matmul
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -109,7 +109,7 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-    same = [other for other in options.matmuls if other.dtype == case.dtype]
+    same = [other for other in sweep(options) if other.dtype == case.dtype]
     room = POOL * memory_bytes(options.device)
     cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= room}
     pool = _pool if case in cases else _pool.__wrapped__  # not kept for others

@@ -16,10 +16,10 @@ import torch
 from kernels.bench import matmul
 from roofline.measure import device_errors
 from roofline.measure.prepared import Lineup, untold
+from roofline.operations.tune import Tuning, sweep
 from roofline.store.run import NOT_RUN
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
-from roofline.theory.work import Tuning
 from roofline.tuning import verdict
 from roofline.tuning.verdict import INCUMBENT
 
@@ -60,7 +60,7 @@ def cases(options) -> list[Tuning]:
             return known.picked(*shape(case)[1:], machine) in able(case)
         return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
 
-    return sorted(filter(is_open, options.tunings(wanted)), key=is_measured)
+    return sorted(filter(is_open, sweep(options, wanted)), key=is_measured)
 
 
 def shape(case: Tuning) -> tuple:

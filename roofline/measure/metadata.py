@@ -9,20 +9,15 @@ from pathlib import Path
 from roofline import __version__
 from roofline.measure import METHOD_VERSION, machine
 from roofline.measure.clocks import empty_call_s
-from roofline.operations import sweeps
-from roofline.pytest_plugin.options import Options
 from roofline.store import journal
 from roofline.store.conditions import slug
-
-GATHERING = ("all_gather_matmul-", "weight_prefetch-")
-"""How cases begin that gather over a wire."""
 
 TUNED = "kernels/configs/*.json"
 """What a tuning itself changes in the checkout: for its commit, that is no change."""
 
 
-def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
-    """The head of a run that begins now and means to measure `cases`."""
+def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict:
+    """The head of a run that begins now and means to measure `cases`, of which `notes` tell."""
     about = machine.describe(options.device)
     about["empty_call_s"] = empty_call_s(clock)
     started = datetime.now(UTC)
@@ -32,20 +27,9 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
     scale = " (scaled down)" if "/" in options.model else ""
-    notes = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
+    of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
-        notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
-    if any(case.startswith(GATHERING) for case in cases):
-        notes.append(
-            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
-            "at the pace that was asked for."
-        )
-        if options.device == "cpu":
-            notes.append("Arms, and the matmuls they are compared with, leave one thread's core to the link.")
-    if options.tune_s:
-        notes.append("Configurations of our own kernels, each compared with the one that is taken at present.")
-    elif not options.gather.ranks and "up" in options.layers:
-        notes.append(f"Nothing is gathered: {sweeps.nobody(options.model)}.")
+        of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
     return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
@@ -55,7 +39,7 @@ def make(options: Options, clock, root: Path, cases: list[str]) -> dict:
         "title": f"{'Tuning of ' if options.tune_s else ''}FFN matmuls of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}",
-        "notes": notes,
+        "notes": of_device + notes,
         "machine": about,
         "options": {name: value for name, value in asdict(options).items() if name != "results"},
         "cases": cases,

@@ -15,7 +15,6 @@ from roofline.measure.machine import anonymous
 from roofline.measure.prepared import Lineup, Prepare
 from roofline.measure.rounds import CallError, Plan, Rounds
 from roofline.measure.shape_measurement import ShapeMeasurement
-from roofline.pytest_plugin.options import Options
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, SAVED, Run
 
@@ -49,9 +48,7 @@ class Session:
     `run` is the metadata of a new one, or a run that was cut off and is gone on with.
     """
 
-    def __init__(
-        self, options: Options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]]
-    ):
+    def __init__(self, options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]]):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
         folder = journal.make_folder(folder) if isinstance(run, dict) else folder

@@ -67,7 +67,7 @@ class ShapeMeasurement:
                 for name in self.rounds.turns.times_s
             },
             seed=self.seed,
-            facts={size: getattr(case, size) for size in ("n", "k") if hasattr(case, size)} | found.about,
+            facts=case.facts | found.about,
             **now,
         )
 

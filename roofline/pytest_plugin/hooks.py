@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from roofline import operations
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
 from roofline.profile import collect
@@ -221,7 +222,13 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
     lacking = _equip(ffn_clock, ffn_instruments)
-    now = metadata.make(options, ffn_clock, request.config.rootpath, cases)
+    notes = [
+        note
+        for name, operation in operations.OPERATIONS.items()
+        if operation.mode == options.mode
+        for note in operation.notes(options, [case for case in cases if _operation(case) == name])
+    ]
+    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(dict.fromkeys(notes)))
     if run and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
@@ -240,6 +247,14 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     state.session.afterwards = [kernel_trace.Naming(state.session), count]  # the shorter first
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
+
+
+def _operation(case: str) -> str:
+    """Name of the operation of the case that is called `case`; "" of a test that measures none."""
+    try:
+        return operations.find(case.partition("-")[0]).name
+    except ValueError:
+        return ""
 
 
 def _equip(clock, make_instruments) -> str:

@@ -5,10 +5,11 @@ import difflib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from roofline.operations import sweeps
+from roofline.operations import OPERATIONS, gathering, matmul
+from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import ITEMSIZE, LAYERS, AllGatherMatmul, Matmul, Tuning, WeightPrefetch
+from roofline.theory.work import ITEMSIZE
 
 DEFAULTS = {
     # mode: (model, tokens, tp, dtypes). `test` is what plain pytest checks once, small.
@@ -37,7 +38,7 @@ class Options:
     steady: bool = False
     counters: int | None = None
     """How many cases to count bytes and operations of: 0 for all, None for none."""
-    gather: sweeps.Sweep = field(default_factory=sweeps.Sweep)
+    gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """Of the operations that gather over a wire."""
     copier_programs: int | None = None
     """Of the paced link on a GPU; None for its default."""
@@ -45,31 +46,9 @@ class Options:
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
 
     @property
-    def matmuls(self) -> list[Matmul]:
-        """Every matmul asked for, in the order of the run."""
-        return [
-            Matmul(self.model, layer, tp, m, dtype)
-            for dtype in self.dtypes
-            for layer in self.layers
-            for tp in self.tp
-            for m in self.tokens
-        ]
-
-    def tunings(self, kernels) -> list[Tuning]:
-        """Every matmul asked for, to be tuned: all of them for one of `kernels`, then for the next."""
-        return [
-            Tuning(case.model, case.layer, case.tp, case.m, case.dtype, kernel)
-            for kernel in kernels
-            for case in self.matmuls
-        ]
-
-    @property
-    def all_gather_matmuls(self) -> list[AllGatherMatmul]:
-        return [case for dtype in self.dtypes for case in self.gather.all_gather_matmuls(self.model, dtype)]
-
-    @property
-    def weight_prefetches(self) -> list[WeightPrefetch]:
-        return [case for dtype in self.dtypes for case in self.gather.weight_prefetches(self.model, dtype)]
+    def mode(self) -> str:
+        """Of the operations that are measured: `tune`, or `benchmark` for all else."""
+        return "tune" if self.tune_s else "benchmark"
 
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -150,19 +129,19 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         copier_programs=_checked("--ffn-copier-programs", get("ffn_copier_programs"), _at_least_one),
         tune_s=_checked("--ffn-tune", get("ffn_tune"), _seconds) or 0.0,
     )
-    _checked("--ffn-tp", options, lambda chosen: chosen.matmuls)
+    _checked("--ffn-tp", options, matmul.sweep)
     if options.tune_s:
         return _tuned(options)
     given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
-    gather = sweeps.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
+    gather = gathering.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
     if device == "cpu" and "pcie" in wires:
         raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
     if wires and not gather.ranks:
-        raise ValueError(f"--ffn-link-bandwidth: {sweeps.nobody(options.model)}; choose --ffn-ranks")
-    options = replace(options, gather=gather if "up" in options.layers else sweeps.Sweep())
-    _checked("--ffn-ranks", options, lambda chosen: chosen.all_gather_matmuls + chosen.weight_prefetches)
+        raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
+    options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())
+    _checked("--ffn-ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values() if op.sweep])
     return options
 
 
@@ -198,7 +177,7 @@ def resumed(get, head: dict, folder: Path) -> Options:
         saved["counters"] = count
         if saved["tune_s"]:
             raise ValueError(UNCOUNTED)
-    return Options(results=folder.parent, gather=sweeps.Sweep(**gather), **saved)
+    return Options(results=folder.parent, gather=gathering.Sweep(**gather), **saved)
 
 
 def listed(option) -> str | None:

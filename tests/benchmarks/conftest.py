@@ -8,6 +8,7 @@ from link_clock import link_clocks  # noqa: F401 a fixture
 
 from collectives.bench import gather, symm_mem
 from kernels.bench import matmul, tune
+from roofline import operations
 from roofline.measure.prepared import untold
 from roofline.pytest_plugin.hooks import STATE, refuse
 
@@ -19,11 +20,7 @@ TUNE = "tune"
 def _cases(options, op: str) -> list:
     if options.tune_s or op == TUNE:
         return tune.cases(options) if op == TUNE else []
-    return {
-        "matmul": options.matmuls,
-        "all_gather_matmul": options.all_gather_matmuls,
-        "weight_prefetch": options.weight_prefetches,
-    }[op]
+    return operations.find(op).sweep(options)
 
 
 def _names(options, op: str) -> list[str]:

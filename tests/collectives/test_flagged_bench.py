@@ -15,8 +15,9 @@ from kernels.bench import matmul as matmul_lineup
 from kernels.configs import choose
 from kernels.contract import interpreted
 from roofline.analysis.overlap.simulator import base_arm
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.theory import wires
-from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
 FLAGGED = list(flagged_arms.ARMS)
 

@@ -13,15 +13,16 @@ from collectives.bench import all_gather as all_gather_setting
 from collectives.bench import gather as overlap_lineup
 from collectives.bench import operands as overlap_operands
 from collectives.bench import setting as overlap_setting
-from roofline.operations import sweeps
+from roofline.operations import gathering
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.pytest_plugin.options import Options
-from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 
 
 def options_of(contenders=None):
-    gather = sweeps.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
+    gather = gathering.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
     return Options(
         "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), contenders, 0, 1.0, Path("x"), False, gather
     )

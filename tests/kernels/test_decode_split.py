@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kernels import configs, decode
+from roofline.operations.matmul import LAYERS, Matmul
 from roofline.pytest_plugin.options import DEFAULTS
 from roofline.theory.decode_split import Deal, choose, rows_efficiency
-from roofline.theory.work import LAYERS, Matmul
 
 # By hand, for tiles of 128 rows, steps of 128 and 132 SMs: tiles, steps, split, longest run in steps.
 # up, tp 1: 53248 / 128 = 416 tiles, 128 steps. 3.15 waves; in 4 parts of 32 steps 1664 = 12.6 waves: 13 x 32 of 403.4.

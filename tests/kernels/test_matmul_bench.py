@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kernels.bench import matmul
+from roofline.operations.matmul import Matmul, sweep
 from roofline.pytest_plugin.options import Options
-from roofline.theory.work import Matmul
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 
@@ -114,7 +114,7 @@ def test_contender_that_is_refused_before_its_first_call_is_not_called(timed, co
 
 def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
     contender(crashes)
-    monkeypatch.setattr(matmul.faults, "device_lost", lambda device: True)
+    monkeypatch.setattr(matmul.device_errors, "device_lost", lambda device: True)
     lineup = matmul.prepare(timed, CASE, ["numpy", "torch"])
     assert not lineup.ready
     assert lineup.lost == lineup.wrong["numpy"]
@@ -146,9 +146,9 @@ def test_operands_rotate_beyond_the_cache(timed):
 
 def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
     options = dataclasses.replace(timed, tokens=(300, 10**12))
-    assert list(matmul.prepare(options, options.matmuls[0], ["numpy"]).ready) == ["torch", "numpy"]
+    assert list(matmul.prepare(options, sweep(options)[0], ["numpy"]).ready) == ["torch", "numpy"]
     with pytest.raises(RuntimeError, match="memory"):
-        matmul.operands(options.matmuls[-1], options)
+        matmul.operands(sweep(options)[-1], options)
 
 
 def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
@@ -156,7 +156,7 @@ def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
     monkeypatch.setattr(matmul, "describe", lambda device: asked.append(device) or describe(device))
     matmul.cache_bytes.cache_clear(), matmul.memory_bytes.cache_clear()
     options = dataclasses.replace(timed, tokens=(1, 2, 3))
-    for case in options.matmuls:
+    for case in sweep(options):
         matmul.prepare(options, case, ["numpy"])
     assert asked == ["cpu", "cpu"]  # for the cache and for the memory
 

@@ -92,7 +92,7 @@ def test_a_pick_of_a_kernel_that_is_gone_is_none(of_an_h200):
 def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
     """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
     entered = {}
-    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, found: entered.update(found))
+    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, found: entered.update(found))
     options = dataclasses.replace(PERSISTENT, tune_s=1.0)
     lineup = tune.prepare(options, matmul_case(64), ["warpgroup"], {})
     assert {name: contender.run for name, contender in entered.items()} == {
@@ -160,7 +160,7 @@ def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
     monkeypatch.setattr(
         search, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
     )
-    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, sound: entered.update(sound))
+    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, sound: entered.update(sound))
     lineup = tune.prepare(asked, case, names[1:], {case.id: names})
     assert list(entered) == [INCUMBENT]
     assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
@@ -171,7 +171,7 @@ def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(o
     cases, compiled = tune.cases(asked), []
     selected = {case.id: list(tune.contenders(case)) for case in cases}
     monkeypatch.setattr(search, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
-    monkeypatch.setattr(tune.matmul_lineup, "enter", lambda lineup, case, options, sound: None)
+    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, sound: None)
     entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
     for case in cases:
         tune.prepare(asked, case, selected[case.id], selected)

@@ -14,10 +14,10 @@ from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save
 from kernels.tuning import search
 from roofline.measure.session import Session
+from roofline.operations.tune import Tuning
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
-from roofline.theory.work import Tuning
 from roofline.tuning.verdict import INCUMBENT
 
 H200 = Machine.of_chip(find("H200"))

@@ -6,11 +6,12 @@ from made_up_run import HEAD, save
 
 from roofline.analysis.overlap import figures
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
 from roofline.store.journal import load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
-from roofline.theory.work import AllGatherMatmul, WeightPrefetch
 
 GEMM_S, COMM_S = 20e-3, 16e-3
 OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block": 0.2, "overlapped": 0.05}

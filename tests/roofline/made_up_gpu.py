@@ -9,7 +9,7 @@ import random
 
 from made_up_run import HEAD, ceiling
 
-from roofline.theory.work import Matmul
+from roofline.operations.matmul import Matmul
 
 SMS, TOKENS = 132, (1, 16, 64, 256, 1024, 4096, 8192)
 FLOPS, READ = 735e12, 4.35e12

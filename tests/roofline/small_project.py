@@ -107,7 +107,7 @@ def call(case, name, durations, calls):
 @pytest.fixture(scope="session")
 def ffn_prepare(request):
     from roofline.measure.prepared import Lineup, untold
-    from roofline.theory.work import Matmul
+    from roofline.operations.matmul import Matmul
 
     def prepare(shape, names, trying=untold):
         _, model, layer, tp, m, dtype = shape.split("-")

@@ -14,9 +14,9 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
 def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
-    from roofline.report import overlap_plots
+    from roofline.analysis.overlap import figures
 
-    overlap_plots.draw = lambda run, records, folder: []
+    figures.draw = lambda run, records, folder: []
 
 
 class FakeClock:
@@ -64,7 +64,7 @@ class Call:
 @pytest.fixture(scope="session")
 def ffn_prepare():
     from roofline.measure.prepared import Lineup
-    from roofline.theory.work import AllGatherMatmul
+    from roofline.operations.all_gather_matmul import AllGatherMatmul
 
     def prepare(shape, names, trying):
         case = AllGatherMatmul("16x32", "up", 1, int(shape.split("-m")[1].split("-")[0]), "fp32", 4, "ridge")

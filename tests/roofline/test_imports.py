@@ -57,10 +57,7 @@ TO_GO = {
     ("roofline.profile.kernel_trace", "roofline.tuning.verdict"),
     ("roofline.profile.table", "roofline.report.tables"),
     ("roofline.analysis.prediction.text", "roofline.report.tables"),
-    ("roofline.measure.metadata", "roofline.operations.sweeps"),
-    ("roofline.measure.metadata", "roofline.pytest_plugin.options.Options"),
     ("roofline.measure.session", "roofline.analysis.records.derive"),
-    ("roofline.measure.session", "roofline.pytest_plugin.options.Options"),
 }
 """What still goes against the stream."""
 

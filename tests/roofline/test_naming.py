@@ -13,7 +13,7 @@ from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.measure import kernel_names
+from roofline.profile import kernel_names
 
 kernel_names.available = lambda device: True
 """

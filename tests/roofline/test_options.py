@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
 from roofline.pytest_plugin.options import resolve, resumed
 
 
@@ -20,8 +21,8 @@ def test_defaults_of_a_gpu():
     assert gpu.tokens == (1, 16, 64, 256, 1024, 4096, 8192)
     assert gpu.tp == (1, 8)
     assert gpu.dtypes == ("bf16",)
-    assert len(gpu.matmuls) == 28
-    assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in gpu.matmuls}
+    assert len(matmul.sweep(gpu)) == 28
+    assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in matmul.sweep(gpu)}
     assert gpu.results == Path("/checkout/results/local")
 
 
@@ -31,11 +32,11 @@ def test_defaults_of_a_cpu():
 
 
 def test_plain_tests_are_small():
-    assert max(case.work.flop for case in options(timed=False).matmuls) < 1e8
+    assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8
 
 
 def gathered(chosen):
-    return [case.id.removeprefix("all_gather_matmul-") for case in chosen.all_gather_matmuls]
+    return [case.id.removeprefix("all_gather_matmul-") for case in all_gather_matmul.sweep(chosen)]
 
 
 def test_gathers_go_over_the_balance_by_default():
@@ -50,7 +51,7 @@ def test_gathers_go_over_the_balance_by_default():
         *(f"xxl/16-up-p8-tp16-m4096-fp32-{wire}" for wire in ("ridge", "ridge1.4")),
     ]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
-        for cases in (chosen.all_gather_matmuls, chosen.weight_prefetches):
+        for cases in (all_gather_matmul.sweep(chosen), weight_prefetch.sweep(chosen)):
             sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
             assert sides == {True, False}
 
@@ -60,28 +61,29 @@ def test_gathers_go_by_what_was_chosen():
     assert gathered(chosen) == [
         f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
     ]
-    assert {(case.tp, case.m) for case in chosen.weight_prefetches} == {(8, 16), (8, 2048)}
-    assert options(layers="down").all_gather_matmuls + options(layers="down").weight_prefetches == []
-    assert options(tokens="16").all_gather_matmuls == []
+    assert {(case.tp, case.m) for case in weight_prefetch.sweep(chosen)} == {(8, 16), (8, 2048)}
+    assert all_gather_matmul.sweep(options(layers="down")) + weight_prefetch.sweep(options(layers="down")) == []
+    assert all_gather_matmul.sweep(options(tokens="16")) == []
 
 
 def test_resumed_run_has_the_cases_of_the_run():
     chosen = options(ranks="4", link_bandwidth="ridge")
     saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
     again = resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
-    assert again.all_gather_matmuls == chosen.all_gather_matmuls
-    assert again.weight_prefetches == chosen.weight_prefetches
+    assert all_gather_matmul.sweep(again) == all_gather_matmul.sweep(chosen)
+    assert weight_prefetch.sweep(again) == weight_prefetch.sweep(chosen)
     before = {name: value for name, value in saved.items() if name != "gather"}  # a run before there were gathers
-    assert resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one")).all_gather_matmuls == []
+    old = resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one"))
+    assert all_gather_matmul.sweep(old) == []
 
 
 def test_a_tuning_is_of_the_matmuls_kernel_by_kernel():
     chosen = options("cuda", tune="60", tokens="16,2048", tp="8", layers="up")
     assert chosen.tune_s == 60
-    assert [case.id for case in chosen.tunings(["persistent", "tiled"])] == [
+    assert [case.id for case in tune.sweep(chosen, ["persistent", "tiled"])] == [
         f"tune_{kernel}-xxl-up-tp8-m{m}-bf16" for kernel in ("persistent", "tiled") for m in (16, 2048)
     ]
-    assert chosen.tunings(["persistent"])[0].matmul == chosen.matmuls[0]
+    assert tune.sweep(chosen, ["persistent"])[0].matmul == matmul.sweep(chosen)[0]
     saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
     assert resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one")).tune_s == 60
     before = {name: value for name, value in saved.items() if name != "tune_s"}  # a run before there were tunings
@@ -100,8 +102,8 @@ def test_a_tuning_with_steady_states_or_counters_is_refused():
 
 
 def test_ranks_that_fit_the_model_are_the_default():
-    assert {case.ranks for case in options(model="12,24").all_gather_matmuls} == {4}
-    assert options(model="5,8").all_gather_matmuls + options(model="5,8").weight_prefetches == []
+    assert {case.ranks for case in all_gather_matmul.sweep(options(model="12,24"))} == {4}
+    assert all_gather_matmul.sweep(options(model="5,8")) + weight_prefetch.sweep(options(model="5,8")) == []
 
 
 def test_programs_of_the_copier_are_for_a_gpu_and_resumed():
@@ -116,7 +118,7 @@ def test_programs_of_the_copier_are_for_a_gpu_and_resumed():
 
 def test_lists_and_models_by_hand():
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
-    assert [case.id for case in chosen.matmuls] == [
+    assert [case.id for case in matmul.sweep(chosen)] == [
         f"matmul-64x128-down-tp2-m{m}-{dtype}" for dtype in ("fp16", "fp32") for m in (4, 2)
     ]
     assert chosen.contenders == ("torch",)

@@ -6,15 +6,17 @@ from itertools import pairwise
 
 import pytest
 
+from roofline import operations
 from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.plan import TILE, Planned
 from roofline.analysis.prediction import cost_model
 from roofline.analysis.prediction import model as predictor
 from roofline.analysis.prediction.cost_model import PRIORS, Constants, Machine, Tile
-from roofline.operations import ids
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul import Matmul
 from roofline.theory import chips, schedule, waves
 from roofline.theory.schedule import Grid
-from roofline.theory.work import AllGatherMatmul, Matmul, Work
+from roofline.theory.work import Work
 
 GPU = Machine(flops=132e12, read_bytes_per_s=4e12, workers=132)  # 1e12 FLOP/s for each SM
 CPU = Machine(flops=1e11, read_bytes_per_s=1e10)
@@ -197,7 +199,7 @@ def test_ids_are_read_back(name, contender):
         AllGatherMatmul(name, "up", 2, 4096, "fp32", 2, "ridge1.4"),
         AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBps"),
     ):
-        assert ids.parse(case.id + behind) == (case, contender)
+        assert operations.parse(case.id + behind) == (case, contender)
 
 
 @pytest.mark.parametrize(
@@ -216,5 +218,5 @@ def test_ids_are_read_back(name, contender):
 )
 def test_bad_ids_are_named(text, said):
     with pytest.raises(ValueError, match="case ") as error:
-        ids.parse(text)
+        operations.parse(text)
     assert said in str(error.value)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.operations.matmul import Matmul
 from roofline.theory import chips
 from roofline.theory.bounds import attainable_flops, balance, bound
 from roofline.theory.models import MODELS, parse
-from roofline.theory.work import Matmul
 
 
 def test_xxl_has_the_parameters_of_the_exercise():

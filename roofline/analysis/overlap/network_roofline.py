@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from roofline.analysis.overlap import style as arms
-from roofline.operations.sweeps import exercise
+from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY

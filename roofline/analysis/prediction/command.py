@@ -9,15 +9,15 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from roofline import operations
 from roofline.analysis.overlap.plan import ARMS, Planned
 from roofline.analysis.overlap.simulator import base_arm
 from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import Model, Prediction, Sizes, of_chip, of_values
-from roofline.operations import ids
+from roofline.operations.matmul import Matmul
 from roofline.report.format import aligned, error_text, rate_text, time_text
 from roofline.store.journal import NAME as JOURNAL
 from roofline.theory import chips, wires
-from roofline.theory.work import Matmul
 
 SCHEMA = 1
 SAVED, SAVED_SCHEMA = "prediction.json", 1
@@ -71,7 +71,9 @@ class Row:
 def add_command(commands) -> None:
     """Add `predict` to the subparsers of the `roofline` command."""
     command = commands.add_parser("predict", help="what a case will take, from a run's constants or a datasheet")
-    command.add_argument("cases", metavar="CASE", nargs="+", help=f"{ids.EXAMPLES['matmul']}, or without contender")
+    command.add_argument(
+        "cases", metavar="CASE", nargs="+", help=f"{operations.matmul.OPERATION.example}, or without contender"
+    )
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="a folder of results/")
     source.add_argument("--chip", help="a datasheet, e.g. 'H100 SXM', with constants that nobody fitted")
@@ -128,7 +130,7 @@ def of_datasheet(name: str) -> Source:
 
 def predict(source: Source, text: str) -> list[Row]:
     """A row for each contender that `text` means. Raises ValueError."""
-    case, contender = ids.parse(text)
+    case, contender = operations.parse(text)
     sizes, model = Sizes(case.m, case.n, case.k, case.dtype, case.work), source.model
     if case.dtype not in model.machines:
         raise ValueError(
@@ -138,20 +140,24 @@ def predict(source: Source, text: str) -> list[Row]:
     if contender and contender not in known:
         near = difflib.get_close_matches(contender, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        kind = "contender" if case.op == "matmul" else "arm"
+        kind = "arm" if _gathers(case) else "contender"
         raise ValueError(f"case {text!r}: unknown {kind} {contender!r}: {hint}{source.name} has {', '.join(known)}")
-    names = [contender] if contender else [ANY] if source.scores is None and case.op == "matmul" else known
-    if case.op == "matmul":
+    names = [contender] if contender else [ANY] if source.scores is None and not _gathers(case) else known
+    if not _gathers(case):
         families = [model.family(name, case.dtype) for name in names]
         return [Row(case, f.contender, f.predict(sizes, model.machines[case.dtype]), f.fitted_on) for f in families]
     fitted_on = sum(family.fitted_on for family in model.gemms if family.dtype == case.dtype)
     return [Row(case, arm, gather(model, case, sizes, arm), fitted_on) for arm in names]
 
 
+def _gathers(case) -> bool:
+    return operations.find(case.op).analysis == "overlap"
+
+
 def contenders(source: Source, case: Matmul) -> list[str]:
     """Names that may stand behind `case`: those that the run measured, else all that its kind of machine could."""
     model = source.model
-    if case.op == "matmul":
+    if not _gathers(case):
         return [family.contender for family in model.families if family.dtype == case.dtype and family.contender != ANY]
     return model.arms.get(case.op) or list(ARMS[case.op]["cpu" if model.source == "cpu" else "gpu"])
 

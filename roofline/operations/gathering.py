@@ -1,4 +1,4 @@
-"""Which cases the operations that gather over a wire are measured on, by default and by what the user chose.
+"""What the operations that gather over a wire share: a case of theirs, and the sweep, by default and as chosen.
 
 With P = 8 ranks and the bandwidth that puts the exercise's balance under the chip, tensor-parallel degrees (for the
 all-gather matmul) and tokens on a chip (for the weight prefetch) run from one side of the balance to the other. Where
@@ -6,11 +6,20 @@ the model is scaled down, so is the balance: 2750 / 16 for `xxl/16`, and half of
 the ridge at the same degree.
 """
 
+import math
+import re
 from dataclasses import dataclass
 
+from roofline.operations.matmul import Matmul
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
-from roofline.theory.work import ITEMSIZE, AllGatherMatmul, WeightPrefetch
+from roofline.theory.wires import parse as parse_wire
+from roofline.theory.work import ITEMSIZE, Work
+
+PATTERN = re.compile(
+    r"(?P<model>.+)-(?P<layer>\w+)-p(?P<ranks>\d+)-tp(?P<tp>\d+)-m(?P<m>\d+)-(?P<dtype>\w+?)-(?P<wire>[\w.+]+)"
+    r"(?:-(?P<contender>\w+))?"
+)
 
 RANKS = (8, 4, 2)
 """The first that divides d_model and d_ff gathers by default; where none does, nobody."""
@@ -37,6 +46,42 @@ MODES = {
 
 
 @dataclass(frozen=True)
+class Gathering(Matmul):
+    """A matmul one of whose operands is gathered from `ranks` ranks over the wire `wire` (a token of `theory.wires`).
+
+    The rank's own share of it is at home: `wire_bytes` is what it receives. A subclass says which two sizes the operand
+    has, `gathered`, and which of them is `sharded`.
+    """
+
+    ranks: int = 8
+    wire: str = "ridge"
+
+    def __post_init__(self):
+        super().__post_init__()
+        parse_wire(self.wire)
+        if self.layer != "up":
+            raise ValueError(f"layer {self.layer!r}: {self.op} gathers for the layer up")
+        if self.ranks < 2:
+            raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
+        if (size := getattr(self, self.sharded)) % self.ranks:
+            raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of the gathered operand, the own share too."""
+        return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
+
+    @property
+    def work(self) -> Work:
+        work = super().work
+        return Work(work.flop, work.device_bytes, self.gathered_bytes * (self.ranks - 1) // self.ranks)
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.model}-{self.layer}-p{self.ranks}-tp{self.tp}-m{self.m}-{self.dtype}-{self.wire}"
+
+
+@dataclass(frozen=True)
 class Sweep:
     """Rows, degrees, ranks and wires, resolved. `more_wires` and `more_ranks` are measured at one degree only."""
 
@@ -50,29 +95,14 @@ class Sweep:
     more_wires: tuple[str, ...] = ()
     more_ranks: tuple[int, ...] = ()
 
-    def all_gather_matmuls(self, model: str, dtype: str) -> list[AllGatherMatmul]:
-        def cases(degrees, ranks, wires) -> list[AllGatherMatmul]:
-            return [
-                AllGatherMatmul(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
-                for p in ranks
-                for wire in wires
-                for tp in degrees
-                for m in self.rows
-            ]
-
-        found = cases(self.tp, self.ranks, self.wires)
-        if found and (self.more_wires or self.more_ranks):
-            middle = (_middle(found),)
-            found += cases(middle, self.ranks, self.more_wires) + cases(middle, self.more_ranks, self.wires)
-        return found
-
-    def weight_prefetches(self, model: str, dtype: str) -> list[WeightPrefetch]:
+    def cases(self, case: type, model: str, dtype: str, degrees, rows, ranks, wires) -> list:
+        """A `case` for each choice of these, tokens innermost."""
         return [
-            WeightPrefetch(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
-            for p in self.ranks
-            for wire in self.wires
-            for tp in self.prefetch_tp
-            for m in self.tokens
+            case(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
+            for p in ranks
+            for wire in wires
+            for tp in degrees
+            for m in rows
         ]
 
 
@@ -119,9 +149,15 @@ def exercise(model: str, dtype: str) -> str:
     return Wire("balance", round(balance) if balance >= 10 else balance).token
 
 
-def _middle(cases: list[AllGatherMatmul]) -> int:
-    """The degree whose wire intensity is the least above the exercise's balance; else that of the greatest."""
-    by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
-    balance = float(exercise(by_intensity[0].model, by_intensity[0].dtype).removeprefix("balance"))
-    above = [case for case in by_intensity if case.work.wire_intensity > balance]
-    return (above or by_intensity[-1:])[0].tp
+def notes(options, cases: list[str]) -> list[str]:
+    """What a run says of these operations: how wires are emulated, or why nothing is gathered."""
+    if cases:
+        emulated = (
+            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
+            "at the pace that was asked for."
+        )
+        of_cpu = "Arms, and the matmuls they are compared with, leave one thread's core to the link."
+        return [emulated, of_cpu] if options.device == "cpu" else [emulated]
+    if not options.gather.ranks and "up" in options.layers:
+        return [f"Nothing is gathered: {nobody(options.model)}."]
+    return []

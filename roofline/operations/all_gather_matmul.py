@@ -1,0 +1,62 @@
+"""The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
+
+Tensor-parallel degrees run from one side of the balance to the other, and where the default wire is taken, one degree
+above it is measured over further wires and with further ranks too.
+"""
+
+from dataclasses import dataclass
+
+from roofline.operations.base import Operation, register
+from roofline.operations.gathering import PATTERN, Gathering, exercise, notes
+
+
+@dataclass(frozen=True)
+class AllGatherMatmul(Gathering):
+    """x[m, k] is sharded over its columns, the summed dimension: every tile of `out` needs every rank's chunk.
+
+    >>> case = AllGatherMatmul("xxl", "up", tp=8, m=8192, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.id
+    'all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750'
+    >>> case.work.wire_intensity == case.n * 8 / 7  # m and k cancel
+    True
+    """
+
+    op, gathered, sharded = "all_gather_matmul", ("m", "k"), "k"
+
+
+def sweep(options) -> list[AllGatherMatmul]:
+    """Every case asked for, in the order of the run."""
+    return [case for dtype in options.dtypes for case in _of_dtype(options.gather, options.model, dtype)]
+
+
+def _of_dtype(gather, model: str, dtype: str) -> list[AllGatherMatmul]:
+    def cases(degrees, ranks, wires) -> list[AllGatherMatmul]:
+        return gather.cases(AllGatherMatmul, model, dtype, degrees, gather.rows, ranks, wires)
+
+    found = cases(gather.tp, gather.ranks, gather.wires)
+    if found and (gather.more_wires or gather.more_ranks):
+        middle = (_middle(found),)
+        found += cases(middle, gather.ranks, gather.more_wires) + cases(middle, gather.more_ranks, gather.wires)
+    return found
+
+
+def _middle(cases: list[AllGatherMatmul]) -> int:
+    """The degree whose wire intensity is the least above the exercise's balance; else that of the greatest."""
+    by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
+    balance = float(exercise(by_intensity[0].model, by_intensity[0].dtype).removeprefix("balance"))
+    above = [case for case in by_intensity if case.work.wire_intensity > balance]
+    return (above or by_intensity[-1:])[0].tp
+
+
+OPERATION = register(
+    Operation(
+        name="all_gather_matmul",
+        case=AllGatherMatmul,
+        analysis="overlap",
+        sweep=sweep,
+        runner="collectives.bench.all_gather_matmul:Runner",
+        pattern=PATTERN,
+        example="all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block",
+        notes=notes,
+    )
+)

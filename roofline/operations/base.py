@@ -1,0 +1,107 @@
+"""What an operation is: the cases it is measured on, what judges them, and who runs them. No torch here.
+
+An operation is declared in one file of this folder and runs in another, `kernels/bench` or `collectives/bench`, found
+by its name when benchmarks are generated: by then the pytest plugin has switched Triton's interpreter, so that runners
+may import torch and Triton at their top. Reports, comparisons and predictions need the declaration alone.
+"""
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from roofline.theory.work import Work
+
+
+class Case(Protocol):
+    """One shape of an operation: a frozen dataclass whose fields, its parameters, make it again."""
+
+    op: str
+    id: str
+    dtype: str
+    work: Work
+    facts: dict
+    """Sizes that follow from its parameters, for the journal: plain values."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
+
+    name: str
+    case: type
+    """A `Case`."""
+    analysis: str
+    """Name of the analysis that judges it: `throughput` or `overlap`."""
+    sweep: Callable[[Any], list] | None
+    """The cases that the options ask for, in the order of the run; None where only the runner knows them."""
+    runner: str | type
+    """`package.module:Class`, or the class itself."""
+    pattern: re.Pattern
+    """Reads a case's id behind the operation's name, the fields of `case` as groups, and the group `contender`."""
+    example: str
+    """An id with a contender."""
+    notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
+    """What a run's report is to say of `cases`, the ids of those that were selected, in sentences."""
+    mode: str = "benchmark"
+    """A run measures the operations of its own mode only: `benchmark` or `tune`."""
+
+    def parse(self, text: str) -> tuple[Any, str | None]:
+        """The case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
+        found = self.pattern.fullmatch(text.removeprefix(f"{self.name}-"))
+        if not found:
+            raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
+        words = found.groupdict()
+        contender = words.pop("contender")
+        types = self.case.__dataclass_fields__
+        try:
+            return self.case(**{name: types[name].type(word) for name, word in words.items()}), contender
+        except ValueError as error:
+            raise ValueError(f"case {text!r}: {error}") from None
+
+    def load_runner(self) -> type:
+        """The class that runs it. Imports what it needs, torch and Triton among it."""
+        if not isinstance(self.runner, str):
+            return self.runner
+        module, _, name = self.runner.partition(":")
+        return getattr(import_module(module), name)
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""By name, in the order in which they are known."""
+
+
+def register(operation: Operation) -> Operation:
+    """Make `operation` known. Raises ValueError where its name is taken."""
+    if operation.name in OPERATIONS:
+        raise ValueError(f"operation {operation.name!r} is known already: choose another name")
+    return OPERATIONS.setdefault(operation.name, operation)
+
+
+def find(name: str) -> Operation:
+    """The operation `name`, as a case's `op` has it: `tune_persistent` is one of `tune`'s. Raises ValueError."""
+    known = OPERATIONS.get(name) or OPERATIONS.get(name.partition("_")[0])
+    if known:
+        return known
+    near = difflib.get_close_matches(name, OPERATIONS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ValueError(f"no operation {name!r}: {hint}known are {', '.join(OPERATIONS)}")
+
+
+def parse(text: str) -> tuple[Any, str | None]:
+    """The case that an id names, with or without a contender behind it, and that contender or None.
+
+    >>> parse("matmul-llama-3-70b-up-tp8-m16-bf16-tiled")[1], parse("matmul-xxl/16-down-tp1-m1-fp32")[0].k
+    ('tiled', 3328)
+    >>> parse("weight_prefetch-xxl-up-p8-tp1-m2750-bf16-ridge1.4-serial")[0].wire
+    'ridge1.4'
+
+    Raises ValueError for anything else, with an example, and for sizes that do not fit one another.
+    """
+    try:
+        operation = find(text.partition("-")[0])
+    except ValueError as error:
+        raise ValueError(f"case {text!r}: {error}") from None
+    return operation.parse(text)

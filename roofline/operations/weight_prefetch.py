@@ -1,0 +1,45 @@
+"""FSDP's weight prefetch: the next layer's weights are gathered while this layer multiplies.
+
+Tokens on a chip run from one side of the balance to the other.
+"""
+
+from dataclasses import dataclass
+
+from roofline.operations.base import Operation, register
+from roofline.operations.gathering import PATTERN, Gathering, notes
+
+
+@dataclass(frozen=True)
+class WeightPrefetch(Gathering):
+    """FSDP: the next layer's w[n, k], sharded over its rows, is gathered while this layer's multiplies m tokens.
+
+    >>> case = WeightPrefetch("xxl", "up", tp=1, m=2750, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.work.wire_intensity == 2750 * 8 / 7
+    True
+    """
+
+    op, gathered, sharded = "weight_prefetch", ("n", "k"), "n"
+
+
+def sweep(options) -> list[WeightPrefetch]:
+    """Every case asked for, in the order of the run."""
+    of = options.gather
+    return [
+        case
+        for dtype in options.dtypes
+        for case in of.cases(WeightPrefetch, options.model, dtype, of.prefetch_tp, of.tokens, of.ranks, of.wires)
+    ]
+
+
+OPERATION = register(
+    Operation(
+        name="weight_prefetch",
+        case=WeightPrefetch,
+        analysis="overlap",
+        sweep=sweep,
+        runner="collectives.bench.weight_prefetch:Runner",
+        pattern=PATTERN,
+        example="weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped",
+        notes=notes,
+    )
+)
