@@ -27,8 +27,9 @@ into a load. The writer's stores and our TMA loads go through different proxies,
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
@@ -38,8 +39,9 @@ from triton.language.extra.cuda import globaltimer
 
 from kernels import persistent
 from kernels.configs import Config
-from kernels.contract import Launch, Signals, interpreted
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
 from kernels.persistent import describe, store_tile
+from kernels.registry import Kernel, register
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table
 
@@ -250,7 +252,9 @@ def require(x: Tensor, w: Tensor, out: Tensor, plan: Plan) -> None:
         raise ValueError(f"out is {tiles[0]} x {tiles[1]} tiles, the plan is for {plan.grid}; make one for this shape")
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None) -> Launch:
+def prepare(
+    x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None
+) -> KernelLaunch:
     """The launch for checked tensors."""
     config, ranks = plan.config, len(plan.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(plan.order))
@@ -268,4 +272,21 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, sta
         SPILLS=bool(len(plan.spilled)), STAMPED=stamps is not None, TIMED=not interpreted(flagged_kernel),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return Launch(flagged_kernel, (len(plan.table),), args)
+    return KernelLaunch(flagged_kernel, (len(plan.table),), args)
+
+
+def example(visits: Callable[..., Table], config: Config, dtype: torch.dtype, *, stamped: bool = False) -> KernelLaunch:
+    """The launch over 8 ranks by the table that `visits` makes, which spills or does not; `stamped` as for a trace."""
+    ranks, (x, w, out) = 8, example_operands(dtype)
+    grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
+    made = plan(visits(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    flags = torch.empty(ranks - 1, dtype=torch.int32)
+    return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1), stamps_for(made) if stamped else None)
+
+
+# Each with tiles of its own: what is spilled takes registers.
+for _name, _visits in (("flagged", schedule.tile_outer), ("flagged_spills", schedule.chunk_outer)):
+    register(Kernel(
+        name=_name, jit=flagged_kernel, example=partial(example, _visits), least_tma=(1, 1), waits=True,
+        beside_link=True,
+    ))  # fmt: skip

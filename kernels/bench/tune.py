@@ -33,9 +33,9 @@ MATMUL = "matmul"
 
 def kernels() -> list[str]:
     """Those that can be tuned, in the order they are, and `MATMUL`."""
-    from kernels.tuning.candidates import TUNABLE
+    from kernels.registry import tunable
 
-    return [*TUNABLE, MATMUL]
+    return [*tunable(), MATMUL]
 
 
 def cases(options) -> list[Tuning]:
@@ -43,7 +43,7 @@ def cases(options) -> list[Tuning]:
     if not options.tune_s:
         return []
     from kernels import configs
-    from kernels.tuning.candidates import TUNABLE
+    from kernels.registry import ahead_of
 
     arch, machine = hardware()
     wanted = [name for name in kernels() if name in (options.contenders or kernels())]
@@ -52,7 +52,7 @@ def cases(options) -> list[Tuning]:
     def is_open(case: Tuning) -> bool:
         if case.kernel == MATMUL:
             return len(able(case)) > 1
-        better = any(known.admits(name, *shape(case)[1:]) for name in TUNABLE[case.kernel].behind)
+        better = any(known.admits(name, *shape(case)[1:]) for name in ahead_of(case.kernel))
         return known.admits(*shape(case)) and (options.contenders is not None or not better)
 
     def is_measured(case: Tuning) -> bool:
@@ -70,11 +70,10 @@ def shape(case: Tuning) -> tuple:
 def able(case: Tuning) -> list[str]:
     """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
     from kernels import configs
-    from kernels.contract import ORDER
-    from kernels.tuning.candidates import TUNABLE
+    from kernels.registry import preferred, tunable
 
     known = configs.table(hardware()[0])
-    return [name for name in dict.fromkeys([*ORDER, *TUNABLE]) if known.admits(name, *shape(case)[1:])]
+    return [name for name in dict.fromkeys([*preferred(), *tunable()]) if known.admits(name, *shape(case)[1:])]
 
 
 @functools.cache

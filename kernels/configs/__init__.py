@@ -6,10 +6,10 @@ instruction it should compile to, and under which conditions it was measured (`n
 the sources in the kernel's docstring).
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on. Without one,
-the first that is not; but for the kernels in `MODELLED` these are candidates, of which the model of waves
-(roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it. Of
-equals that is the one that stands first: 128x256 before 256x128, whose instructions read a fifth more shared memory for
-as many products (kernels.warpgroup).
+the first that is not; but of a kernel that is `modelled` (kernels.registry) these are candidates, of which the model of
+waves (roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it.
+Of equals that is the one that stands first: 128x256 before 256x128, whose instructions read a fifth more shared memory
+for as many products (kernels.warpgroup).
 A tuning writes measured entries, each for one shape, at the top; and `picks`, which kernel was the fastest.
 """
 
@@ -20,21 +20,18 @@ from pathlib import Path
 
 import torch
 
+from kernels.registry import KERNELS
 from roofline.theory import chips, waves
 from roofline.theory.waves import Machine
 
 FOLDER = Path(__file__).parent
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-MODELLED = {"persistent": "sm90", "warpgroup": "sm90"}
-"""Kernel -> the table whose unmeasured entries are candidates for the model."""
-TAILED = {"persistent"}
-"""Kernels that have `flatten` and `tail`."""
 
 
 @dataclass(frozen=True)
 class Config:
     """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` and
-    `tail` to those in `TAILED`, `split` to the one for few rows. `num_warps` are those that multiply."""
+    `tail` to those that are `tailed`, `split` to the one for few rows. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
@@ -183,9 +180,13 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
             f"add an entry to kernels/configs/{of.arch}.json"
         )
-    if measured or not machine or MODELLED.get(kernel) != of.arch or not m * n * k:
+    if measured or not machine or not is_modelled(kernel) or not m * n * k:
         return measured or admitted[0].config
     return modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
+
+
+def is_modelled(kernel: str) -> bool:
+    return kernel in KERNELS and KERNELS[kernel].modelled
 
 
 @lru_cache(maxsize=4096)
@@ -195,7 +196,7 @@ def modelled(
     """The best of `candidates` for a shape by the model of waves, with the group, raster and tail that `kernel` can
     have."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    tailed = kernel in TAILED
+    tailed = KERNELS[kernel].tailed
     best = waves.best(m, n, k, itemsize, reversed(by_block), machine, shares_tail=tailed)
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
     # With several tiles to a program, the loads of the next one start under the store of this one.

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from kernels import configs
 from kernels.configs import DTYPE_NAMES, Config, Entry, Table
 from kernels.configs.table_writer import mma_of
-from kernels.tuning.candidates import TUNABLE, Problem
+from kernels.registry import tunable
+from kernels.tuning.candidates import Problem
 from roofline.theory.waves import Machine
 
 SHARED, SPILLS, FAILED, OTHER = "shared memory", "spills", "does not compile", "not as declared"
@@ -45,14 +46,12 @@ def plan(
     """What to time of `kernel` for [m, n, k] in `dtype` (as `bf16`) on `machine`, by the table of `arch`.
 
     `now` is what is taken at present. Where that was measured, it is what the candidates of its tile differ from, so
-    that a second tuning goes on from the first. ValueError for a kernel that is not in `TUNABLE`, or that has no entry
-    for the dtype and m.
+    that a second tuning goes on from the first. ValueError for a kernel that cannot be tuned, or that has no entry for
+    the dtype and m.
     """
-    if kernel not in TUNABLE:
-        raise ValueError(
-            f"{kernel!r} is not tuned, there are {', '.join(TUNABLE)}; enter it in kernels.tuning.candidates.TUNABLE"
-        )
-    table, tunable = configs.table(arch), TUNABLE[kernel]
+    if kernel not in (known := tunable()):
+        raise ValueError(f"{kernel!r} is not tuned, there are {', '.join(known)}; give its `Kernel` a `space`")
+    table, space = configs.table(arch), known[kernel].space
     if not table.admits(kernel, m, n, k, dtype):
         raise ValueError(
             f"no {kernel} configuration for m={m} in {dtype} on {arch}; add an entry to kernels/configs/{arch}.json"
@@ -62,10 +61,10 @@ def plan(
     problem = Problem(m, n, k, itemsize, machine)
     kept: dict[Config, Config] = {}
     pruned: dict[Config, str] = {}
-    for config in tunable.ranked(problem, _bases(problem, kernel, arch, tiles, now)):
-        if len(kept) == tunable.most:
+    for config in space.ranked(problem, _bases(problem, kernel, arch, tiles, now)):
+        if len(kept) == space.most:
             break
-        needed = tunable.shared_bytes(config, itemsize)
+        needed = space.shared_bytes(config, itemsize)
         if table.shared_limit_bytes and needed > table.shared_limit_bytes:
             alike = replace(config, group_m=Config.group_m, raster="m", flatten=False, tail=0, split=0)
             pruned[alike] = f"{SHARED}: {needed} bytes, limit {table.shared_limit_bytes}; take fewer stages"
@@ -77,7 +76,7 @@ def plan(
 def _bases(problem: Problem, kernel: str, arch: str, tiles: tuple[Config, ...], now: Config | None):
     """Each tile with what the model gives it: the model's choice first, then by time."""
     shape = (problem.m, problem.n, problem.k, problem.itemsize, problem.machine)
-    if configs.MODELLED.get(kernel) != arch:
+    if not configs.is_modelled(kernel):
         order = sorted(tiles, key=lambda tile: problem.cost(tile).seconds)
         return tuple(dict.fromkeys([*order, *([now] if now else [])]))
     first = configs.modelled(kernel, tiles, *shape)

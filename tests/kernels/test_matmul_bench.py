@@ -130,7 +130,7 @@ def test_out_of_memory_is_no_failure(timed, contender):
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
     assert "timed on cuda only" in matmul.prepare(timed, CASE, ["tiled"]).unable["tiled"]
     known = matmul.known_contenders()["tiled"]
-    interpreted = dataclasses.replace(known, kernel=object())
+    interpreted = dataclasses.replace(known, jit=object())
     on_a_gpu = dataclasses.replace(timed, device="cuda")
     assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
 

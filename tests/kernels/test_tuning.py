@@ -14,7 +14,8 @@ import torch
 from kernels import configs
 from kernels.configs import FOLDER, Config, architectures, choose, read
 from kernels.configs.table_writer import as_text, entry, save, save_pick
-from kernels.tuning.candidates import TUNABLE, Problem, Tunable, staged_bytes
+from kernels.registry import KERNELS
+from kernels.tuning.candidates import Problem, SearchSpace, staged_bytes
 from kernels.tuning.search import candidates, plan, token
 from roofline.theory.chips import find
 from roofline.theory.waves import Machine
@@ -36,14 +37,14 @@ MEASURED = {
 @pytest.mark.parametrize("kernel", ["persistent", "tiled", "warpgroup"])
 def test_candidates_are_few_different_and_begin_with_the_models_choice(tables, kernel, shape):
     found = plan(kernel, *shape, "bf16", H200)
-    assert 3 <= len(found.candidates) <= TUNABLE[kernel].most
-    if kernel in configs.MODELLED:
+    assert 3 <= len(found.candidates) <= KERNELS[kernel].space.most
+    if KERNELS[kernel].modelled:
         assert found.candidates[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     problem = Problem(*shape, 2, H200)
     assert len({problem.schedule(config) for config in found.candidates}) == len(found.candidates)
     assert all(problem.cost(config).seconds <= 1.3 * problem.cost(found.candidates[0]).seconds
                for config in found.candidates)  # fmt: skip
-    assert all(TUNABLE[kernel].shared_bytes(config, 2) <= 232_448 for config in found.candidates)
+    assert all(KERNELS[kernel].space.shared_bytes(config, 2) <= 232_448 for config in found.candidates)
     assert all(reason.startswith("shared memory: ") for reason in found.pruned.values())
 
 
@@ -94,12 +95,14 @@ def test_what_does_not_fit_is_named_once_with_its_reason(tables):
     assert all((c.group_m, c.raster, c.flatten, c.tail) == (8, "m", False, 0) for c in found.pruned)
 
 
-def test_a_kernel_joins_by_one_line(tables, monkeypatch):
+def test_a_kernel_with_a_space_can_be_tuned(tables, monkeypatch):
     mine = Config(128, 256, 64, 8, 3)
-    monkeypatch.setitem(TUNABLE, "flagged", Tunable(lambda problem, bases: [mine, *bases], staged_bytes))
+    space = SearchSpace(lambda problem, bases: [mine, *bases], staged_bytes)
+    monkeypatch.setitem(KERNELS, "flagged", replace(KERNELS["flagged"], space=space))
     assert candidates("flagged", *SHAPE, "bf16", H200)[0] == mine
     with pytest.raises(
-        ValueError, match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled.*candidates.TUNABLE"
+        ValueError,
+        match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled, flagged; give its `Kernel`",
     ):
         plan("inductor", *SHAPE, "bf16", H200)
     with pytest.raises(ValueError, match=r"no persistent configuration for m=2048 in fp32 on sm90.*sm90.json"):
