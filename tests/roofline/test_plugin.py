@@ -284,7 +284,10 @@ def test_other_folders_work(run_project, tmp_path):
 
 
 def test_runs_that_begin_within_a_second_have_folders_of_their_own(run_project):
-    at_once = CONFTEST + "\nfrom roofline.measure import metadata\nmetadata.folder_name = lambda device: '20261121T080910Z-chip-2'\n"
+    at_once = (
+        CONFTEST
+        + "\nfrom roofline.measure import metadata\nmetadata.folder_name = lambda device: '20261121T080910Z-chip-2'\n"
+    )
     first = run_project("--benchmark-only", "-k", "torch", conftest=at_once)
     before = (first.folder / "samples.jsonl").read_bytes()
     second = run_project("--benchmark-only", "-k", "numpy", conftest=at_once, root=first.root)
