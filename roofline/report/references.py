@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 from roofline.analysis.base import Analysis, Column
-from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of, derive_all
+from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of
 from roofline.analysis.throughput.metrics import roof_of
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
+from roofline.store.run import Run
 from roofline.tuning.verdict import is_tuning
 
 START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
@@ -29,12 +30,12 @@ def add(folder: Path, into: Path) -> Path:
     run = journal.load(folder)
     if run.end is None or run.unfinished:
         raise ValueError(f"{folder} was cut off: go on with it by --ffn-resume, or run it again")
-    if run.head["commit"] == "unknown" or run.head["commit"].endswith("+dirty"):
-        raise ValueError(f"{folder} is of commit {run.head['commit']}: a reference run is of a clean commit")
+    if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
+        raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
     _parts(into)
     if found := private(folder):
         raise ValueError(f"{folder} is not fit to be published: {found[0]}")
-    name = f"{slug(run.head['machine']['chip'])}-{run.head['started'][:10]}"
+    name = f"{slug(run.metadata['machine']['chip'])}-{run.metadata['started'][:10]}"
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
@@ -90,15 +91,15 @@ FIELDS = (
 def table(into: Path) -> str:
     """A row for each run folder in `into`, in Markdown."""
     folders = sorted(path.parent for path in into.glob(f"*/{journal.NAME}"))
-    runs = [(folder, run, derive_all(run)) for folder in folders for run in [journal.load(folder)]]
+    runs = [(folder, run, run.records()) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
 
 
-def _versions(run: journal.Run) -> str:
-    return ", ".join(run.head["machine"]["versions"].get(name, "-") for name in ("torch", "triton"))
+def _versions(run: Run) -> str:
+    return ", ".join(run.metadata["machine"]["versions"].get(name, "-") for name in ("torch", "triton"))
 
 
-def _roof(run: journal.Run, records: list[dict]) -> str:
+def _roof(run: Run, records: list[dict]) -> str:
     """The measured roof of each dtype."""
     roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
     return ", ".join(
@@ -108,10 +109,10 @@ def _roof(run: journal.Run, records: list[dict]) -> str:
     )
 
 
-def _ratios(records: list[dict]) -> str:
+def _ratios(run: Run, records: list[dict]) -> str:
     """The geometric mean of each contender's ratio to the vendor."""
     texts = []
-    records = [record for record in records if analysis_of(record) is THROUGHPUT and not is_tuning(record)]
+    records = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
         if own:
@@ -122,12 +123,12 @@ def _ratios(records: list[dict]) -> str:
 
 COLUMNS = (
     Column(header="run", of_row=lambda r: f"[{r[0].name}](reference/{r[0].name}/report.md)", right=False),
-    Column(header="chip", of_row=lambda r: r[1].head["machine"]["chip"], right=False),
+    Column(header="chip", of_row=lambda r: r[1].metadata["machine"]["chip"], right=False),
     Column(header="model", of_row=lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2])), right=False),
     Column(header="torch, triton", of_row=lambda r: _versions(r[1]), right=False),
-    Column(header="commit", of_row=lambda r: r[1].head["commit"], right=False),
-    Column(header="method", of_row=lambda r: str(r[1].head["method_version"])),
+    Column(header="commit", of_row=lambda r: r[1].metadata["commit"], right=False),
+    Column(header="method", of_row=lambda r: str(r[1].metadata["method_version"])),
     Column(header="rows", of_row=lambda r: str(len(r[2]))),
     Column(header="measured roof", of_row=lambda r: _roof(r[1], r[2])),
-    Column(header="speed, geometric mean (shapes)", of_row=lambda r: _ratios(r[2])),
+    Column(header="speed, geometric mean (shapes)", of_row=lambda r: _ratios(r[1], r[2])),
 )

@@ -6,7 +6,7 @@ from roofline.analysis.base import Column, Figure
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.report import tables
 from roofline.report.format import rate_text
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.tuning import verdict
 
 
@@ -23,15 +23,19 @@ class Section(NamedTuple):
 
 def sections(run: Run, records: list[dict]) -> list[Section]:
     """Of each analysis its figures and its table; what they come to; then the further tables that have rows."""
-    plain = [record for record in records if not verdict.is_tuning(record)]
-    of = {analysis: own for analysis in ANALYSES if (own := [r for r in plain if analysis_of(r) is analysis])}
+    plain = [record for record in records if not verdict.is_tuning(record["op"])]
+    of = {
+        analysis: own
+        for analysis in ANALYSES.values()
+        if (own := [r for r in plain if analysis_of(run, r) is analysis])
+    }
     found = []
     for analysis, own in of.items():
         found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
     if tuned := verdict.verdicts(run):
         found.append(Section("Tuned", verdict.TUNED, rows=tuned, columns=verdict.COLUMNS))
     found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))
-    more = dict.fromkeys(table for analysis in ANALYSES for table in analysis.tables)
+    more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
     for table in (verdict.CANDIDATES, *more):
         if own := table.rows(records):
             found.append(Section(table.title, table.about, rows=own, columns=table.columns, lines=table.lines(own)))
@@ -48,7 +52,7 @@ def missing(run: Run) -> list[str]:
 
 def ceilings(run: Run) -> list[str]:
     """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
-    datasheet = run.head["machine"]["datasheet"] or {}
+    datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
     for kind, dtype in dict.fromkeys((c["ceiling"], c["dtype"]) for c in run.ceilings):
         own = [c for c in run.ceilings if (c["ceiling"], c["dtype"]) == (kind, dtype)]

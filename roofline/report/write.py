@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from roofline.analysis.prediction import figure, score, text
-from roofline.analysis.records import derive_all
 from roofline.report import sections, tables, theme
 from roofline.report.sections import Section
 from roofline.store.journal import load
@@ -20,12 +19,12 @@ def write(folder: Path) -> list[Path]:
     there is no run."""
     folder = Path(folder)
     run = load(folder)
-    records = derive_all(run)
+    records = run.records()
     found = [
         section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
         for section in sections.sections(run, records)
     ]
-    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record)])
+    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
     written = [report, text.write(run, predicted, folder)]
@@ -38,7 +37,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def _markdown(run, records: list[dict], found: list[Section], predicted: score.Found) -> str:
-    parts = [f"# {run.head['title']}", run.head["footer"]]
+    parts = [f"# {run.metadata['title']}", run.metadata["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
         parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
@@ -50,7 +49,7 @@ def _markdown(run, records: list[dict], found: list[Section], predicted: score.F
         parts += [_list(section.lines)] if section.lines else []
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
-    if not all(map(verdict.is_tuning, records)):
+    if not all(verdict.is_tuning(record["op"]) for record in records):
         parts += text.section(predicted)
     parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
     if run.missing:

@@ -5,11 +5,11 @@ import re
 from made_up_run import HEAD, save
 
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
-from roofline.analysis.records import OVERLAP, analysis_of, derive_all
+from roofline.analysis.records import OVERLAP, analysis_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
-from roofline.store.journal import SCHEMA, load
+from roofline.store.journal import load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 
@@ -146,7 +146,7 @@ def gpu_cases():
 
 def gpu_lines():
     """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
-    lines = [HEAD | {"schema": SCHEMA}]
+    lines = [HEAD | {"schema": 5}]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)
@@ -171,8 +171,8 @@ class Drawn:
         )
         monkeypatch.setattr(theme, "ENDINGS", endings)
         self.run = load(save(folder, lines))
-        self.records = derive_all(self.run)
-        gathered = [record for record in self.records if analysis_of(record) is OVERLAP]
+        self.records = self.run.records()
+        gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
         drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
         self.names = [one.name for one in drawn]
         self.paths = []

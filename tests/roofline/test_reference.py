@@ -10,7 +10,7 @@ import pytest
 from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 
-from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of, derive_all
+from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.cli import main
 from roofline.report import references, tables
 from roofline.report.write import write
@@ -54,7 +54,7 @@ def test_committed_json_holds_the_same_samples(name):
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
-        times = run.shapes[row["params"]["shape"]]["times_s"][row["params"]["contender"]]
+        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"])
         assert row["stats"]["data"] == list(times.values())
 
 
@@ -86,18 +86,18 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     run = journal.load(REFERENCE / found if isinstance(found, str) else save(tmp_path / "run", found))
     optional = {"steady_", "stolen_share", "throttle", "sm_clock_mhz", "power_w", "temperature_c", "other_processes"}
     optional |= {"telemetry_error"}
-    for record in derive_all(run):
-        declared = {column.name for column in analysis_of(record).columns if column.doc}
+    for record in run.records():
+        declared = {column.name for column in analysis_of(run, record).columns if column.doc}
         assert record.keys() <= declared
         assert all(name.startswith(tuple(optional)) for name in declared - record.keys())
-    for analysis in ANALYSES:
+    for analysis in ANALYSES.values():
         names = [column.name for column in analysis.columns if column.doc]
         assert len(names) == len(set(names))
 
 
 def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
-    for analysis in ANALYSES:
+    for analysis in ANALYSES.values():
         assert f"{references.START}\n{references.schema(analysis)}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
@@ -115,8 +115,8 @@ def test_readme_shows_rows_and_picture_of_a_committed_run():
 
 @pytest.mark.parametrize("name", [name for name in RUNS if "-ridge |" in (REFERENCE / name / "report.md").read_text()])
 def test_arms_of_a_committed_run_come_within_a_tenth_of_what_they_could_reach_at_the_ridge(name):
-    records = [r for r in derive_all(journal.load(REFERENCE / name)) if r.get("wire") == "ridge"]
-    launches = "row_block" if journal.load(REFERENCE / name).head["schema"] < 4 else "row_block_launches"
+    records = [r for r in journal.load(REFERENCE / name).records() if r.get("wire") == "ridge"]
+    launches = "row_block" if journal.load(REFERENCE / name).metadata["schema"] < 4 else "row_block_launches"
     assert {r["arm"] for r in records} == {"serial", "chunk_launches", launches}
     assert all(r["ranks"] == 8 and r["m"] >= 4096 for r in records)
     assert [r["arm"] for r in records if r["of_own_ideal"] < 0.9] == []
@@ -131,12 +131,12 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
     columns = [c for c in OVERLAP.columns if c.header in (*SHOWN, "contender")]
     expected = {
         (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
-        for r in derive_all(run)
+        for r in run.records()
         if r["op"] == "all_gather_matmul"
         for row in tables.cells([r], columns)[1]
     }
     assert set(shown) <= expected
-    serial, _, best = (r for r in derive_all(run) if (r.get("wire"), r.get("tp")) == ("ridge", 16))
+    serial, _, best = (r for r in run.records() if (r.get("wire"), r.get("tp")) == ("ridge", 16))
     gain = (serial["time_s"] - serial["t_gemm_s"] / 2) / best["time_s"], best["ratio_to_vendor"]
     said = re.search(r"the gain at the ridge is some ([\d.]+) x, and not ([\d.]+) x", readme)
     assert [float(number) for number in said.groups()] == pytest.approx(gain, abs=0.03)

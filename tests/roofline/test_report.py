@@ -6,7 +6,7 @@ import re
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.analysis.records import THROUGHPUT, derive_all
+from roofline.analysis.records import THROUGHPUT
 from roofline.analysis.throughput.metrics import COLUMNS, roof_of
 from roofline.cli import main
 from roofline.report import format, sections, tables
@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 
 def by_case(folder):
-    return {record["case"]: record for record in derive_all(journal.load(folder))}
+    return {record["case"]: record for record in journal.load(folder).records()}
 
 
 def test_derived_fields_by_hand(folder):
