@@ -16,7 +16,7 @@ from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import Model, Prediction, Sizes, of_chip, of_values
 from roofline.operations.matmul import Matmul
 from roofline.report.format import aligned, error_text, rate_text, time_text
-from roofline.store.journal import NAME as JOURNAL
+from roofline.store import journal
 from roofline.theory import chips, wires
 
 SCHEMA = 1
@@ -97,9 +97,9 @@ def of_run(folder: Path) -> Source:
     """The model that a run keeps."""
     path = folder / SAVED
     if not path.is_file():
-        if (folder / JOURNAL).is_file():
+        if journal.find(folder):
             raise ValueError(f"{folder} has no {SAVED}: roofline report {folder} makes it")
-        raise ValueError(f"{folder} is no run folder: it has no {JOURNAL}; give one of results/local or reference")
+        raise ValueError(f"{folder} is no run folder: it has no {journal.NAME}; give one of results/local or reference")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["schema"] != SAVED_SCHEMA:
