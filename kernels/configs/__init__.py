@@ -180,13 +180,13 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
             f"add an entry to kernels/configs/{of.arch}.json"
         )
-    if measured or not machine or not is_modelled(kernel) or not m * n * k:
+    if measured or not machine or not is_modelled(kernel, of.arch) or not m * n * k:
         return measured or admitted[0].config
     return modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
 
 
-def is_modelled(kernel: str) -> bool:
-    return kernel in KERNELS and KERNELS[kernel].modelled
+def is_modelled(kernel: str, arch: str) -> bool:
+    return kernel in KERNELS and KERNELS[kernel].modelled == arch
 
 
 @lru_cache(maxsize=4096)

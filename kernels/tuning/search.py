@@ -76,7 +76,7 @@ def plan(
 def _bases(problem: Problem, kernel: str, arch: str, tiles: tuple[Config, ...], now: Config | None):
     """Each tile with what the model gives it: the model's choice first, then by time."""
     shape = (problem.m, problem.n, problem.k, problem.itemsize, problem.machine)
-    if not configs.is_modelled(kernel):
+    if not configs.is_modelled(kernel, arch):
         order = sorted(tiles, key=lambda tile: problem.cost(tile).seconds)
         return tuple(dict.fromkeys([*order, *([now] if now else [])]))
     first = configs.modelled(kernel, tiles, *shape)

@@ -187,7 +187,7 @@ def test_planned_spills_are_those_of_the_table():
 
 def test_datasheet_without_bandwidth_is_refused():
     with pytest.raises(ValueError, match="gives no memory bandwidth"):
-        predictor.of_chip(chips.find("exercise"), ("any",))
+        predictor.of_chip(chips.find("exercise"))
 
 
 @pytest.mark.parametrize("contender", [None, "persistent", "row_block"])
