@@ -16,10 +16,10 @@ from kernels.tuning import search
 from roofline.measure.session import Session
 from roofline.store.journal import Run
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning.verdict import INCUMBENT
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
 
 
