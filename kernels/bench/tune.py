@@ -17,7 +17,7 @@ from kernels.bench import matmul
 from roofline.measure import device_errors
 from roofline.measure.prepared import Lineup, untold
 from roofline.operations.tune import Tuning, sweep
-from roofline.store import journal
+from roofline.store.run import NOT_RUN
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 from roofline.tuning import verdict
@@ -195,7 +195,7 @@ def dropped(run, options) -> list[str]:
     """Cases of a `run` that is gone on with whose turn never came, and never will: by the table as it is now, which
     somebody changed meanwhile, they are no candidates any more."""
     known = {f"{case.id}-{name}" for case in cases(options) for name in contenders(case)}
-    return [e["case"] for e in run.missing if e["outcome"] == journal.NOT_RUN and e["case"] not in known]
+    return [e["case"] for e in run.missing if e["outcome"] == NOT_RUN and e["case"] not in known]
 
 
 def table_path(arch: str) -> Path:
@@ -214,8 +214,8 @@ def keep(run, shape: str, folder: Path) -> str:
     if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
-    path, measured = table_path(of["table"]), conditions(run, found)
-    winner, case = of["contenders"][found.winner], (of["m"], of["n"], of["k"], of["dtype"])
+    path, measured = table_path(of.facts["table"]), conditions(run, found)
+    winner, case = of.entrants[found.winner], (of.get("m"), of.get("n"), of.get("k"), of.dtype)
     if found.kernel == MATMUL:
         save_pick(path, winner["kernel"], case, measured)
     else:
@@ -227,17 +227,17 @@ def keep(run, shape: str, folder: Path) -> str:
 def conditions(run, found: verdict.Verdict) -> dict:
     """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
     candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
-    machine = run.head["machine"]
+    machine = run.metadata["machine"]
     versions = machine["versions"]
     ratio = found.ratio and [round(x, 4) for x in (found.ratio.median, found.ratio.low, found.ratio.high)]
     return {
         "chip": machine["chip"],
         "sms": machine.get("sms"),
-        "date": run.head["started"][:10],
+        "date": run.metadata["started"][:10],
         "shape": found.case.partition("-")[2],
         "triton": versions.get("triton"),
         "torch": versions.get("torch"),
-        "commit": run.head["commit"],
+        "commit": run.metadata["commit"],
         "ratio": ratio,
         "over": None if found.stays else found.over,
         "tried": found.tried,

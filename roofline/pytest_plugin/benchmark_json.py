@@ -14,7 +14,7 @@ class Saving:
         machine_info.pop("node", None)
         machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
         if session := self._state.session:
-            machine_info.update(session.run.head["machine"], ceilings=session.run.ceilings)
+            machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
 
     def pytest_benchmark_update_json(self, output_json):
         """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome."""

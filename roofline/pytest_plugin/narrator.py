@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from roofline.analysis.records import derive_all
 from roofline.profile import table
 from roofline.pytest_plugin.replay import LaterFile
 from roofline.pytest_plugin.signals import ways_on
@@ -55,7 +54,7 @@ class Narrator:
                 if given != ours:  # the user's --benchmark-json took the place of ours
                     shutil.copy(given, ours)
             elif not ours.exists():  # pytest-benchmark saves nothing where no case has a number
-                saved = {"machine_info": run.head["machine"], "benchmarks": [], "not_measured": run.missing}
+                saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
                 ours.write_text(json.dumps(saved, indent=4), encoding="utf-8")
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written: {error}")
@@ -71,7 +70,7 @@ class Narrator:
     def closing_lines(self) -> list[str]:
         """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.session.run, self._state.folder
-        records = derive_all(run)
+        records = run.records()
         lines = []
         for own, columns in tables.by_kind(records):
             lines += [*tables.terminal(own, columns), ""]
@@ -91,7 +90,7 @@ class Narrator:
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
         record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        if record and not verdict.is_tuning(record):  # of those, a line for each shape is enough
+        if record and not verdict.is_tuning(record["op"]):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 
     def pytest_keyboard_interrupt(self, excinfo):
@@ -103,6 +102,6 @@ class Narrator:
 
     def pytest_terminal_summary(self, terminalreporter):
         if self._state.session:
-            terminalreporter.section(self._state.session.run.head["title"])
+            terminalreporter.section(self._state.session.run.metadata["title"])
             for line in self.closing_lines():
                 terminalreporter.write_line(line)

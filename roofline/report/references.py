@@ -5,11 +5,12 @@ import re
 import shutil
 from pathlib import Path
 
-from roofline.analysis.records import derive_all, roof_of
+from roofline.analysis.records import roof_of
 from roofline.report import tables
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
+from roofline.store.run import Run
 
 START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
@@ -25,12 +26,12 @@ def add(folder: Path, into: Path) -> Path:
     run = journal.load(folder)
     if run.end is None or run.unfinished:
         raise ValueError(f"{folder} was cut off: go on with it by --ffn-resume, or run it again")
-    if run.head["commit"] == "unknown" or run.head["commit"].endswith("+dirty"):
-        raise ValueError(f"{folder} is of commit {run.head['commit']}: a reference run is of a clean commit")
+    if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
+        raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
     _parts(into)
     if found := private(folder):
         raise ValueError(f"{folder} is not fit to be published: {found[0]}")
-    name = f"{slug(run.head['machine']['chip'])}-{run.head['started'][:10]}"
+    name = f"{slug(run.metadata['machine']['chip'])}-{run.metadata['started'][:10]}"
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
@@ -71,11 +72,11 @@ def _parts(into: Path) -> tuple[Path, str, str]:
 def table(into: Path) -> str:
     """A row for each run folder in `into`, in Markdown."""
     folders = sorted(path.parent for path in into.glob(f"*/{journal.NAME}"))
-    runs = [(folder, run, derive_all(run)) for folder in folders for run in [journal.load(folder)]]
+    runs = [(folder, run, run.records()) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
 
 
-def _roof(run: journal.Run, records: list[dict]) -> str:
+def _roof(run: Run, records: list[dict]) -> str:
     """The measured roof of each dtype."""
     roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
     return ", ".join(
@@ -97,13 +98,20 @@ def _ratios(records: list[dict]) -> str:
     return ", ".join(texts)
 
 
+def _versions(versions: dict) -> str:
+    return ", ".join(versions.get(name, "-") for name in ("torch", "triton"))
+
+
 COLUMNS = (
     ("run", lambda r: f"[{r[0].name}](reference/{r[0].name}/report.md)"),
-    ("chip", lambda r: r[1].head["machine"]["chip"]),
+    ("chip", lambda r: r[1].metadata["machine"]["chip"]),
     ("model", lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2]))),
-    ("torch, triton", lambda r: ", ".join(r[1].head["machine"]["versions"].get(n, "-") for n in ("torch", "triton"))),
-    ("commit", lambda r: r[1].head["commit"]),
-    ("method", lambda r: str(r[1].head["method_version"])),
+    (
+        "torch, triton",
+        lambda r: ", ".join(r[1].metadata["machine"]["versions"].get(n, "-") for n in ("torch", "triton")),
+    ),
+    ("commit", lambda r: r[1].metadata["commit"]),
+    ("method", lambda r: str(r[1].metadata["method_version"])),
     ("rows", lambda r: str(len(r[2]))),
     ("measured roof", lambda r: _roof(r[1], r[2])),
     ("speed, geometric mean (shapes)", lambda r: _ratios(r[2])),

@@ -4,7 +4,7 @@ from roofline.analysis.overlap import metrics
 from roofline.profile import kernel_words
 from roofline.report.format import LEFT, aligned, bytes_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import geometric_mean
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.tuning import verdict
 
 FEW_ROUNDS = 30
@@ -133,7 +133,7 @@ def markdown(records: list, columns: Columns = COLUMNS) -> str:
 
 def plain_matmuls(records: list[dict]) -> list[dict]:
     """Those of `records` that neither gather over a wire nor are of a tuning."""
-    return [record for record in records if "ranks" not in record and not verdict.is_tuning(record)]
+    return [record for record in records if "ranks" not in record and not verdict.is_tuning(record["op"])]
 
 
 def by_kind(records: list[dict]) -> list[tuple[list[dict], Columns]]:
@@ -194,7 +194,7 @@ def summary(records: list[dict]) -> list[str]:
 
 def ceilings(run: Run) -> list[str]:
     """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
-    datasheet = run.head["machine"]["datasheet"] or {}
+    datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
     for kind, dtype in dict.fromkeys((c["ceiling"], c["dtype"]) for c in run.ceilings):
         own = [c for c in run.ceilings if (c["ceiling"], c["dtype"]) == (kind, dtype)]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from roofline.analysis.overlap import figures
 from roofline.analysis.prediction import figure, score, text
-from roofline.analysis.records import derive_all
 from roofline.analysis.throughput import memory_roofline
 from roofline.profile import table
 from roofline.report import tables
@@ -33,8 +32,8 @@ def write(folder: Path) -> list[Path]:
     there is no run."""
     folder = Path(folder)
     run = load(folder)
-    records = derive_all(run)
-    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record)])
+    records = run.records()
+    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, predicted), encoding="utf-8")
     plain = tables.plain_matmuls(records)
@@ -48,7 +47,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def _markdown(run, records: list[dict], predicted: score.Found) -> str:
-    parts = [f"# {run.head['title']}", run.head["footer"]]
+    parts = [f"# {run.metadata['title']}", run.metadata["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
         parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
@@ -57,7 +56,7 @@ def _markdown(run, records: list[dict], predicted: score.Found) -> str:
         names = figures.names(run) if columns is tables.GATHER_COLUMNS else ["memory_roofline"]
         parts += [f"![{name.replace('_', ' ')}]({name}.svg)" for name in names]
         parts.append(tables.markdown(own, columns))
-    timed = [record for record in records if verdict.is_tuning(record)]
+    timed = [record for record in records if verdict.is_tuning(record["op"])]
     if found := verdict.verdicts(run):
         parts += [f"## Tuned\n\n{TUNED}", tables.markdown(found, verdict.COLUMNS)]
         parts += [f"### Candidates\n\n{CANDIDATES}", tables.markdown(timed, tables.CANDIDATE_COLUMNS)]

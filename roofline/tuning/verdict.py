@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from roofline.stats import FEWEST, Interval, paired_ratio
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
 """The contender that is the configuration taken at present; the yardstick of a tuning."""
@@ -51,21 +51,21 @@ class Verdict:
         return self.winner == INCUMBENT
 
 
-def is_tuning(record: dict) -> bool:
-    """Of a record, or of a shape's line in the journal."""
-    return record["op"].startswith(OP)
+def is_tuning(op: str) -> bool:
+    """Whether an operation is a tuning."""
+    return op.startswith(OP)
 
 
 def verdict(run: Run, case: str) -> Verdict | None:
     """What the rounds of the shape `case` say; None where it is no tuning, was cut short, or its incumbent has no
     samples: then there is nothing to be faster than."""
     shape = run.shapes[case]
-    incumbent = shape["times_s"].get(INCUMBENT)
-    if not is_tuning(shape) or case in run.interrupted or not incumbent:
+    incumbent = shape.times_s(INCUMBENT)
+    if not is_tuning(shape.op) or case in run.interrupted or not incumbent:
         return None
     names = [name for name in run.measured(case) if name != INCUMBENT]
-    half = shape["rounds"] // 2
-    earlier, later = ({name: _part(shape["times_s"][name], half, late) for name in (INCUMBENT, *names)}
+    half = shape.round_count // 2
+    earlier, later = ({name: _part(shape.times_s(name), half, late) for name in (INCUMBENT, *names)}
                       for late in (False, True))  # fmt: skip
     both = {name: earlier[INCUMBENT].keys() & earlier[name].keys() for name in names if later[name]}
     medians = {
@@ -77,11 +77,11 @@ def verdict(run: Run, case: str) -> Verdict | None:
     ratio = paired_ratio(later[INCUMBENT], later[best]) if best else None
     enough = best is not None and len(later[INCUMBENT].keys() & later[best].keys()) >= FEWEST
     winner = best if enough and ratio.low > 1 else INCUMBENT
-    configs = {name: own["config"] for name, own in shape["contenders"].items()}
-    kernel = shape["op"].removeprefix(OP)
+    configs = {name: own["config"] for name, own in shape.entrants.items()}
+    kernel = shape.op.removeprefix(OP)
     return Verdict(
         case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case)),
-        shape.get("not_compiled", ""),
+        shape.facts.get("not_compiled", ""),
     )  # fmt: skip
 
 
@@ -96,7 +96,9 @@ def _pruned(run: Run, case: str) -> Counter:
         for entry in run.missing
         if entry["case"].startswith(f"{case}-") and entry["reason"].startswith(PRUNED)
     ]
-    return Counter(reason.partition(":")[0] for reason in [*run.shapes[case].get("pruned", {}).values(), *skipped])
+    return Counter(
+        reason.partition(":")[0] for reason in [*run.shapes[case].facts.get("pruned", {}).values(), *skipped]
+    )
 
 
 def verdicts(run: Run) -> list[Verdict]:

@@ -14,7 +14,7 @@ from kernels.configs import Config, Pick
 from kernels.tuning import search
 from roofline.measure.session import Session
 from roofline.pytest_plugin.options import Options
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 from roofline.tuning.verdict import INCUMBENT

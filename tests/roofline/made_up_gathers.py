@@ -6,11 +6,10 @@ from made_up_run import HEAD, save
 
 from roofline.analysis.overlap import figures
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
-from roofline.analysis.records import derive_all
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
-from roofline.store.journal import SCHEMA, load
+from roofline.store.journal import load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 
@@ -147,7 +146,7 @@ def gpu_cases():
 
 def gpu_lines():
     """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
-    lines = [HEAD | {"schema": SCHEMA}]
+    lines = [HEAD | {"schema": 5}]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)
@@ -173,7 +172,7 @@ class Drawn:
         monkeypatch.setattr(theme, "ENDINGS", endings)
         monkeypatch.setattr(figures, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
         self.run = load(save(folder, lines))
-        self.records = derive_all(self.run)
+        self.records = self.run.records()
         self.paths = figures.draw(self.run, self.records, folder)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}

@@ -16,10 +16,9 @@ CONFTEST = f"""{SMALL}
 import sys
 from pathlib import Path
 
-from roofline import counting
-from roofline.measure import ncu
+from roofline.profile import collect, ncu
 
-counting.STALL_S = float(os.environ.get("STALL_S", "60"))
+collect.STALL_S = float(os.environ.get("STALL_S", "60"))
 ncu.PLACES, ncu.PARAMETERS = (), Path("/nowhere")
 ncu.why_not = lambda device, asked=ncu.why_not: asked("cuda")
 """
@@ -51,11 +50,11 @@ def count(three_shapes, tmp_path):
 
 def counted(outcome) -> list[str]:
     run = journal.load(outcome.folder)
-    return sorted(f"m{run.shapes[shape]['m']}-{name}" for shape, name in counted_cases(run))
+    return sorted(f"m{run.shapes[shape].params['m']}-{name}" for shape, name in counted_cases(run))
 
 
 def counted_cases(run) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in run.shapes.items() for name in about["counters"]]
+    return [(shape, name) for shape, about in run.shapes.items() for name in about.counters]
 
 
 ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
@@ -94,7 +93,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     assert len(list((outcome.root / "results" / "local").iterdir())) == 1
     lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
     kinds = [line["kind"] for line in lines]
-    assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("sample", "ceiling"))
+    assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("round", "ceiling"))
 
 
 def test_without_the_option_nothing_is_counted(count, tmp_path):
@@ -177,7 +176,7 @@ def test_lost_case_loses_no_other(count, conftest, said):
 
 
 def test_time_that_is_over_keeps_what_was_counted(count):
-    outcome = count("--ffn-counters", conftest=CONFTEST + "\ncounting.BOX_S, counting.BATCH = 0.001, 1\n")
+    outcome = count("--ffn-counters", conftest=CONFTEST + "\ncollect.BOX_S, collect.BATCH = 0.001, 1\n")
     assert outcome.code == 0
     assert counted(outcome) == []
     assert "counted 0 of 6 cases; the 0.001 s that this may take were over" in told(outcome)
@@ -185,7 +184,7 @@ def test_time_that_is_over_keeps_what_was_counted(count):
 
 def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     strikes = CONFTEST + (
-        "\ncounting.BATCH = 1\nfrom roofline.measure import counters as c\n"
+        "\ncollect.BATCH = 1\nfrom roofline.profile import parse as c\n"
         "def counts(*arguments, made=iter(range(9)), counts=c.counts):\n"
         "    if next(made) == 2: os.kill(os.getpid(), signal.SIGTERM)\n"
         "    return counts(*arguments)\nc.counts = counts\n"

@@ -7,7 +7,6 @@ import pytest
 from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 
-from roofline.analysis.records import derive_all
 from roofline.profile import kernel_words, table
 from roofline.report import tables
 from roofline.report.write import write
@@ -50,7 +49,7 @@ def folder(tmp_path):
 
 
 def records(folder):
-    return {(r["m"], r["contender"]): r for r in derive_all(journal.load(folder))}
+    return {(r["m"], r["contender"]): r for r in journal.load(folder).records()}
 
 
 def test_derived_fields_by_hand(folder):
@@ -161,7 +160,7 @@ def test_damaged_lines_are_named(tmp_path, line, said):
 
 def test_names_of_a_contender_that_the_shape_lacks_do_no_harm(tmp_path):
     odd = NAMES | {"kernel_names": {"nobody": "k"}}
-    assert json.dumps(derive_all(journal.load(save(tmp_path / "run", [*COUNTED[:-1], odd]))))
+    assert json.dumps(journal.load(save(tmp_path / "run", [*COUNTED[:-1], odd])).records())
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import pytest
 from made_up_run import HEAD, LINES, save
 
 from roofline.analysis.overlap import metrics, style
-from roofline.analysis.records import derive_all
 from roofline.pytest_plugin.narrator import live_line
 from roofline.report import tables
 from roofline.report.write import write
 from roofline.store.journal import load
+from roofline.store.run import Shape
+from roofline.theory.work import Work
 
 SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
 FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
@@ -60,7 +61,7 @@ def lines(
 def records(tmp_path):
     def make(*args, **more):
         run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(*args, **more)]))
-        return {record["contender"]: record for record in derive_all(run)}
+        return {record["contender"]: record for record in run.records()}
 
     return make
 
@@ -194,7 +195,7 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
 
 def test_journal_of_schema_3_has_its_launches_by_row_block_simulated_as_such(records, tmp_path):
     old = [HEAD | {"schema": 3}, *lines({"serial": 7e-3, "row_block": 4.5e-3})]
-    _, record = derive_all(load(save(tmp_path / "old", old)))
+    _, record = load(save(tmp_path / "old", old)).records()
     assert record["arm"] == "row_block"
     assert record["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
     assert records({"serial": 7e-3, "row_block": 4.5e-3})["row_block"]["of_own_ideal"] == pytest.approx(
@@ -249,7 +250,7 @@ def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
     found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
     found = [line for line in found if line.get("contender") != "row_block_launches" or line["round"] >= 5]
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *found]))
-    record = next(record for record in derive_all(run) if record["arm"] == "row_block_launches")
+    record = next(record for record in run.records() if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] is None
     assert not record["above_roof"]
 
@@ -257,7 +258,7 @@ def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
-    found = derive_all(run)
+    found = run.records()
     (plain, columns), (gathered, gather_columns) = tables.by_kind(found)
     assert {record["op"] for record in plain} == {"matmul"}
     assert {record["op"] for record in gathered} == {"all_gather_matmul"}
@@ -276,7 +277,7 @@ def test_timelines_are_read_back(tmp_path):
         "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
     }  # fmt: skip
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
-    assert run.shapes[SHAPE]["timelines"]["serial"]["waits"] == [[1, 0.0, 3e-3]]
+    assert run.shapes[SHAPE].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
         load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
@@ -293,6 +294,8 @@ def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
 @pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])
 @pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
-    shape = {"contenders": {arm: {"row_blocks": 4}}, "row_tiles": 16, "column_tiles": 5, "workers": 12, "ranks": 4}
+    facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}
+    case = SHAPE, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
+    shape = Shape(*case, "serial", "cold", {arm: {"row_blocks": 4}}, facts=facts)
     exact = metrics.simulate(shape, arm, 0.1, t_comm_s).end_s
     assert metrics.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

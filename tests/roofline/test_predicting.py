@@ -11,7 +11,6 @@ from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis.prediction import command, score
 from roofline.analysis.prediction import text as prediction_text
-from roofline.analysis.records import derive_all
 from roofline.cli import main
 from roofline.store.journal import load
 
@@ -23,7 +22,7 @@ H100 = ["--chip", "H100 SXM"]
 
 def predicted_run(folder, lines):
     run = load(save(folder, lines))
-    prediction_text.write(run, score.predict_run(run, derive_all(run)), folder)
+    prediction_text.write(run, score.predict_run(run, run.records()), folder)
     return folder
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
-from roofline.analysis.records import derive_all
 from roofline.cli import main
 from roofline.report import references, tables
 from roofline.report.write import write
@@ -53,7 +52,7 @@ def test_committed_json_holds_the_same_samples(name):
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
-        times = run.shapes[row["params"]["shape"]]["times_s"][row["params"]["contender"]]
+        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"])
         assert row["stats"]["data"] == list(times.values())
 
 
@@ -97,8 +96,8 @@ def test_readme_shows_rows_and_picture_of_a_committed_run():
 
 @pytest.mark.parametrize("name", [name for name in RUNS if "-ridge |" in (REFERENCE / name / "report.md").read_text()])
 def test_arms_of_a_committed_run_come_within_a_tenth_of_what_they_could_reach_at_the_ridge(name):
-    records = [r for r in derive_all(journal.load(REFERENCE / name)) if r.get("wire") == "ridge"]
-    launches = "row_block" if journal.load(REFERENCE / name).head["schema"] < 4 else "row_block_launches"
+    records = [r for r in journal.load(REFERENCE / name).records() if r.get("wire") == "ridge"]
+    launches = "row_block" if journal.load(REFERENCE / name).metadata["schema"] < 4 else "row_block_launches"
     assert {r["arm"] for r in records} == {"serial", "chunk_launches", launches}
     assert all(r["ranks"] == 8 and r["m"] >= 4096 for r in records)
     assert [r["arm"] for r in records if r["of_own_ideal"] < 0.9] == []
@@ -113,12 +112,12 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
     columns = [c for c in tables.GATHER_COLUMNS if c[0] in (*SHOWN, "contender")]
     expected = {
         (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
-        for r in derive_all(run)
+        for r in run.records()
         if r["op"] == "all_gather_matmul"
         for row in tables.rows([r], columns)[1]
     }
     assert set(shown) <= expected
-    serial, _, best = (r for r in derive_all(run) if (r.get("wire"), r.get("tp")) == ("ridge", 16))
+    serial, _, best = (r for r in run.records() if (r.get("wire"), r.get("tp")) == ("ridge", 16))
     gain = (serial["time_s"] - serial["t_gemm_s"] / 2) / best["time_s"], best["ratio_to_vendor"]
     said = re.search(r"the gain at the ridge is some ([\d.]+) x, and not ([\d.]+) x", readme)
     assert [float(number) for number in said.groups()] == pytest.approx(gain, abs=0.03)

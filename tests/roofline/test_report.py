@@ -6,7 +6,7 @@ import re
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.analysis.records import derive_all, roof_of
+from roofline.analysis.records import roof_of
 from roofline.cli import main
 from roofline.report import tables
 from roofline.report.write import write
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 
 def by_case(folder):
-    return {record["case"]: record for record in derive_all(journal.load(folder))}
+    return {record["case"]: record for record in journal.load(folder).records()}
 
 
 def test_derived_fields_by_hand(folder):

@@ -5,7 +5,6 @@ from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gat
 from made_up_run import HEAD
 
 from roofline.analysis.overlap import figures, timeline
-from roofline.store.journal import SCHEMA
 
 
 def test_blocks_of_a_timeline():
@@ -51,7 +50,7 @@ def traced(gemm_s=1.5e-3, without=()):
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
     lines = gathering(case, gemm_s, gemm_s, rounds=3, lost=ON_GPU, traced=True)
     gone = [("timeline", name) for name in without]
-    return [HEAD | {"schema": SCHEMA}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
+    return [HEAD | {"schema": 5}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
 
 
 @pytest.fixture(scope="module")

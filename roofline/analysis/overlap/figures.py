@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from roofline.analysis.overlap import chart, metrics, network_roofline, timeline
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 
 def names(run: Run) -> list[str]:
     """The stems of the figures that `draw` makes for `run`."""
-    shapes = [shape for name, shape in run.shapes.items() if metrics.is_gathered(shape) and run.measured(name)]
+    shapes = [shape for shape in run.shapes.values() if shape.analysis == "overlap" and shape.measured]
     timed = any(metrics.fastest_gemm(shape) and metrics.link_alone(shape) for shape in shapes)
-    moved = any(timeline.arms_of(run, shape["shape"]) for shape in shapes)
+    moved = any(timeline.arms_of(run, shape.id) for shape in shapes)
     return ["network_roofline", "overlap"] * timed + ["timeline"] * moved
 
 

@@ -6,6 +6,7 @@ from statistics import median
 
 from roofline.analysis.overlap import simulator
 from roofline.stats import Interval, median_interval, paired_ratio
+from roofline.store.run import Shape
 from roofline.theory.schedule import Grid
 
 OFF_PACE = 0.05
@@ -26,12 +27,12 @@ OF_THE_LINK = (
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
 
-def is_gathered(shape: dict) -> bool:
-    """Whether a shape (or a record) is of an operation that gathers over a wire."""
-    return "ranks" in shape
+def is_gathered(record: dict) -> bool:
+    """Whether a record is of an operation that gathers over a wire."""
+    return "ranks" in record
 
 
-def fields(shape: dict, arm: str) -> dict:
+def fields(shape: Shape, arm: str) -> dict:
     """The fields of `arm` on `shape`, times in seconds; None for what was not measured.
 
     T_gemm is the fastest unsplit matmul of the same rounds (by its median), T_comm the link alone. What compares an arm
@@ -43,19 +44,19 @@ def fields(shape: dict, arm: str) -> dict:
     a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
     T_gemm all of a shorter gather, and their sum nothing.
     """
-    visits, about = shape.get("visit", 1), shape["contenders"][arm]
-    times, gemm_name = shape["times_s"], _fastest_gemm(shape)
-    own, gemm, link = times[arm], times.get(gemm_name, {}), link_alone(shape)
+    visits, about, work = shape.passes, shape.entrants[arm], shape.work
+    gemm_name = _fastest_gemm(shape)
+    own, gemm, link = shape.times_s(arm), shape.times_s(gemm_name), link_alone(shape)
     t_gemm_s = median(gemm.values()) if gemm else None
     t_comm_s = median(link.values()) if link else None
     both, fabric = bool(gemm and link), about.get("link")
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
-    arrival = next((_noted(shape, name, "last_arrival_s") for name in _of_role(shape, "link")), {})
-    requested = shape["link_bytes_per_s_requested"]
-    reached = shape["wire_bytes"] / median(arrival.values()) if arrival else None
+    arrival = next((shape.values(name, "last_arrival_s") for name in shape.of_role("link")), {})
+    requested = shape.facts["link_bytes_per_s_requested"]
+    reached = work.wire_bytes / median(arrival.values()) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
-    clock, gemm_clock = (_noted(shape, name, "sm_clock_hz") for name in (arm, gemm_name))
-    preset = next((times.get(name, {}) for name in _of_role(shape, "preset")), {})
+    clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
+    preset = next((shape.times_s(name) for name in shape.of_role("preset")), {})
 
     nothing = Interval(*[None] * 3)
 
@@ -72,21 +73,22 @@ def fields(shape: dict, arm: str) -> dict:
         own_ideal = over_rounds(lambda t_gemm, t_comm, time: own_ideal_s(shape, arm, t_gemm, t_comm) / time)
         scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
         normalised = over_rounds(simulator.hidden_fraction, gemm=scaled)
+    serial = shape.times_s("serial")
     ideal_s = max(t_gemm_s, t_comm_s) if both else None
     found = {
         "arm": arm,
-        **{key: shape[key] for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "wire_bytes")},
-        "copier_programs": shape.get("copier_programs"),
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "copier_programs")},
+        "wire_bytes": work.wire_bytes,
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,
         "own_fabric": bool(fabric),
-        "wire_intensity": shape["flop"] / shape["wire_bytes"],
-        "balance": shape["flop"] / shape["wire_bytes"] * t_comm_s / t_gemm_s if both else None,
+        "wire_intensity": work.wire_intensity,
+        "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
         "row_blocks": _row_blocks(shape, arm) if simulator.base_arm(arm) in BY_BLOCK else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
-        "t_serial_s": median(times["serial"].values()) if times.get("serial") else None,
+        "t_serial_s": median(serial.values()) if serial else None,
         "t_preset_s": median(preset.values()) if preset else None,
         "t_own_ideal_s": simulate(shape, arm, t_gemm_s, t_comm_s).end_s if both and not fabric else None,
         "hidden_fraction": hidden.median,
@@ -101,8 +103,8 @@ def fields(shape: dict, arm: str) -> dict:
         "of_own_ideal": own_ideal.median,
         "preset_slowdown": _ratio(preset, gemm, visits),
         "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, visits),
-        "link_slowdown": _ratio(_noted(shape, arm, "last_arrival_s"), arrival, visits),
-        "roof_tflops": shape["flop"] / ideal_s / 1e12 if both else None,
+        "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, visits),
+        "roof_tflops": work.flop / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
         "above_roof": hidden.low is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
@@ -110,43 +112,35 @@ def fields(shape: dict, arm: str) -> dict:
     return found | dict.fromkeys(OF_THE_LINK) | {"link": fabric} if fabric else found
 
 
-def link_alone(shape: dict) -> dict[int, float]:
+def link_alone(shape: Shape) -> dict[int, float]:
     """{round: seconds} of the gather with nothing beside it; {} where it was not measured."""
-    return next((shape["times_s"].get(name, {}) for name in _of_role(shape, "link")), {})
+    return next((shape.times_s(name) for name in shape.of_role("link")), {})
 
 
-def _of_role(shape: dict, role: str) -> list[str]:
-    return [name for name, about in shape["contenders"].items() if about.get("role") == role and name in shape["late"]]
-
-
-def fastest_gemm(shape: dict) -> dict[int, float]:
+def fastest_gemm(shape: Shape) -> dict[int, float]:
     """{round: seconds} of the unsplit matmul with the least median; {} where none was measured."""
-    return shape["times_s"].get(_fastest_gemm(shape), {})
+    return shape.times_s(_fastest_gemm(shape))
 
 
-def _fastest_gemm(shape: dict) -> str | None:
-    found = [name for name in _of_role(shape, "gemm") if shape["times_s"].get(name)]
-    return min(found, key=lambda name: median(shape["times_s"][name].values()), default=None)
+def _fastest_gemm(shape: Shape) -> str | None:
+    found = [name for name in shape.of_role("gemm") if shape.times_s(name)]
+    return min(found, key=lambda name: median(shape.times_s(name).values()), default=None)
 
 
-def _row_blocks(shape: dict, arm: str) -> int:
-    return shape["contenders"][arm].get("row_blocks", shape.get("row_blocks", 1))
+def _row_blocks(shape: Shape, arm: str) -> int:
+    return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
 
 
-def _noted(shape: dict, name: str, field: str) -> dict[int, float]:
-    return {index: notes[field] for index, notes in shape["notes"].get(name, {}).items() if field in notes}
-
-
-def _gemm_slowdown(shape: dict, arm: str, preset: dict, gemm: dict, visits: int) -> float | None:
+def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, visits: int) -> float | None:
     """The matmul that `arm` runs, beside the link's traffic over alone: the kernel with all flags up of an arm by its
     tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
     traffic (older journals), its own arm stands for it."""
-    beside, alone = "gemm beside link" if "gemm beside link" in shape["late"] else "overlapped", gemm
+    beside, alone = "gemm beside link" if "gemm beside link" in shape.late else "overlapped", gemm
     if preset and arm in TABLES:
         beside, alone = "preset beside link", preset
-    elif arm != simulator.base_arm(arm) and "gemm persistent beside link" in shape["late"]:
-        beside, alone = "gemm persistent beside link", shape["times_s"].get("gemm persistent", {})
-    return _ratio(_noted(shape, beside, "first_wait_s"), alone, visits)
+    elif arm != simulator.base_arm(arm) and "gemm persistent beside link" in shape.late:
+        beside, alone = "gemm persistent beside link", shape.times_s("gemm persistent")
+    return _ratio(shape.values(beside, "first_wait_s"), alone, visits)
 
 
 def _ratio(numerator: dict, denominator: dict, visits: int) -> float | None:
@@ -154,22 +148,22 @@ def _ratio(numerator: dict, denominator: dict, visits: int) -> float | None:
     return ratio and ratio.median
 
 
-def simulate(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> simulator.Simulation:
+def simulate(shape: Shape, arm: str, t_gemm_s: float, t_comm_s: float) -> simulator.Simulation:
     """What `arm` could reach on `shape`: the simulator's word, from sizes and the two times alone."""
     if simulator.base_arm(arm) == "overlapped":  # matmul and gather do not wait for one another
-        launch = simulator.Launch(0, shape["ranks"], 0, 1, 0.0, t_gemm_s)
+        launch = simulator.Launch(0, shape.params["ranks"], 0, 1, 0.0, t_gemm_s)
         return simulator.Simulation(max(t_gemm_s, t_comm_s), (launch,))
     return simulator.own_ideal(*_simulated(shape, arm), t_gemm_s, t_comm_s)
 
 
-def _simulated(shape: dict, arm: str) -> tuple:
+def _simulated(shape: Shape, arm: str) -> tuple:
     """The arm as the simulator knows it, the grid, workers, ranks and row blocks."""
-    known_as = shape["contenders"][arm].get("simulated_as", simulator.base_arm(arm))
+    known_as = shape.entrants[arm].get("simulated_as", simulator.base_arm(arm))
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
-    return known_as, grid, shape.get("workers", 1), shape["ranks"], _row_blocks(shape, arm)
+    return known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm)
 
 
-def own_ideal_s(shape: dict, arm: str, t_gemm_s: float, t_comm_s: float) -> float:
+def own_ideal_s(shape: Shape, arm: str, t_gemm_s: float, t_comm_s: float) -> float:
     """When `simulate` ends. Of the kernel's tables, hundreds of tiles each, it is interpolated between T_comm / T_gemm
     in steps of 1 %, so that it can be asked of every round."""
     case = _simulated(shape, arm)

@@ -13,7 +13,7 @@ from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
@@ -37,7 +37,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     styles, sweeps = arms.styles(drawn), _sweeps(valid)
     rows = [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
     figure = theme.new(11, 5.2 * (len(rows) + 1) + 1.1)
-    figure.suptitle(run.head["title"], x=0.01, ha="left", fontsize=14)
+    figure.suptitle(run.metadata["title"], x=0.01, ha="left", fontsize=14)
     grid = figure.add_gridspec(len(rows) + 1, 2)
     figure.get_layout_engine().set(h_pad=0.1)
     labels = []
@@ -46,7 +46,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
             axes = figure.add_subplot(grid[row, column] if len(panels) > 1 else grid[row, :])
             labels.append(_sweep_panel(axes, run, sweep, styles))
     labels.append(_every_wire(figure.add_subplot(grid[-1, :]), run, records, valid, styles))
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
     return theme.save(figure, folder, "network_roofline")

@@ -8,7 +8,7 @@ from roofline.analysis.prediction.text import scores
 from roofline.report import theme
 from roofline.report.format import error_text
 from roofline.report.theme import DARK, MARKERS
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 NAME = "prediction"
 BANDS = ((0.25, "#e6e6e6"), (0.1, "#c8c8c8"))
@@ -42,9 +42,9 @@ def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("predicted time")
     panels[0].legend(loc="lower right", fontsize=9, frameon=False)
-    title = f"Predicted times: {run.head['title']} ({arms.source_text(run)}, {len(scored)} cases)"
+    title = f"Predicted times: {run.metadata['title']} ({arms.source_text(run)}, {len(scored)} cases)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     return theme.save(figure, folder, NAME)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from roofline.analysis.prediction.score import Found, Scored
 from roofline.report import tables
 from roofline.report.format import error_text, number_text, percent_text, time_text
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 NAME = "prediction.json"
 SCHEMA = 1
@@ -28,8 +28,8 @@ CONSTANTS = (
 
 def saved(run: Run, found: Found) -> dict:
     """Plain values, as they stand in `prediction.json`."""
-    machine = run.head["machine"]
-    about = {key: run.head[key] for key in ("title", "method_version")} | {
+    machine = run.metadata["machine"]
+    about = {key: run.metadata[key] for key in ("title", "method_version")} | {
         key: machine.get(key) for key in ("chip", "source", "threads", "sms")
     }
     cases = [

@@ -7,7 +7,7 @@ from roofline.analysis.records import roof_of
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY, MARKERS
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
@@ -29,7 +29,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
         _roofs(axes, run, dtype)
         _points(axes, own, contenders, colours)
         labels.append(_tokens(axes, own))
-        axes.set_title(f"{run.head['title']}, {dtype}", loc="left", fontsize=13)
+        axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
         axes.set_ylabel("TFLOP/s")
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
@@ -39,7 +39,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
             title_fontsize=9,
         )  # fmt: skip
         axes.spines[["top", "right"]].set_visible(False)
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
     return theme.save(figure, folder, "memory_roofline")
@@ -47,7 +47,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
 
 def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
     """The chip's FLOP/s in `dtype` and bytes/s, where its datasheet has them."""
-    datasheet = run.head["machine"]["datasheet"] or {}
+    datasheet = run.metadata["machine"]["datasheet"] or {}
     return datasheet.get("flops", {}).get(dtype), datasheet.get("memory_bandwidth_bytes_per_s")
 
 
