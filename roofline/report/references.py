@@ -22,7 +22,7 @@ PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 
 
 def add(folder: Path, into: Path) -> Path:
-    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken.
+    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken, and pack its journal.
 
     Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, or that holds a host's
     name or a path.
@@ -39,6 +39,8 @@ def add(folder: Path, into: Path) -> Path:
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
+    if (target / journal.NAME).exists():
+        journal.pack(target)
     return target
 
 
@@ -47,7 +49,7 @@ def private(folder: Path) -> list[str]:
     host = platform.node()
     found = []
     for path in sorted(folder.iterdir()):
-        text = path.read_text(encoding="utf-8", errors="ignore") if path.suffix != ".png" else ""
+        text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
         match = PRIVATE.search(text)
         if match:
             found.append(f"{path.name} holds {match[0]!r}")
@@ -90,7 +92,7 @@ FIELDS = (
 
 def table(into: Path) -> str:
     """A row for each run folder in `into`, in Markdown."""
-    folders = sorted(path.parent for path in into.glob(f"*/{journal.NAME}"))
+    folders = sorted(path for path in into.iterdir() if journal.find(path))
     runs = [(folder, run, run.records()) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
 

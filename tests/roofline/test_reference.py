@@ -1,10 +1,12 @@
 """Committed runs and the README: what they show comes out of the raw samples again, and nothing is overwritten."""
 
+import gzip
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 
 import pytest
 from made_up_gathers import gpu_lines
@@ -25,7 +27,7 @@ RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     (tmp_path / "run").mkdir()
-    shutil.copy(REFERENCE / name / journal.NAME, tmp_path / "run")
+    shutil.copy(journal.find(REFERENCE / name), tmp_path / "run")
     drawn = write(tmp_path / "run")
     saved = [json.loads((folder / "prediction.json").read_text()) for folder in (tmp_path / "run", REFERENCE / name)]
     assert _digits(saved[0]) == _digits(saved[1])
@@ -49,13 +51,15 @@ def _digits(value):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_committed_json_holds_the_same_samples(name):
+def test_committed_json_is_of_the_same_samples(name):
     run = journal.load(REFERENCE / name)
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
-        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"])
-        assert row["stats"]["data"] == list(times.values())
+        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"]).values()
+        found = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
+        assert found == [len(times), min(times), max(times), median(times)]
+        assert "data" not in row["stats"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -64,20 +68,28 @@ def test_committed_run_tells_nothing_of_its_owner(name):
 
 
 def test_committed_samples_are_never_changed():
-    git, since = ["git", "-C", str(ROOT)], "fdb0b44"
-    if subprocess.run([*git, "cat-file", "-e", since], capture_output=True, check=False).returncode:
+    def git(*arguments):
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
+
+    since, paths = "fdb0b44", "results/reference/*/samples.jsonl*"
+    try:
+        git("cat-file", "-e", since)
+    except subprocess.CalledProcessError:
         pytest.skip("this checkout came without its history")
-    log = [
-        *git,
-        "log",
-        "--format=%h",
-        "--diff-filter=MD",
-        "--no-renames",
-        f"{since}..HEAD",
-        "--",
-        "results/reference/*/samples.jsonl",
-    ]
-    assert subprocess.run(log, capture_output=True, text=True, check=True).stdout == ""
+    log = git("log", "--format=commit %h", "--diff-filter=A", "--no-renames", "--name-only", "--reverse", "--", paths)
+    first = {}  # {folder: (commit, path) that brought it}, of a run that was changed before `since`, that
+    for line in log.decode().split("\n"):
+        if line.startswith("commit "):
+            commit = line.removeprefix("commit ")
+        elif line:
+            first.setdefault(Path(line).parent, (commit, line))
+    oldest = ROOT / "results" / "reference" / "amd-epyc-2026-11-21"
+    first[oldest.relative_to(ROOT)] = since, first[oldest.relative_to(ROOT)][1]
+    assert {(ROOT / folder).name for folder in first} == set(RUNS)
+    for folder, (commit, path) in first.items():
+        before = git("show", f"{commit}:{path}")
+        before = gzip.decompress(before) if path.endswith(".gz") else before
+        assert journal.read(journal.find(ROOT / folder)) == before, folder
 
 
 @pytest.mark.parametrize("lines", [gpu_lines, lambda: LINES, *(lambda name=name: name for name in RUNS)])
@@ -162,13 +174,14 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     root, run = checkout
     assert add(checkout) == 0
     first = root / "results" / "reference" / "nvidia-h200-2026-01-02"
-    before = (first / journal.NAME).read_bytes()
-    assert before == (run / journal.NAME).read_bytes()
+    before = (first / journal.PACKED).read_bytes()
+    assert journal.read(first / journal.PACKED) == (run / journal.NAME).read_bytes()
+    assert not (first / journal.NAME).exists()
     with (run / journal.NAME).open("a") as file:
         file.write(json.dumps({"kind": "resumed", "started": "x"}) + "\n" + json.dumps({"kind": "end"}) + "\n")
     assert add(checkout) == 0
-    assert (first / journal.NAME).read_bytes() == before
-    assert (root / "results" / "reference" / "nvidia-h200-2026-01-02-2" / journal.NAME).exists()
+    assert (first / journal.PACKED).read_bytes() == before
+    assert (root / "results" / "reference" / "nvidia-h200-2026-01-02-2" / journal.PACKED).exists()
     readme = (root / "results" / "README.md").read_text()
     assert readme.startswith("before\n")
     assert readme.endswith("after\n")
