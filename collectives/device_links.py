@@ -16,7 +16,7 @@ from torch import Tensor
 
 from collectives import copier
 from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
-from kernels.contract import Launch, Signals
+from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
 """Of the copier; registers of a thread."""
@@ -67,10 +67,10 @@ def describe(transfer: Transfer) -> list[int]:
     return [*found[:2], rows, *(number // 4 for number in found[2:])]
 
 
-def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True) -> Launch:
+def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True) -> KernelLaunch:
     """The copier over all transfers of `route`."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
-    return Launch(
+    return KernelLaunch(
         copier.copy_kernel,
         (route.arrivals.shape[1],),
         dict(
@@ -82,17 +82,17 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
     )  # fmt: skip
 
 
-def stamp_launch(time: Tensor) -> Launch:
-    return Launch(copier.stamp_kernel, (1,), dict(time_ptr=time, num_warps=1))
+def stamp_launch(time: Tensor) -> KernelLaunch:
+    return KernelLaunch(copier.stamp_kernel, (1,), dict(time_ptr=time, num_warps=1))
 
 
 def wait_launch(
     flag: Tensor, wanted: int, times: Tensor, lost: Tensor, number: int, *, due_s: float = 0.0, timed: bool = True
-) -> Launch:
+) -> KernelLaunch:
     """The wait for `flag` to reach `wanted`, which is due in `due_s`. `number`, not 0, goes to `lost` if it does not,
     long after that; untimed, after 10,000 tries."""
     patience = int((due_s + PATIENCE_S) * 1e6) if timed else PATIENCE_LOOKS
-    return Launch(
+    return KernelLaunch(
         copier.wait_kernel,
         (1,),
         dict(flag_ptr=flag, wanted=wanted, times_ptr=times, lost_ptr=lost, number=number, patience=patience,
@@ -122,7 +122,7 @@ class _DeviceLink:
         self._routes: dict[int, Route] = {}
         self._shaped: set[int] = set()
 
-    def _run(self, launch: Launch) -> None:
+    def _run(self, launch: KernelLaunch) -> None:
         """What is on an SM beside the matmul must not take shared memory from it, not even a wait or a stamp."""
         kernel = launch.run(self._times.device)
         if self.timed and kernel.function not in self._shaped:

@@ -7,11 +7,15 @@ vendors still work, and ours say that it is missing; `warpgroup` says so too whe
 
 from importlib.util import find_spec
 
+from torch import Tensor
+
 from kernels import vendor
-from kernels.contract import CONTENDERS, Contender, matmul, register_absent
+from kernels.configs import picked_for
+from kernels.contract import check
+from kernels.registry import CONTENDERS, KERNELS, Contender, Kernel, preferred, register_absent
 
 if find_spec("triton"):
-    from kernels import decode, persistent, tiled
+    from kernels import decode, flagged, persistent, tiled
 
     try:
         from kernels import warpgroup
@@ -22,4 +26,20 @@ if find_spec("triton"):
 else:
     register_absent("persistent", "tiled", "decode", "warpgroup")
 
-__all__ = ["CONTENDERS", "Contender", "decode", "matmul", "persistent", "tiled", "vendor", "warpgroup"]
+
+def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the one that a tuning found to be the fastest for the
+    shape, else the first of `kernels.registry.ORDER` that can run (`decode` is for few rows); elsewhere `tiled`.
+
+    Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
+    """
+    out = check(x, w, out)
+    names = (picked_for(x, w), *preferred()) if x.is_cuda else ()
+    able = (name for name in names if name in CONTENDERS and CONTENDERS[name].why_not(x, w, out) is None)
+    return CONTENDERS[next(able, "tiled")].run(x, w, out)
+
+
+__all__ = [
+    "CONTENDERS", "KERNELS", "Contender", "Kernel", "decode", "flagged", "matmul", "persistent", "tiled", "vendor",
+    "warpgroup",
+]  # fmt: skip

@@ -1,51 +1,28 @@
-"""What every kernel of this package promises, and the registry of those that do.
+"""What every kernel of this package promises, and the checks of that.
 
 The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` stores them, every row may be longer than
-it looks (any row stride), products are summed in fp32, and `out` may be preallocated. This module checks the promise,
-names the contenders and picks one of ours for a shape. It multiplies nothing itself; the kernel modules register
-themselves when they are imported.
+it looks (any row stride), products are summed in fp32, and `out` may be preallocated. This module multiplies nothing
+itself.
 
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels.configs import choose_for, picked_for
-
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
 # Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
 MAX_SIZE = 2**31 - 2**10
+EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One implementation of the matmul. All three callables take `x[M, K]` and `w[N, K]`.
-
-    `run(x, w, out)` writes `out[M, N]` and returns it. `config(x, w)` says in one short string which tile (or which
-    library) these inputs would get. `why_not(x, w, out=None)` returns None, or the reason this contender cannot take
-    these inputs on this machine; it launches nothing.
-    """
-
-    name: str
-    kind: str  # "vendor" (the yardstick of its device), "library" or "triton"
-    device: str  # where it is timed: "cuda" or "cpu"
-    default: bool  # measured unless asked otherwise
-    run: Callable[[Tensor, Tensor, Tensor], Tensor]
-    config: Callable[[Tensor, Tensor], str]
-    why_not: Callable[..., str | None]
-    kernel: Any = None  # the Triton kernel, so that nobody times an interpreted one
-    first_call_s: float | None = None  # what a first call may take with all it compiles, if that is more than usual
-
-
-@dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A kernel bound to its grid and arguments: the host function runs it, `kernels.inspect` compiles it. One object
     for both, so that what is inspected is what is launched."""
 
@@ -73,33 +50,6 @@ class Signals:
     """int32 [1]: the kernel leaves 1 + the number of the first flag that it gave up here, after `patience`."""
     patience: int
     """Microseconds that a wait may take; in the interpreter, looks at the flag."""
-
-
-CONTENDERS: dict[str, Contender] = {}
-
-
-def register(contender: Contender) -> Contender:
-    """Add a contender under its name, once."""
-    if contender.name in CONTENDERS:
-        raise ValueError(f"contender {contender.name!r} is registered already; give the new one another name")
-    CONTENDERS[contender.name] = contender
-    return contender
-
-
-ORDER = ("decode", "persistent", "tiled")
-"""Our kernels for a GPU, as they are taken where nobody measured which is the fastest: the first that can run."""
-
-
-def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the one that a tuning found to be the fastest for the
-    shape, else the first of `ORDER` that can run (`decode` is for few rows); elsewhere `tiled`.
-
-    Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
-    """
-    out = check(x, w, out)
-    names = (picked_for(x, w), *ORDER) if x.is_cuda else ()
-    able = (name for name in names if name in CONTENDERS and CONTENDERS[name].why_not(x, w, out) is None)
-    return CONTENDERS[next(able, "tiled")].run(x, w, out)
 
 
 def check(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
@@ -137,7 +87,7 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
             f"out has a row stride of {out.stride(0)}, so its rows of N={n} overlap; allocate it with torch.empty"
         )
     for name in ("x", "w"):
-        if overlap(out, tensors[name]):
+        if shares_memory(out, tensors[name]):
             raise ValueError(
                 f"out shares memory with {name}, which is read while out is written; pass an out of its own"
             )
@@ -168,7 +118,7 @@ def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
         )
 
 
-def overlap(a: Tensor, b: Tensor) -> bool:
+def shares_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one buffer do
     not. Meta and fake tensors share what they would share if they had memory."""
     if a.device != b.device or not a.numel() or not b.numel():
@@ -212,7 +162,7 @@ def reason(require: Callable[..., Any], *args: Any) -> str | None:
 
 
 def host(
-    x: Tensor, w: Tensor, out: Tensor | None, require: Callable[..., None], prepare: Callable[[Tensor], Launch]
+    x: Tensor, w: Tensor, out: Tensor | None, require: Callable[..., None], prepare: Callable[[Tensor], KernelLaunch]
 ) -> Tensor:
     """What every kernel's host function does: check by `require(x, w, out)`, allocate `out` where it is None, return
     before any launch where `out` is empty, zero it where K is 0, else run the launch that `prepare(out)` returns."""
@@ -226,13 +176,10 @@ def host(
     return out
 
 
-def register_kernel(name: str, run: Callable, require: Callable[..., None], kernel: Any) -> None:
-    """Register a Triton kernel of ours whose tiles are in the tables of `kernels.configs` under `name`."""
-
-    def config(x: Tensor, w: Tensor) -> str:
-        return str(choose_for(name, x, w))
-
-    register(Contender(name, "triton", "cuda", True, run, config, partial(reason, require), kernel))
+def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> tuple[Tensor, Tensor, Tensor]:
+    """x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched, hence never
+    committed."""
+    return tuple(torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE, rows))
 
 
 def interpreted(kernel: Any) -> bool:
@@ -261,16 +208,3 @@ def require_runnable(kernel: Any, x: Tensor) -> None:
             f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, "
             "or set TRITON_INTERPRET=1 before kernels is imported (correctness only, never timed)"
         )
-
-
-def register_absent(
-    *names: str, why: str = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
-) -> None:
-    """Stand-ins for kernels that cannot be imported here: they give `why` as the reason, and raise it when they are
-    run."""
-
-    def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-        raise ValueError(why)
-
-    for name in names:
-        register(Contender(name, "triton", "cuda", True, run, lambda x, w: "none", lambda x, w, out=None: why))

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import globaltimer
 
-from kernels.contract import Launch
+from kernels.contract import KernelLaunch
 
 GAP_US = 100
 """The idle gap before a sample, which the host enqueues while the one before runs; longer where that one is short."""
@@ -78,15 +78,17 @@ def clock_kernel(
     tl.store(readings_ptr + 2 * slot + 1, ended - began)
 
 
-def gate_launch(flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US, *, timed=True) -> Launch:
+def gate_launch(
+    flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US, *, timed=True
+) -> KernelLaunch:
     """The gate that waits for `flag` (int32 [1]) to reach `wanted`."""
     args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, TIMED=timed, num_warps=1)
-    return Launch(gate_kernel, (1,), args)
+    return KernelLaunch(gate_kernel, (1,), args)
 
 
-def clock_launch(readings: Tensor, slot: int) -> Launch:
+def clock_launch(readings: Tensor, slot: int) -> KernelLaunch:
     """The reading of the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
-    return Launch(clock_kernel, (1,), dict(readings_ptr=readings, slot=slot, span_ns=SPAN_NS, num_warps=1))
+    return KernelLaunch(clock_kernel, (1,), dict(readings_ptr=readings, slot=slot, span_ns=SPAN_NS, num_warps=1))
 
 
 class Instruments:

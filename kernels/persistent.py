@@ -18,7 +18,9 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
 
 import torch
 import triton
@@ -27,9 +29,20 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.configs import Config, capability, choose_for
-from kernels.contract import Launch, host, interpreted, register_kernel, require_runnable, validate
+from kernels.contract import (
+    KernelLaunch,
+    example_operands,
+    host,
+    interpreted,
+    reason,
+    require_runnable,
+    validate,
+)
+from kernels.registry import Kernel, register
 from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
+from kernels.tuning.candidates import Problem, SearchSpace, around, staged_bytes
 from kernels.workspace import workspace
+from roofline.theory import waves
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
@@ -219,7 +232,7 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], list(block))
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """The launch for checked, non-empty tensors."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
@@ -239,14 +252,14 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
     steps = left * -(-k // config.block_k)
     sharers = min(max(left, min(config.tail, programs(x.device))), steps)
     if not config.tail or not left or (steps + 1) * sharers > 2**31 - 1:  # which the kernel reckons with in 32 bits
-        return Launch(persistent_kernel, (min(programs(x.device), tiles),), args)
+        return KernelLaunch(persistent_kernel, (min(programs(x.device), tiles),), args)
     # Two slots for each program: it has parts of two tiles at most.
     sums, arrived = workspace(x.device, 2 * sharers * config.block_m * config.block_n, left)
     args |= dict(
         out_ptr=out, out_stride=out.stride(0), sums_ptr=sums, arrived_ptr=arrived, sharers=sharers, TAIL=True,
         CHUNK=min(CHUNK_N, config.block_n),
     )  # fmt: skip
-    return Launch(persistent_kernel, (programs(x.device),), args)
+    return KernelLaunch(persistent_kernel, (programs(x.device),), args)
 
 
 @cache
@@ -257,4 +270,38 @@ def programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-register_kernel("persistent", matmul, require, persistent_kernel)
+def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
+    """A stage more or less, whole or halved epilogue, flattened or not, every order of the tiles, and the last wave
+    shared out or not. An epilogue is not halved for fewer stages: room for one more is what that is for."""
+
+    def axes(base: Config) -> Iterator[list[dict]]:
+        pipelines = [(base.num_stages + more, parts) for more in (0, 1, -1) for parts in (1, 2)]
+        yield [dict(num_stages=s, subtile=parts) for s, parts in pipelines if s >= base.num_stages or parts == 1]
+        yield [dict(flatten=flatten) for flatten in (False, True)]
+        yield [dict(group_m=group, raster=raster) for raster in ("m", "n") for group in waves.GROUPS]
+        tiles_m, tiles_n = problem.tiles(base)
+        tails = set(waves.tails(tiles_m * tiles_n, problem.k, problem.machine.sms)) - {0}
+        best = sorted(tails, key=lambda tail: problem.cost(replace(base, tail=tail)).seconds)[:2]
+        yield [dict(tail=tail) for tail in (0, *best)]
+
+    # What adding sums up really costs is the model's weakest figure: the other side is always tried.
+    base = bases[0]
+    tails = [tail for one in axes(base) for tail in one if "tail" in tail and bool(tail["tail"]) != bool(base.tail)]
+    return around(problem, bases, axes, [replace(base, **tail) for tail in tails[:1]])
+
+
+def sums_example(config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """The launch that leaves fp32 products."""
+    x, w, out = example_operands(dtype)
+    return prepare(x, w, out.float(), config)
+
+
+register(Kernel(
+    name="persistent", run=matmul, why_not=partial(reason, require),
+    config=lambda x, w: str(choose_for("persistent", x, w)),
+    jit=persistent_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
+    modelled="sm90", tailed=True, space=SearchSpace(candidates, staged_bytes),
+))  # fmt: skip
+register(Kernel(
+    name="persistent_sums", jit=persistent_kernel, example=sums_example, least_tma=(1, 1), beside_link=True,
+))  # fmt: skip

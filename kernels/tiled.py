@@ -15,6 +15,8 @@ explained below.
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import re
+from collections.abc import Iterator
+from functools import partial
 
 import triton
 import triton.language as tl
@@ -22,7 +24,10 @@ from torch import Tensor
 from triton.language.target_info import cuda_capability_geq
 
 from kernels.configs import Config, choose_for
-from kernels.contract import Launch, host, register_kernel, require_runnable, validate
+from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
+from kernels.registry import Kernel, register
+from kernels.tuning.candidates import Problem, SearchSpace, around, ring_bytes
+from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
 # another proxy: a race (https://github.com/triton-lang/triton/pull/10537).
@@ -110,7 +115,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     require_runnable(tiled_kernel, x)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """The launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
     grid = (-(-m // config.block_m) * -(-n // config.block_n),)
@@ -119,7 +124,21 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return Launch(tiled_kernel, grid, args)
+    return KernelLaunch(tiled_kernel, grid, args)
 
 
-register_kernel("tiled", matmul, require, tiled_kernel)
+def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
+    """A stage more or less, and other groups."""
+
+    def axes(base: Config) -> Iterator[list[dict]]:
+        yield [dict(num_stages=base.num_stages + more) for more in (0, 1, -1)]
+        yield [dict(group_m=group) for group in waves.GROUPS]
+
+    return around(problem, bases, axes)
+
+
+register(Kernel(
+    name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
+    jit=tiled_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    space=SearchSpace(candidates, ring_bytes, most=6),
+))  # fmt: skip

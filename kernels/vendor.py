@@ -14,7 +14,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from kernels.contract import Contender, check, reason, register, validate
+from kernels.contract import check, reason, validate
+from kernels.registry import Contender, register
 
 
 def mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
@@ -84,14 +85,15 @@ AUTOTUNE_S = 1800.0
 """Longest that Inductor may compile and time candidates for one shape: minutes, on a busy host a multiple of that."""
 
 
-def _register(name: str, kind: str, device: str, run, config, require, default: bool = True, **more) -> None:
-    register(Contender(name, kind, device, default, run, config, partial(reason, require), **more))
+def _register(name: str, kind: str, device: str, run, config, require, **more) -> None:
+    why_not = partial(reason, require)
+    register(Contender(name=name, kind=kind, device=device, run=run, config=config, why_not=why_not, **more))
 
 
 _register("cublas", "vendor", "cuda", mm, torch_config, partial(require_device, "cuda"))
 _register("torch", "vendor", "cpu", mm, torch_config, partial(require_device, "cpu"))
 _register("numpy", "library", "cpu", numpy_mm, lambda x, w: numpy_config(), require_numpy)
 _register(
-    "inductor", "library", "cuda", inductor_mm, lambda x, w: f"torch {torch.__version__} max-autotune", validate, False,
-    first_call_s=AUTOTUNE_S,
+    "inductor", "library", "cuda", inductor_mm, lambda x, w: f"torch {torch.__version__} max-autotune", validate,
+    default=False, first_call_s=AUTOTUNE_S,
 )  # fmt: skip

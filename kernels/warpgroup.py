@@ -35,7 +35,9 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -52,8 +54,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import persistent
 from kernels.configs import Config, choose_for
-from kernels.contract import Launch, host, interpreted, register_kernel
+from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason
 from kernels.persistent import programs, tile_corner
+from kernels.registry import Kernel, register
+from kernels.tuning.candidates import BARRIER_BYTES, Problem, SearchSpace, around, ring_bytes
+from roofline.theory import waves
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
 WARPS_PER_CONSUMER = 4  # a warpgroup, which is what wgmma is an instruction of
@@ -214,7 +219,7 @@ def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """The launch for checked, non-empty tensors. ValueError for a configuration that is none for two consumers."""
     consumers = CONSUMERS.value
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
@@ -240,7 +245,39 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Launch:
         GROUP=config.group_m, ALONG_N=config.raster == "n",
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
-    return Launch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
+    return KernelLaunch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
 
 
-register_kernel("warpgroup", matmul, require, warpgroup_kernel)
+WARPGROUP_BYTES = 136
+"""Of shared memory, that Triton 3.6.0 and 3.7.1 take to hand work to the warps of a specialised kernel."""
+
+
+def shared_bytes(config: Config, itemsize: int) -> int:
+    """Shared memory, exactly where stages are even: the stages, two barriers for each, and up to two
+    parts of the epilogue for each consumer.
+
+    >>> shared_bytes(Config(128, 256, 64, 8, 4, subtile=4), 2)
+    229576
+    """
+    epilogue = config.block_m * config.block_n * min(2, config.subtile) // config.subtile * itemsize
+    return ring_bytes(config, itemsize) + 2 * config.num_stages * BARRIER_BYTES + epilogue + WARPGROUP_BYTES
+
+
+def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
+    """A stage more or less, larger or smaller parts of the epilogue, and every order of the tiles."""
+
+    def axes(base: Config) -> Iterator[list[dict]]:
+        yield [dict(num_stages=base.num_stages + more, subtile=parts)
+               for more, parts in product((0, 1, -1), sorted({base.subtile, 2, 4}))]  # fmt: skip
+        yield [dict(group_m=group, raster=raster) for raster in ("m", "n") for group in waves.GROUPS]
+
+    return around(problem, bases, axes)
+
+
+register(Kernel(
+    name="warpgroup", run=matmul, why_not=partial(reason, require),
+    config=lambda x, w: str(choose_for("warpgroup", x, w)),
+    jit=warpgroup_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
+    register_counts=(CONSUMER_REGISTERS.value, PRODUCER_REGISTERS.value),
+    modelled="sm90", space=SearchSpace(candidates, shared_bytes, most=12),
+))  # fmt: skip

@@ -4,3 +4,10 @@
 """
 
 __version__ = "0.1.0"
+
+
+def load(folder):
+    """The run in a folder of results/, as a `roofline.store.run.Run`. Raises ValueError where there is none."""
+    from roofline.store import journal
+
+    return journal.load(folder)

@@ -113,7 +113,7 @@ def why_not(contender, options, x, w) -> str | None:
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
-    if options.timed and contender.kind == "triton" and interpreted(contender.kernel):
+    if options.timed and contender.kind == "triton" and contender.jit and interpreted(contender.jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
     return contender.why_not(x, w)
 

@@ -15,15 +15,14 @@ from kernels import CONTENDERS, configs
 from kernels.bench import matmul
 from kernels.configs import Config
 from kernels.configs.table_writer import save, save_pick
-from kernels.contract import ORDER
+from kernels.registry import ahead_of, preferred, tunable
 from kernels.tuning import search
-from kernels.tuning.candidates import TUNABLE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, PreparedCase, Rejection, unwatched
 from roofline.operations.tune import Tuning, sweep
-from roofline.store import journal
+from roofline.store.run import NOT_RUN
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning import verdict
 from roofline.tuning.campaign import Campaign
 from roofline.tuning.verdict import INCUMBENT
@@ -38,7 +37,7 @@ MATMUL = "matmul"
 
 def kernels() -> list[str]:
     """Those that can be tuned, in the order they are, and `MATMUL`."""
-    return [*TUNABLE, MATMUL]
+    return [*tunable(), MATMUL]
 
 
 def cases(options) -> list[Tuning]:
@@ -52,7 +51,7 @@ def cases(options) -> list[Tuning]:
     def is_open(case: Tuning) -> bool:
         if case.kernel == MATMUL:
             return len(able(case)) > 1
-        better = any(known.admits(name, *shape(case)[1:]) for name in TUNABLE[case.kernel].behind)
+        better = any(known.admits(name, *shape(case)[1:]) for name in ahead_of(case.kernel))
         return known.admits(*shape(case)) and (options.contenders is not None or not better)
 
     def is_measured(case: Tuning) -> bool:
@@ -70,14 +69,14 @@ def shape(case: Tuning) -> tuple:
 def able(case: Tuning) -> list[str]:
     """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
     known = configs.table(hardware()[0])
-    return [name for name in dict.fromkeys([*ORDER, *TUNABLE]) if known.admits(name, *shape(case)[1:])]
+    return [name for name in dict.fromkeys([*preferred(), *tunable()]) if known.admits(name, *shape(case)[1:])]
 
 
 @functools.cache
-def hardware() -> tuple[str, Machine]:
+def hardware() -> tuple[str, GpuSpec]:
     """The table and the machine to tune for: this one's; an H200's where there is no GPU, to list what it would try."""
     if not torch.cuda.is_available():
-        return "sm90", Machine.of_chip(find("H200"))
+        return "sm90", GpuSpec.of_chip(find("H200"))
     device = torch.device("cuda", torch.cuda.current_device())
     return configs.arch_of(device), configs.machine_of(device)
 
@@ -105,9 +104,9 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
     arch, machine = hardware()
     now = incumbent(case)
-    found = search.plan(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
+    found = search.candidates(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
     problem = search.Problem(case.m, case.n, case.k, matmul.DTYPES[case.dtype].itemsize, machine)
-    others = [config for config in found.candidates if problem.schedule(config) != problem.schedule(now)]
+    others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
     return others, {search.token(config): reason for config, reason in found.pruned.items()}
 
 
@@ -196,7 +195,7 @@ def dropped(run, options) -> list[str]:
     """Cases of a `run` that is gone on with whose turn never came, and never will: by the table as it is now, which
     somebody changed meanwhile, they are no candidates any more."""
     known = {f"{case.id}-{name}" for case in cases(options) for name in contenders(case)}
-    return [e["case"] for e in run.missing if e["outcome"] == journal.NOT_RUN and e["case"] not in known]
+    return [e["case"] for e in run.missing if e["outcome"] == NOT_RUN and e["case"] not in known]
 
 
 def table_path(arch: str) -> Path:
@@ -210,8 +209,8 @@ def keep(run, shape: str, folder: Path) -> str:
     if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
-    path, measured = table_path(of["table"]), conditions(run, found)
-    winner, case = of["contenders"][found.winner], (of["m"], of["n"], of["k"], of["dtype"])
+    path, measured = table_path(of.facts["table"]), conditions(run, found)
+    winner, case = of.entrants[found.winner], (of.get("m"), of.get("n"), of.get("k"), of.dtype)
     if found.kernel == MATMUL:
         save_pick(path, winner["kernel"], case, measured)
     else:
@@ -223,17 +222,17 @@ def keep(run, shape: str, folder: Path) -> str:
 def conditions(run, found: verdict.Verdict) -> dict:
     """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
     candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
-    machine = run.head["machine"]
+    machine = run.metadata["machine"]
     versions = machine["versions"]
     ratio = found.ratio and [round(x, 4) for x in (found.ratio.median, found.ratio.low, found.ratio.high)]
     return {
         "chip": machine["chip"],
         "sms": machine.get("sms"),
-        "date": run.head["started"][:10],
+        "date": run.metadata["started"][:10],
         "shape": found.case.partition("-")[2],
         "triton": versions.get("triton"),
         "torch": versions.get("torch"),
-        "commit": run.head["commit"],
+        "commit": run.metadata["commit"],
         "ratio": ratio,
         "over": None if found.stays else found.over,
         "tried": found.tried,

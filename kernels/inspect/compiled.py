@@ -10,7 +10,7 @@ they are held to it.
 `--table FILE` looks at candidates before they are measured. How a cubin is read stands in `cubin`, the order of loads
 in `load_order`, that of a ring in `ring_order`; tables in `kernels.configs`.
 
-A later kernel joins with one line in `kernels.inspect.examples` and its entries in a table.
+What is asked of a kernel stands in its `kernels.registry.Kernel`; what runs beside them, in `beside`.
 """
 
 import json
@@ -24,27 +24,15 @@ from pathlib import Path
 
 import triton
 
-from kernels.configs import DTYPE_NAMES, MODELLED, TAILED, Config, Entry, Table, architectures, read, table
+from kernels.configs import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
+from kernels.inspect.beside import allotted, beside, room
 from kernels.inspect.cubin import WARP_SIZE, Cubin, compile_launch
-from kernels.inspect.examples import EXAMPLES, beside_examples
 from kernels.inspect.load_order import early_loads
 from kernels.inspect.ring_order import misplaced, unfenced, unsynchronised
+from kernels.registry import KERNELS, Kernel
 from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/1"
-# Kernels that wait on the device for a link, and those that share SMs with its copier, or an arm would not overlap.
-WAITS = {"flagged", "flagged_spills"}
-SHARES = WAITS | {"persistent_sums"}
-
-# An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
-# 1,024 bytes of shared memory beyond its own.
-SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
-UNIT, CTA_BYTES = 256, 1_024
-# What of it is kept for the copier, and for one of the links' and instruments' small kernels: registers, bytes.
-KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
-
-# Kernels with producer and consumer warps: registers a thread that setmaxnreg must give the consumers and the producer.
-SPECIALISED = {"warpgroup": (240, 24)}
 
 
 @dataclass(frozen=True)
@@ -69,20 +57,24 @@ class Finding:
     error: str | None = None
 
     @property
+    def kernel(self) -> Kernel:
+        return KERNELS[self.job.kernel]
+
+    @property
     def mma(self) -> str:
         return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
     @property
     def early_loads(self) -> list[str] | None:
         """What `kernels.inspect.load_order` says; None of a kernel that waits for no flag."""
-        return early_loads(self.cubin.ttgir) if self.cubin and self.job.kernel in WAITS else None
+        return early_loads(self.cubin.ttgir) if self.cubin and self.kernel.waits else None
 
     def problems(self) -> list[str]:
         """Each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
-        job, cubin, found = self.job, self.cubin, self.early_loads or []
-        if job.kernel in WAITS and "fence.proxy.async.global" not in cubin.ttgir:
+        job, kernel, cubin, found = self.job, self.kernel, self.cubin, self.early_loads or []
+        if kernel.waits and "fence.proxy.async.global" not in cubin.ttgir:
             found.append("has no fence.proxy.async.global between a flag and the TMA loads behind it; add it")
         if cubin.spills:
             found.append(
@@ -91,7 +83,7 @@ class Finding:
             )
         limit, who = job.shared_limit_bytes, ""
         registers_left, bytes_left = room()
-        if job.kernel in SHARES and limit > bytes_left:
+        if kernel.beside_link and limit > bytes_left:
             limit, who = bytes_left, " beside the copier"
         if cubin.shared_bytes > limit:
             found.append(
@@ -99,7 +91,7 @@ class Finding:
                 "take fewer stages or subtile the epilogue"
             )
         registers = allotted(cubin.registers, job.config.num_warps)
-        if job.kernel in SHARES and registers > registers_left:
+        if kernel.beside_link and registers > registers_left:
             found.append(
                 f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the "
                 "copier; take a smaller tile"
@@ -112,14 +104,14 @@ class Finding:
                 "look for what ptxas serialised (ptxas -v says so, C7510 and on)"
             )
         found += unfenced(cubin.ptx)
-        loads, stores = NEEDS_TMA.get(job.kernel, (0, 0)) if job.mma != "fma" else (0, 0)
+        loads, stores = kernel.least_tma if job.mma != "fma" else (0, 0)
         if cubin.tma_loads < loads or cubin.tma_stores < stores:
             found.append(
                 f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
                 "check the descriptors"
             )
-        if job.kernel in SPECIALISED:
-            found += _unspecialised(cubin, job.config.num_warps, *SPECIALISED[job.kernel])
+        if kernel.register_counts:
+            found += _unspecialised(cubin, job.config.num_warps, *kernel.register_counts)
         return found
 
     def as_row(self) -> dict:
@@ -130,37 +122,6 @@ class Finding:
         said = {"triton": triton.__version__, "error": self.error}
         said |= {"early_loads": self.early_loads, "problems": self.problems()}
         return asdict(self.job) | cubin | named | said
-
-
-def allotted(registers: int, warps: int) -> int:
-    """Registers that an SM gives to a CTA of so many a thread.
-
-    >>> allotted(218, 8)
-    57344
-    """
-    return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
-
-
-def room() -> tuple[int, int]:
-    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
-    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
-    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES
-
-
-def beside(target: int = 90) -> dict[str, dict]:
-    """By name, of what runs beside the kernels in `SHARES`: what it takes of an SM, what is kept for it, problems."""
-    found = {}
-    for name, launch in beside_examples().items():
-        cubin, kept = compile_launch(launch, target), KEPT.get(name, KEPT["wait"])
-        taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
-        problems = (
-            [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
-        )
-        for what, own, limit in zip(("registers", "bytes of shared memory"), taken, kept, strict=True):
-            if own > limit:
-                problems.append(f"takes {own} {what}, {limit} are kept for it; make it smaller, or `KEPT` larger")
-        found[name] = {"registers": taken[0], "shared_bytes": taken[1], "kept": kept, "problems": problems}
-    return found
 
 
 def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
@@ -182,16 +143,12 @@ def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: i
     return found
 
 
-# The least number of TMA loads and stores in their code.
-NEEDS_TMA = {
-    "persistent": (1, 1), "warpgroup": (1, 1), "decode": (1, 0), "flagged": (1, 1), "flagged_spills": (1, 1),
-    "persistent_sums": (1, 1),
-}  # fmt: skip
-
-
 def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:
     """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
     dtype."""
+    tables = tuple(tables)
+    if unknown := {entry.kernel for t in tables for entry in t.entries} - KERNELS.keys():
+        raise ValueError(f"no kernels {sorted(unknown)}, there are {', '.join(KERNELS)}; import what registers them")
     found = [
         Job(entry.kernel, t.arch, config, dtype, t.target, t.shared_limit_bytes, entry.mma)
         for t in tables
@@ -209,8 +166,8 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
 
 def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
-    modelled = MODELLED.get(entry.kernel) == arch and entry.kernel in TAILED
-    if not modelled or dtype != entry.dtypes[0] or entry.measured:
+    kernel = KERNELS[entry.kernel]
+    if kernel.modelled != arch or not kernel.tailed or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
 
@@ -223,7 +180,7 @@ def inspect(job: Job) -> Finding:
     """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
     dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
     try:
-        return Finding(job, compile_launch(EXAMPLES[job.kernel](job.config, dtype), job.target))
+        return Finding(job, compile_launch(KERNELS[job.kernel].example(job.config, dtype), job.target))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -275,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.inspect", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
     parser.add_argument(
-        "--kernel", action="append", choices=sorted(EXAMPLES), default=[], help="only this kernel (may be repeated)"
+        "--kernel", action="append", choices=sorted(KERNELS), default=[], help="only this kernel (may be repeated)"
     )
     parser.add_argument("--one-per-kernel", action="store_true", help="only the largest tile of each kernel")
     parser.add_argument(
@@ -287,6 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --workers: {options.workers} is not 1 or more")
     try:
         tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
+        todo = jobs(tables, options.kernel, options.one_per_kernel)
     except (OSError, ValueError) as error:
         parser.error(f"argument --table: {error}")
     if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
@@ -296,8 +254,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    findings = inspect_all(jobs(tables, options.kernel, options.one_per_kernel), options.workers)
-    small = beside() if any(f.job.kernel in SHARES for f in findings) else {}
+    findings = inspect_all(todo, options.workers)
+    small = beside() if any(f.kernel.beside_link for f in findings) else {}
     if options.json:
         rows = [finding.as_row() for finding in findings]
         document = {"schema": SCHEMA, "triton": triton.__version__, "findings": rows, "beside": small}

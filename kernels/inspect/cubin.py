@@ -19,7 +19,7 @@ from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 
-from kernels.contract import Launch, interpreted
+from kernels.contract import KernelLaunch, interpreted
 
 WARP_SIZE = 32
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -77,7 +77,7 @@ def offline(target: int) -> Iterator[None]:
         driver.set_active(before)
 
 
-def compile_launch(launch: Launch, target: int) -> Cubin:
+def compile_launch(launch: KernelLaunch, target: int) -> Cubin:
     """Compile for `target` and read the result. RuntimeError under the interpreter; compiler errors pass through."""
     if interpreted(launch.kernel) or triton.knobs.runtime.interpret:  # Gluon's kernels are never interpreted
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")

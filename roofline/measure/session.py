@@ -15,8 +15,9 @@ from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED, SKIPPED, Entrant, Prepare, PreparedCase, Rejection
 from roofline.measure.rounds import CallError, Plan, Rounds
-from roofline.measure.shape_measurement import Entered
+from roofline.measure.shape_measurement import ShapeMeasurement
 from roofline.store import journal
+from roofline.store.run import INTERRUPTED, NOT_RUN, Run
 
 MOST_REMEASURED = 3
 """Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
@@ -42,10 +43,10 @@ PASSES_TOLD = 6
 class Session:
     """Measures shapes and journals them. Knows no kernel and no pytest: it is handed callables and a clock.
 
-    `run` is the head of a new one, or a run that was cut off and is gone on with.
+    `run` is the metadata of a new one, or a run that was cut off and is gone on with.
     """
 
-    def __init__(self, options, folder: Path, clock, telemetry, run: dict | journal.Run, planned: dict[str, list[str]]):
+    def __init__(self, options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]]):
         """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
         or has no room."""
         folder = journal.make_folder(folder) if isinstance(run, dict) else folder
@@ -68,14 +69,14 @@ class Session:
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
         if isinstance(run, dict):
-            self.run = journal.Run(run)
+            self.run = Run(run)
             self._write({"kind": "run"} | run)
         else:
             self.run, run.end = run, None
             for name in run.interrupted:
                 del run.shapes[name]
             self._write({"kind": "resumed", "started": _now()})
-        self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != journal.NOT_RUN}
+        self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
         clock.while_busy = telemetry.read
 
     def begin(self, make_probes, *, when: str) -> None:
@@ -126,7 +127,7 @@ class Session:
             return
         visits = self.clock.visits
         shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
-        entered: dict[str, Entered] = {}
+        entered: dict[str, ShapeMeasurement] = {}
         for visit in range(1, visits + 1):
             for name in shapes:
                 if visit == 1:
@@ -143,14 +144,15 @@ class Session:
     def _is_done(self, shape: str) -> bool:
         if shape in self.run.interrupted:
             return False
-        return all(self.record(shape, name) or self.entry(f"{shape}-{name}") for name in self.planned[shape])
+        measured = self.run.measured(shape)
+        return all(name in measured or self.entry(f"{shape}-{name}") for name in self.planned[shape])
 
     def prepared(self, shape: str, names: list[str]) -> PreparedCase:
         """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
         with self._watched(self.prepare_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
             return self.prepare(shape, names, lambda *call: self._first_call(shape, *call))
 
-    def _enter(self, shape: str) -> Entered:
+    def _enter(self, shape: str) -> ShapeMeasurement:
         """Prepare what was planned for `shape`, but for what was tried before."""
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
         began = time.monotonic()
@@ -164,7 +166,7 @@ class Session:
         calls = {name: entrant.call for name, entrant in found.entrants.items()}
         rounds = Rounds(calls, self.clock, plan, seed=seed, visits=self.clock.visits)
         within_s = FIRST_CALL_S[self.options.device] + plan.max_seconds + CALLS * (time.monotonic() - began)
-        return Entered(shape, found, rounds, seed, within_s)
+        return ShapeMeasurement(shape, found, rounds, seed, within_s)
 
     def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
         """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on
@@ -175,7 +177,7 @@ class Session:
         self._write({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
-    def _visit(self, one: Entered, visit: int) -> None:
+    def _visit(self, one: ShapeMeasurement, visit: int) -> None:
         last = visit == self.clock.visits
         while one.found.contenders:
             self.telemetry.start()
@@ -194,13 +196,13 @@ class Session:
             if last and not one.found.references:  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
-                    self._steady_state(one, visit)
+                    self._steady_state(one)
             break
         self._say_why_not(one)
         if last:
             one.found.entrants.clear()  # lets go of operands that are not shared with other shapes
 
-    def _say_why_not(self, one: Entered) -> None:
+    def _say_why_not(self, one: ShapeMeasurement) -> None:
         for name, (outcome, reason) in one.found.rejected.items():
             if not self.entry(f"{one.shape}-{name}"):
                 self.not_measured(f"{one.shape}-{name}", outcome, reason)
@@ -225,7 +227,7 @@ class Session:
             found.entrants.clear()
         return names
 
-    def _record(self, one: Entered, visit: int) -> None:
+    def _record(self, one: ShapeMeasurement, visit: int) -> None:
         """Journal the rounds since the last visit, and what is known of the shape by now."""
         one.telemetry.append(self.telemetry.summary())
         lines = one.new_lines(visit)
@@ -238,7 +240,7 @@ class Session:
                 said = f"{name}: the host was late for every sample; close the programs that keep it busy"
                 one.found.rejected[name] = Rejection(FAILED, said)
 
-    def _steady_state(self, one: Entered, visit: int) -> None:
+    def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
         medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
 
@@ -260,11 +262,10 @@ class Session:
                         self.run.steady.append(line)
                     self.expect(*step)
         except KeyboardInterrupt:
-            again = {"visit": visit, "stopped_by": journal.INTERRUPTED}
             shape = self.run.shapes[one.shape]
-            shape |= again
-            kept = {key: shape[key] for key in ("shape", "rounds", "telemetry", "late")}
-            self._write({"kind": "visit"} | kept | again)
+            shape.stopped_by = INTERRUPTED
+            kept = ("passes", "stopped_by", "round_count", "telemetry", "late")
+            self._write({"kind": "pass", "shape": one.shape} | {name: getattr(shape, name) for name in kept})
             raise
         except Exception as error:  # the device is lost, or the clock failed
             self.not_measured(f"{one.shape}-steady", "failed", device_errors.reason(error))
@@ -325,7 +326,7 @@ class Session:
         reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
-            self.not_measured(case, journal.NOT_RUN, reason if case in asked else "not selected")
+            self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
         self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or self.closed or None}
         self._write({"kind": "end"} | self.run.end)
         self._journal.close()

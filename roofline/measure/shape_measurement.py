@@ -1,79 +1,75 @@
 """A shape that is being measured, and the lines of the journal that come of it."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from roofline.measure import telemetry
 from roofline.measure.prepared import PreparedCase
 from roofline.measure.rounds import Rounds
-from roofline.store import journal
+from roofline.store.run import INTERRUPTED, Round, Shape
 
 
 @dataclass
-class Entered:
-    """A shape whose contenders are prepared, between the visits to it."""
+class ShapeMeasurement:
+    """A shape whose contenders are prepared, between the passes over it."""
 
     shape: str
     found: PreparedCase
     rounds: Rounds
     seed: int
     within_s: float
-    """Longest that a visit may take."""
+    """Longest that a pass may take."""
     telemetry: list[dict] = field(default_factory=list)
     journalled: int = 0
     """Rounds that the journal has."""
 
-    def new_lines(self, visit: int) -> list[dict]:
-        """What is new since these were asked for last: the line of the shape or visit, then samples, and at the end of
-        the last visit the timelines."""
+    def new_lines(self, pass_index: int) -> list[dict]:
+        """What is new since these were asked for last: the line of the shape or pass, then rounds, and at the end of
+        the last pass the timelines."""
         turns = self.rounds.turns
-        line = {
-            "visit": visit,
-            "stopped_by": turns.stopped_by or journal.INTERRUPTED,
-            "rounds": len(turns.order),
+        now = {
+            "passes": pass_index,
+            "stopped_by": turns.stopped_by or INTERRUPTED,
+            "round_count": len(turns.order),
             "telemetry": telemetry.merged(self.telemetry),
             "late": turns.late,
         }
-        line = {"kind": "shape"} | self._about() | line if visit == 1 else {"kind": "visit", "shape": self.shape} | line
-        samples = [
-            {
-                "kind": "sample",
-                "shape": self.shape,
-                "contender": name,
-                "round": index,
-                "position": position,
-                "time_s": turns.times_s[name][index],
-            }
-            | {key: value for key, value in self._note(name, index).items() if key != "timeline"}
-            for index, order in enumerate(turns.order)
-            for position, name in enumerate(order)
-            if index >= self.journalled and index in turns.times_s.get(name, ())
-        ]
+        line = self._shape(now).line() if pass_index == 1 else {"kind": "pass", "shape": self.shape} | now
+        rounds = [self._round(index, pass_index) for index in range(self.journalled, len(turns.order))]
         self.journalled = len(turns.order)
-        return [line, *samples, *(self._timelines() if turns.stopped_by else [])]
+        return [line, *(one.line(self.shape) for one in rounds), *(self._timelines() if turns.stopped_by else [])]
+
+    def _round(self, index: int, pass_index: int) -> Round:
+        turns = self.rounds.turns
+        order = turns.order[index]
+        times = {name: turns.times_s[name][index] for name in order if index in turns.times_s.get(name, ())}
+        noted = {name: {k: v for k, v in self._note(name, index).items() if k != "timeline"} for name in times}
+        return Round(index, order, times, {name: own for name, own in noted.items() if own}, pass_index)
 
     def _note(self, name: str, index: int) -> dict:
         return self.rounds.turns.notes.get(name, {}).get(index, {})
 
-    def _about(self) -> dict:
+    def _shape(self, now: dict) -> Shape:
         found, case = self.found, self.found.case
-        return {
-            "shape": self.shape,
-            "op": case.op,
-            "model": case.model,
-            "layer": case.layer,
-            **{key: getattr(case, key) for key in ("tp", "m", "n", "k", "dtype")},
-            **{key: getattr(case.work, key) for key in ("flop", "device_bytes", "wire_bytes")},
-            **found.facts,
-            "vendor": found.baseline,
-            "seed": self.seed,
-            "cache": found.cache,
-            "contenders": {
+        return Shape(
+            id=self.shape,
+            op=case.op,
+            analysis="overlap" if case.work.wire_bytes else "throughput",
+            params=dataclasses.asdict(case),
+            dtype=case.dtype,
+            work=case.work,
+            baseline=found.baseline,
+            cache=found.cache,
+            entrants={
                 name: {"config": entrant.config, "relative_error": entrant.relative_error}
                 | ({"role": entrant.role} if entrant.role else {})
                 | entrant.facts
                 for name, entrant in found.entrants.items()
             },
-        }
+            seed=self.seed,
+            facts=case.facts | found.facts,
+            **now,
+        )
 
     def _timelines(self) -> list[dict]:
         """Of each entrant that was traced or noted one: the trace, or that of the sample nearest to its median."""

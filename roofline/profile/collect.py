@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import worker
-from roofline.analysis.overlap import metrics as overlap
 from roofline.measure import device_errors
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
 from roofline.profile import ncu, parse
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 BOX_S = 480.0
 """For all of it: with its start and its report, a resumed run that only counts ends within ten minutes. What is counted
@@ -56,7 +55,7 @@ def chosen(run: Run, number: int | None) -> list[Case]:
     """
     if number is None:
         return []
-    shapes = [name for name, shape in run.shapes.items() if not overlap.is_gathered(shape) and run.measured(name)]
+    shapes = [name for name, shape in run.shapes.items() if shape.analysis == "throughput" and shape.measured]
     cases = [(name, contender) for name in spread(shapes) for contender in run.measured(name)]
     return cases[: number or None]
 
@@ -73,7 +72,7 @@ def spread(items: list) -> list:
 
 def missing(run: Run, number: int | None) -> list[Case]:
     """Those of `chosen` that were not counted yet."""
-    return [(shape, name) for shape, name in chosen(run, number) if name not in run.shapes[shape]["counters"]]
+    return [(shape, name) for shape, name in chosen(run, number) if name not in run.shapes[shape].counters]
 
 
 @dataclass
@@ -113,7 +112,7 @@ class Counting(Observer):
         """Batch after batch; returns what ended it early, or None."""
         deadline, size = time.monotonic() + BOX_S, 1  # the first case tells whether any can be counted
         tries = TRIES  # left, until something was counted
-        dtypes = dict.fromkeys(self.session.run.shapes[shape]["dtype"] for shape, _ in self.wanted)
+        dtypes = dict.fromkeys(self.session.run.shapes[shape].dtype for shape, _ in self.wanted)
         metrics = parse.known(parse.metrics(dtypes), ncu.ask(tool, "--query-metrics"))
         while self.wanted:
             if (left_s := deadline - time.monotonic()) <= 0:
@@ -172,7 +171,7 @@ class Counting(Observer):
         for case, call in zip(called, calls, strict=False):  # a tool that was stopped prints the first ones, or none
             if case not in self.lost:
                 try:
-                    found[case] = parse.counts(call, self.session.run.shapes[case[0]]["dtype"])
+                    found[case] = parse.counts(call, self.session.run.shapes[case[0]].dtype)
                 except ValueError as error:
                     self.lost[case] = str(error)
         return ended, found

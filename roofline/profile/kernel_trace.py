@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from roofline.analysis.overlap import metrics
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
 from roofline.profile import kernel_names
@@ -28,8 +27,8 @@ class KernelTrace(Observer):
             return
         failures: list[str] = []
         for shape, about in session.run.shapes.items():
-            names = [n for n in session.run.measured(shape) if "kernel_name" not in about["contenders"][n]]
-            if metrics.is_gathered(about) or verdict.is_tuning(about) or not names:
+            names = [name for name in about.measured if "kernel_name" not in about.entrants[name]]
+            if about.analysis == "overlap" or verdict.is_tuning(about.op) or not names:
                 continue
             try:
                 found = session.prepared(shape, names)

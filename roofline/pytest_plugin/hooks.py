@@ -29,6 +29,7 @@ from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
+from roofline.store.run import Run
 from roofline.worker import Counted
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
@@ -43,7 +44,7 @@ class State:
 
     options: ffn_options.Options
     folder: Path | None
-    resumed: journal.Run | None
+    resumed: Run | None
     """The run that --ffn-resume goes on with."""
     counted: Counted | None = None
     """Where nothing is timed, but counted by the tool that this runs under."""
@@ -125,7 +126,9 @@ def _state(config, timed: bool) -> State:
         raise ValueError("--ffn-resume measures: it needs --benchmark-only")
     else:
         run = journal.load(Path(resume))
-        options = ffn_options.resumed(get, run.head, Path(resume))
+        if run.metadata["schema"] != journal.SCHEMA:
+            raise ValueError(f"--ffn-resume {resume}: an older version of this program wrote it; start a new run")
+        options = ffn_options.resumed(get, run.metadata, Path(resume))
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters) or get("ffn_counted")):
@@ -202,7 +205,7 @@ def pytest_collection_modifyitems(config, items):
     if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
         if state.resumed:
-            planned = set(state.resumed.head["cases"])
+            planned = set(state.resumed.metadata["cases"])
             benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
         if state.counted:
             benchmarks = state.counted.select(benchmarks, _case)
@@ -286,7 +289,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         for note in operation.notes(options, [case for case in cases if _operation(case) == name])
     ]
     now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(dict.fromkeys(notes)))
-    if run and (changed := conditions.differences(run.head, now)):
+    if run and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
@@ -355,7 +358,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
             pytest.skip(session.over or session.closed)
         if not record:
             pytest.fail(LEFT_OUT.format(contender), pytrace=False)
-        samples = list(session.run.shapes[shape]["times_s"][contender].values())
+        samples = list(session.run.shapes[shape].times_s(contender).values())
         state.replay.load(session.clock.timer, samples)
         benchmark.extra_info.update(record)
         benchmark.pedantic(lambda: None, rounds=len(samples))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from roofline.analysis.records import derive_all
-from roofline.profile import table
+from roofline.analysis.throughput.metrics import ratio_text
 from roofline.pytest_plugin.replay import LaterFile
 from roofline.pytest_plugin.signals import ways_on
-from roofline.report import tables
+from roofline.report import sections, tables
+from roofline.report.format import time_text
 from roofline.report.write import write
 from roofline.tuning import verdict
 
@@ -20,7 +20,7 @@ REDRAW = "python3 -m roofline report"
 
 def live_line(case: str, record: dict) -> str:
     """One case, as soon as it is measured: what no later ceiling can change."""
-    return f"{case:<48} {tables.time_text(record['time_s']):>8}  ratio {tables.ratio_text(record)}"
+    return f"{case:<48} {time_text(record['time_s']):>8}  ratio {ratio_text(record)}"
 
 
 class Narrator:
@@ -55,7 +55,7 @@ class Narrator:
                 if given != ours:  # the user's --benchmark-json took the place of ours
                     shutil.copy(given, ours)
             elif not ours.exists():  # pytest-benchmark saves nothing where no case has a number
-                saved = {"machine_info": run.head["machine"], "benchmarks": [], "not_measured": run.missing}
+                saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
                 ours.write_text(json.dumps(saved, indent=4), encoding="utf-8")
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written: {error}")
@@ -71,17 +71,13 @@ class Narrator:
     def closing_lines(self) -> list[str]:
         """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.session.run, self._state.folder
-        records = derive_all(run)
+        records = run.records()
         lines = []
-        for own, columns in tables.by_kind(records):
-            lines += [*tables.terminal(own, columns), ""]
-        if found := verdict.verdicts(run):
-            lines += [*tables.terminal(found, verdict.COLUMNS), ""]
-        if held := tables.steady(records):
-            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), *tables.energy(held), ""]
-        if counted := table.of(records):
-            lines += ["counted:", *tables.terminal(counted, table.COLUMNS), *table.checks(counted), ""]
-        lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
+        for section in sections.sections(run, records):
+            lines += [f"{section.title.lower()}:"] if section.title else []
+            lines += [*tables.terminal(section.rows, section.columns), ""] if section.rows else []
+            lines += section.lines
+        lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
         return [*lines, *ways_on(run, folder, *self._state.problems)]
 
     def pytest_sessionstart(self):
@@ -91,7 +87,7 @@ class Narrator:
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
         record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        if record and not verdict.is_tuning(record):  # of those, a line for each shape is enough
+        if record and not verdict.is_tuning(record["op"]):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 
     def pytest_keyboard_interrupt(self, excinfo):
@@ -103,6 +99,6 @@ class Narrator:
 
     def pytest_terminal_summary(self, terminalreporter):
         if self._state.session:
-            terminalreporter.section(self._state.session.run.head["title"])
+            terminalreporter.section(self._state.session.run.metadata["title"])
             for line in self.closing_lines():
                 terminalreporter.write_line(line)

@@ -17,11 +17,12 @@ no interval here includes, is what changes from one process to the next: where m
 import math
 from dataclasses import asdict, dataclass
 
-from roofline.analysis.records import derive_all
+from roofline.analysis.base import Column
 from roofline.report import tables
+from roofline.report.format import interval_text, time_text
 from roofline.stats import Interval, geometric_mean
 from roofline.store.conditions import ALL, NUMBERS, conditions, differences
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
 MARGIN = 0.03
@@ -66,12 +67,12 @@ class Comparison:
 def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, allow=()) -> Comparison:
     """Compare `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow` names them,
     where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
-    differ = differences(base.head, new.head, ALL)
+    differ = differences(base.metadata, new.metadata, ALL)
     for name in NUMBERS:
         if name in differ and name not in allow:
             a, b = differ[name]
             raise ValueError(f"another {name}: BASE has {a}, NEW has {b}; --allow {name} compares them all the same")
-    a, b = ({record["case"]: record for record in derive_all(run)} for run in (base, new))
+    a, b = ({record["case"]: record for record in run.records()} for run in (base, new))
     common = [case for case in a if case in b]
     if not common:
         raise ValueError("the two runs have no case in common: nothing can be compared")
@@ -137,11 +138,11 @@ def _missing(base: Run, new: Run, a: dict, b: dict) -> list[dict]:
 
 
 COLUMNS = (
-    ("case", lambda c: c.case),
-    ("base", lambda c: tables.time_text(c.base_time_s)),
-    ("new", lambda c: tables.time_text(c.new_time_s)),
-    ("speed, new / base [95 %]", lambda c: f"{c.speed:.3f} [{c.speed_low:.3f}, {c.speed_high:.3f}]"),
-    ("verdict", lambda c: c.verdict),
+    Column(header="case", of_row=lambda c: c.case, right=False),
+    Column(header="base", of_row=lambda c: time_text(c.base_time_s)),
+    Column(header="new", of_row=lambda c: time_text(c.new_time_s)),
+    Column(header="speed, new / base [95 %]", of_row=lambda c: interval_text(c.speed, c.speed_low, c.speed_high)),
+    Column(header="verdict", of_row=lambda c: c.verdict, right=False),
 )
 
 
@@ -172,7 +173,7 @@ def markdown(found: Comparison, base: Run, new: Run) -> str:
     if found.cases:
         table = tables.markdown(found.cases, COLUMNS)
         parts.append(f"<details><summary>all {len(found.cases)} cases</summary>\n\n{table}\n\n</details>")
-    parts.append(f"BASE: {base.head['footer']}  \nNEW: {new.head['footer']}")
+    parts.append(f"BASE: {base.metadata['footer']}  \nNEW: {new.metadata['footer']}")
     return "\n\n".join(parts)
 
 
@@ -181,8 +182,8 @@ def as_json(found: Comparison, base: Run, new: Run, *, strict: bool) -> dict:
     return {
         "schema": SCHEMA,
         **asdict(found),
-        "base": conditions(base.head),
-        "new": conditions(new.head),
+        "base": conditions(base.metadata),
+        "new": conditions(new.metadata),
         "counts": {name: found.count(name) for name in (SLOWER, FASTER, SAME, UNCLEAR)},
         "exit_code": found.exit_code(strict=strict),
     }

@@ -6,18 +6,18 @@ NUMBERS = ("chip", "driver", "method")
 ALL = (*NUMBERS, "torch", "triton", "commit")
 
 
-def conditions(head: dict) -> dict[str, str]:
+def conditions(metadata: dict) -> dict[str, str]:
     """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
-    machine = head["machine"]
+    machine = metadata["machine"]
     versions = machine.get("versions", {})
     threads = f", {machine['threads']} threads" if "threads" in machine else ""
     found = {
         "chip": machine["chip"] + threads,
         "driver": machine.get("driver"),
-        "method": head["method_version"],
+        "method": metadata["method_version"],
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
-        "commit": head.get("commit"),
+        "commit": metadata.get("commit"),
     }
     return {name: "none" if value is None else str(value) for name, value in found.items()}
 
@@ -28,6 +28,6 @@ def slug(chip: str) -> str:
 
 
 def differences(one: dict, other: dict, names=ALL) -> dict[str, tuple[str, str]]:
-    """{condition: (of the head `one`, of the head `other`)} of those `names` that differ."""
+    """{condition: (of the metadata `one`, of `other`)} of those `names` that differ."""
     a, b = conditions(one), conditions(other)
     return {name: (a[name], b[name]) for name in names if a[name] != b[name]}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
-from roofline.store import journal
+from roofline.store.run import SAVED
 
 COMPILE_S = 1800.0
 """Longest that preparing a shape may take: all candidates of a kernel are compiled then, on however few cores."""
@@ -34,11 +34,11 @@ class Campaign(Observer):
         """Keep what the rounds of `shape` say, once: somebody may save another one later. A failure is an entry of its
         own; no sample is lost."""
         session = self._session
-        if session.run.shapes[shape].get("saved"):
+        if session.run.shapes[shape].saved:
             return
         try:
             if line := self._keep(session.run, shape, session.folder):
                 session.add({"kind": "saved", "shape": shape})
                 say(line)
         except (OSError, ValueError) as error:
-            session.not_measured(f"{shape}-{journal.SAVED}", "failed", device_errors.reason(error))
+            session.not_measured(f"{shape}-{SAVED}", "failed", device_errors.reason(error))

@@ -8,11 +8,14 @@ and without halves.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
+from roofline.analysis.base import Column, Table
+from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
+from roofline.report.format import interval_text
 from roofline.stats import FEWEST, Interval, paired_ratio
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
 """The contender that is the configuration taken at present; the yardstick of a tuning."""
@@ -51,21 +54,21 @@ class Verdict:
         return self.winner == INCUMBENT
 
 
-def is_tuning(record: dict) -> bool:
-    """Of a record, or of a shape's line in the journal."""
-    return record["op"].startswith(OP)
+def is_tuning(op: str) -> bool:
+    """Whether an operation is a tuning."""
+    return op.startswith(OP)
 
 
 def verdict(run: Run, case: str) -> Verdict | None:
     """What the rounds of the shape `case` say; None where it is no tuning, was cut short, or its incumbent has no
     samples: then there is nothing to be faster than."""
     shape = run.shapes[case]
-    incumbent = shape["times_s"].get(INCUMBENT)
-    if not is_tuning(shape) or case in run.interrupted or not incumbent:
+    incumbent = shape.times_s(INCUMBENT)
+    if not is_tuning(shape.op) or case in run.interrupted or not incumbent:
         return None
     names = [name for name in run.measured(case) if name != INCUMBENT]
-    half = shape["rounds"] // 2
-    earlier, later = ({name: _part(shape["times_s"][name], half, late) for name in (INCUMBENT, *names)}
+    half = shape.round_count // 2
+    earlier, later = ({name: _part(shape.times_s(name), half, late) for name in (INCUMBENT, *names)}
                       for late in (False, True))  # fmt: skip
     both = {name: earlier[INCUMBENT].keys() & earlier[name].keys() for name in names if later[name]}
     medians = {
@@ -77,11 +80,11 @@ def verdict(run: Run, case: str) -> Verdict | None:
     ratio = paired_ratio(later[INCUMBENT], later[best]) if best else None
     enough = best is not None and len(later[INCUMBENT].keys() & later[best].keys()) >= FEWEST
     winner = best if enough and ratio.low > 1 else INCUMBENT
-    configs = {name: own["config"] for name, own in shape["contenders"].items()}
-    kernel = shape["op"].removeprefix(OP)
+    configs = {name: own["config"] for name, own in shape.entrants.items()}
+    kernel = shape.op.removeprefix(OP)
     return Verdict(
         case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case)),
-        shape.get("not_compiled", ""),
+        shape.facts.get("not_compiled", ""),
     )  # fmt: skip
 
 
@@ -96,7 +99,9 @@ def _pruned(run: Run, case: str) -> Counter:
         for entry in run.missing
         if entry["case"].startswith(f"{case}-") and entry["reason"].startswith(PRUNED)
     ]
-    return Counter(reason.partition(":")[0] for reason in [*run.shapes[case].get("pruned", {}).values(), *skipped])
+    return Counter(
+        reason.partition(":")[0] for reason in [*run.shapes[case].facts.get("pruned", {}).values(), *skipped]
+    )
 
 
 def verdicts(run: Run) -> list[Verdict]:
@@ -106,9 +111,7 @@ def verdicts(run: Run) -> list[Verdict]:
 
 def ratio_text(found: Verdict) -> str:
     """`1.031 [1.024, 1.040]`, of the best candidate."""
-    if found.ratio is None:
-        return "-"
-    return f"{found.ratio.median:.3f} [{found.ratio.low:.3f}, {found.ratio.high:.3f}]"
+    return "-" if found.ratio is None else interval_text(found.ratio.median, found.ratio.low, found.ratio.high)
 
 
 def _left_out(found: Verdict) -> str:
@@ -123,11 +126,27 @@ def line(found: Verdict) -> str:
 
 
 COLUMNS = (
-    ("shape", lambda v: v.case.removeprefix(f"{OP}{v.kernel}-")),
-    ("tuned kernel", lambda v: v.kernel),
-    ("taken from now on", lambda v: v.config),
-    ("was", lambda v: "the same" if v.stays else v.over),
-    ("best candidate's ratio [95 %]", ratio_text),
-    ("timed", lambda v: str(v.tried)),
-    ("not timed", lambda v: _left_out(v) or "-"),
+    Column(header="shape", of_row=lambda v: v.case.removeprefix(f"{OP}{v.kernel}-"), right=False),
+    Column(header="tuned kernel", of_row=lambda v: v.kernel, right=False),
+    Column(header="taken from now on", of_row=lambda v: v.config, right=False),
+    Column(header="was", of_row=lambda v: "the same" if v.stays else v.over, right=False),
+    Column(header="best candidate's ratio [95 %]", of_row=ratio_text),
+    Column(header="timed", of_row=lambda v: str(v.tried)),
+    Column(header="not timed", of_row=lambda v: _left_out(v) or "-", right=False),
+)
+
+TUNED = (
+    "Candidates and the configuration that was taken before, the incumbent, took turns. The earlier half of the rounds "
+    "says which candidate is best, the later half how much faster it is than the incumbent; it is taken where all of "
+    "that interval is above 1. What was not timed is counted by reason."
+)
+CANDIDATES = Table(
+    "Candidates",
+    "All that was timed, over all rounds. The best ratio of many flatters; those of the table above do not.",
+    (
+        *CASE,
+        replace(CONFIG, header="configuration", right=False),
+        *(TIME, TFLOPS, OF_ROOF, replace(RATIO, header="ratio to incumbent [95 %]"), NOTES),
+    ),
+    lambda records: [record for record in records if is_tuning(record["op"])],
 )

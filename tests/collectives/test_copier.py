@@ -20,7 +20,7 @@ from collectives import copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer
-from kernels.contract import Launch
+from kernels.contract import KernelLaunch
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,7 +203,7 @@ import json
 import torch
 from collectives import device_links
 from collectives.links import Transfer
-from kernels.inspect.compiled import beside
+from kernels.inspect.beside import beside
 from kernels.inspect.cubin import compile_launch
 
 source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
@@ -246,7 +246,7 @@ def test_next_part_is_loaded_before_the_last_one_is_stored(compiled):
 def test_no_kernel_of_a_link_takes_shared_memory_from_the_matmul(interpreted_link, operands, monkeypatch):
     shaped = []
     monkeypatch.setattr(interpreted_link, "timed", True)
-    monkeypatch.setattr(Launch, "run", lambda self, device: SimpleNamespace(function=self.kernel.fn.__name__))
+    monkeypatch.setattr(KernelLaunch, "run", lambda self, device: SimpleNamespace(function=self.kernel.fn.__name__))
     monkeypatch.setattr(device_links, "_leave_shared_memory", shaped.append)
     link = interpreted_link(1e9)
     for _ in range(2):

@@ -22,11 +22,11 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from collectives.device_links import Route, copy_launch, wait_launch
 from collectives.links import Transfer
 from kernels.configs import DTYPE_NAMES, table
-from kernels.contract import Launch
+from kernels.contract import KernelLaunch
 from kernels.inspect.compiled import jobs
 from kernels.inspect.cubin import offline
-from kernels.inspect.examples import EXAMPLES
 from kernels.instruments import clock_launch, gate_launch
+from kernels.registry import KERNELS
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -83,15 +83,15 @@ def watch() -> dict[str, list[str]]:
     return found
 
 
-def launches() -> list[Launch]:
+def launches() -> list[KernelLaunch]:
     """Of every kernel, in every configuration, and in every form that has loops of its own."""
     by_name = {name: dtype for dtype, name in DTYPE_NAMES.items()}
     todo = {(job.kernel, job.config): job for job in jobs([table("sm90")])}.values()
     chunk, words, flag = torch.empty((64, 64)), torch.empty(8, dtype=torch.int64), torch.empty(1, dtype=torch.int32)
     route = Route.of([Transfer(1, 0, chunk, chunk)], "cpu")
     return [
-        Launch(aliased, (1,), dict(p=flag, n=6)),
-        *(EXAMPLES[job.kernel](job.config, by_name[job.dtype]) for job in todo),
+        KernelLaunch(aliased, (1,), dict(p=flag, n=6)),
+        *(KERNELS[job.kernel].example(job.config, by_name[job.dtype]) for job in todo),
         copy_launch(route, words, 1e9),
         wait_launch(flag, 1, words, flag, 1),
         gate_launch(flag, 1),

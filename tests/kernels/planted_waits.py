@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import Launch
+from kernels.contract import KernelLaunch
 from kernels.inspect.cubin import compile_launch
 from kernels.persistent import describe
 
@@ -118,7 +118,7 @@ def first_only(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
 KERNELS = (flat, nested, no_wait, wait_after, visits, first_only)
 
 
-def launch(kernel) -> Launch:
+def launch(kernel) -> KernelLaunch:
     columns = CHUNKS * STEPS.value * BLOCK_K.value
     x, w, out = (torch.empty((TILES * BLOCK.value, columns), dtype=torch.bfloat16) for _ in range(3))
     args = dict(
@@ -126,7 +126,7 @@ def launch(kernel) -> Launch:
         out_desc=describe(out, (BLOCK.value, BLOCK.value)), flags_ptr=torch.zeros(CHUNKS, dtype=torch.int32),
         tiles=TILES, chunks=CHUNKS, num_warps=4, num_stages=3,
     )  # fmt: skip
-    return Launch(kernel, (TILES,), args)
+    return KernelLaunch(kernel, (TILES,), args)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import triton
 
-from kernels.configs import MODELLED, TAILED, architectures, table
+from kernels.configs import architectures, table
 from kernels.inspect import cubin
-from kernels.inspect.examples import EXAMPLES
+from kernels.registry import KERNELS
 
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
@@ -48,7 +48,7 @@ def test_the_whole_table_is_compiled(report):
     code, findings = report
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     if ONE_PER_KERNEL:
-        assert sorted(f["kernel"] for f in findings) == sorted(EXAMPLES)
+        assert sorted(f["kernel"] for f in findings) == sorted(KERNELS)
     else:
         tables = [table(arch) for arch in architectures() if table(arch).target]
         declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
@@ -56,7 +56,7 @@ def test_the_whole_table_is_compiled(report):
             (t.arch, e.kernel, str(variant), e.dtypes[0])
             for t in tables
             for e in t.entries
-            if MODELLED.get(e.kernel) == t.arch and e.kernel in TAILED and not e.measured
+            if KERNELS[e.kernel].modelled == t.arch and KERNELS[e.kernel].tailed and not e.measured
             for variant in (replace(e.config, flatten=True), replace(e.config, flatten=True, tail=2))
         }
         assert modelled
@@ -141,8 +141,8 @@ PLANTED = {
 
 STAMPED = """
 import json, torch
+from kernels import flagged
 from kernels.inspect.compiled import Finding, Job
-from kernels.inspect.examples import flagged_example
 from kernels.configs import table
 from kernels.inspect.cubin import compile_launch
 from roofline.theory.schedule import chunk_outer, tile_outer
@@ -151,7 +151,7 @@ found = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel.startswith("flagged")):
     visits = chunk_outer if entry.kernel == "flagged_spills" else tile_outer
     job = Job(entry.kernel, "sm90", entry.config, "bf16", 90, 232448, entry.mma)
-    launch = flagged_example(visits, entry.config, torch.bfloat16, stamped=True)
+    launch = flagged.example(visits, entry.config, torch.bfloat16, stamped=True)
     found.append(Finding(job, compile_launch(launch, 90)).problems())
 print(json.dumps(found))
 """
@@ -201,13 +201,13 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
 
 
 def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
-    from kernels.inspect import compiled
+    from kernels.inspect import beside, compiled
 
     took = cubin.Cubin(49, 0, 0, 0, {}, 0, 0)
     copier, small = (SimpleNamespace(args={"num_warps": warps}) for warps in (4, 1))
-    monkeypatch.setattr(compiled, "beside_examples", lambda: {"copier": copier, "stamp": small})
-    monkeypatch.setattr(compiled, "compile_launch", lambda launch, target: took)
-    found = compiled.beside()
+    monkeypatch.setattr(beside, "launches", lambda: {"copier": copier, "stamp": small})
+    monkeypatch.setattr(beside, "compile_launch", lambda launch, target: took)
+    found = beside.beside()
     assert found["copier"]["problems"] == [
         "takes 7168 registers, 6144 are kept for it; make it smaller, or `KEPT` larger"
     ]
@@ -215,18 +215,19 @@ def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
         "takes 1792 registers, 1024 are kept for it; make it smaller, or `KEPT` larger"
     ]
     took = cubin.Cubin(32, 8, 2, 256, {}, 0, 0)
-    assert [problem.split()[0] for problem in compiled.beside()["stamp"]["problems"]] == ["spills", "takes"]
-    text = compiled.as_text([], compiled.beside())
+    assert [problem.split()[0] for problem in beside.beside()["stamp"]["problems"]] == ["spills", "takes"]
+    text = compiled.as_text([], beside.beside())
     assert "beside them, stamp: 1024 registers, 1280 bytes of shared memory of an SM; 1024 and 1152 are kept" in text
     assert text.endswith("2 compiled, 2 bad")
 
 
 def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(report):
-    from kernels.inspect.compiled import SHARES, allotted, room
+    from kernels.inspect.beside import allotted, room
 
     plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
-    own = [f for f in report[1] if f["kernel"] in SHARES or f["config"].startswith(tuple(plain))]
-    assert {f["kernel"] for f in own} >= SHARES | {"persistent"}
+    sharing = {name for name, kernel in KERNELS.items() if kernel.beside_link}
+    own = [f for f in report[1] if f["kernel"] in sharing or f["config"].startswith(tuple(plain))]
+    assert {f["kernel"] for f in own} >= sharing | {"persistent"}
     for finding in own:
         warps = int(finding["config"].partition("warps")[2].split()[0])
         assert allotted(finding["registers"], warps) <= room()[0]

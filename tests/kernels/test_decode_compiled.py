@@ -12,14 +12,14 @@ COMPILED = """
 import json, re, torch
 from kernels import decode
 from kernels.inspect.compiled import Finding, Job
-from kernels.inspect.examples import SIZE, decode_example
+from kernels.contract import EXAMPLE_SIZE
 from kernels.configs import table
 from kernels.inspect.cubin import compile_launch, offline
 
 found = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
     for split in (1, 3):
-        launch = decode_example(entry.config, torch.bfloat16, split)
+        launch = decode.example(entry.config, torch.bfloat16, split)
         cubin = compile_launch(launch, 90)
         with offline(90):
             ptx = launch.kernel.warmup(grid=launch.grid, **launch.args).asm["ptx"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.configs import Config, table
-from kernels.contract import CONTENDERS
+from kernels.registry import CONTENDERS
 
 SHAPES = [
     "1x1x1",

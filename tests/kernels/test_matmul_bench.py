@@ -134,7 +134,7 @@ def test_out_of_memory_is_no_failure(timed, contender):
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
     assert "timed on cuda only" in matmul.Runner(timed).prepare(CASE, ["tiled"]).rejected["tiled"].reason
     known = CONTENDERS["tiled"]
-    interpreted = dataclasses.replace(known, kernel=object())
+    interpreted = dataclasses.replace(known, jit=object())
     on_a_gpu = dataclasses.replace(timed, device="cuda")
     assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
 

@@ -14,24 +14,34 @@ from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save
 from kernels.tuning import search
 from roofline.measure.session import Session
-from roofline.store.journal import Run
+from roofline.operations.tune import Tuning
+from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning.verdict import INCUMBENT
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+
+
+def shape_of(case, entrants):
+    """Of two entrants, the second a tenth faster."""
+    times = dict(zip(entrants, (1.1e-3, 1e-3), strict=True))
+    tuning, facts = Tuning("xxl", "up", 8, 64, "bf16", case.split("-")[0][5:]), {"table": "sm90", "n": 6656, "k": 16384}
+    return Shape(
+        case, tuning.op, "throughput", dataclasses.asdict(tuning), "bf16", tuning.work, INCUMBENT, "cold", entrants,
+        facts=facts, stopped_by="width", round_count=30, late=dict.fromkeys(times, 0),
+        rounds=[Round(index, list(times), times) for index in range(30)],
+    )  # fmt: skip
 
 
 @pytest.fixture
 def finished():
     """A run in which B was a tenth faster than A, which was taken before."""
     case = "tune_persistent-xxl-up-tp8-m64-bf16"
-    times = {INCUMBENT: dict.fromkeys(range(30), 1.1e-3), search.token(B): dict.fromkeys(range(30), 1e-3)}
     tiles = {INCUMBENT: A, search.token(B): B}
-    shape = {"shape": case, "op": "tune_persistent", "table": "sm90", "stopped_by": "width", "rounds": 30}
-    shape |= {"m": 64, "n": 6656, "k": 16384, "dtype": "bf16", "late": dict.fromkeys(times, 0), "times_s": times}
-    shape["contenders"] = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
+    entrants = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
+    shape = shape_of(case, entrants)
     machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}
     return case, Run({"machine": machine, "started": "2026-11-21T", "commit": "abc"}, shapes={case: shape})
 
@@ -61,7 +71,7 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
     shutil.copy(path, folder / "sm90.json")  # as another shape of this run would
     assert tell(run, case, folder) == []
     assert configs.read(path).entries[0].config == A
-    del run.shapes[case]["saved"]  # it was killed before it saved, and its copy is cut off
+    run.shapes[case].saved = False  # it was killed before it saved, and its copy is cut off
     (folder / "sm90.json").write_text('{"target": 90, "entr')
     assert tell(run, case, folder) == told
     assert configs.read(path).entries[0].config == B
@@ -70,12 +80,9 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
 def test_the_kernel_that_is_the_fastest_is_picked(finished, tmp_path, monkeypatch):
     _, run = finished
     case = "tune_matmul-xxl-up-tp8-m64-bf16"
-    (shape,) = run.shapes.values()
-    times = dict(zip((INCUMBENT, "warpgroup"), shape["times_s"].values(), strict=True))
     kernels = {INCUMBENT: "decode", "warpgroup": "warpgroup"}
-    shape |= {"shape": case, "op": "tune_matmul", "times_s": times, "late": dict.fromkeys(times, 0)}
-    shape["contenders"] = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
-    run.shapes = {case: shape}
+    entrants = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
+    run.shapes = {case: shape_of(case, entrants)}
     path, folder = tmp_path / "sm90.json", tmp_path / "run"
     path.write_text((configs.FOLDER / "sm90.json").read_text())
     folder.mkdir()
@@ -130,7 +137,7 @@ def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypat
 def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path, monkeypatch):
     case, run = finished
     monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
-    run.shapes[case]["stopped_by"] = "interrupt"
+    run.shapes[case].stopped_by = "interrupt"
     assert tune.keep(run, case, tmp_path) == ""
     assert not list(tmp_path.iterdir())
 
@@ -139,7 +146,8 @@ def test_an_incumbent_that_was_compared_with_nothing_is_not_saved(finished, tmp_
     """It may have been measured against others before, which stands in the table."""
     case, run = finished
     monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
-    del run.shapes[case]["times_s"][search.token(B)]
+    for one in run.shapes[case].rounds:
+        one.time_s = {INCUMBENT: one.time_s[INCUMBENT]}
     assert tell(run, case, tmp_path) == []
     assert not run.missing
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernels import vendor
-from kernels.contract import CONTENDERS
+from kernels.registry import CONTENDERS
 
 BEHIND = 77.0
 

@@ -15,7 +15,6 @@ import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from hypothesis import HealthCheck, settings
 
-from roofline.analysis.records import derive_all
 from roofline.store import journal
 
 # A busy machine can stall any example.
@@ -71,7 +70,7 @@ class Outcome:
     @property
     def measured(self) -> list[str]:
         """What has all its rounds by the journal."""
-        records = derive_all(journal.load(self.folder))
+        records = journal.load(self.folder).records()
         return [f"m{record['m']}-{record['contender']}" for record in records if record["rounds"] >= 30]
 
     @property

@@ -4,13 +4,12 @@ import re
 
 from made_up_run import HEAD, save
 
-from roofline.analysis.overlap import figures
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
-from roofline.analysis.records import derive_all
+from roofline.analysis.records import OVERLAP, analysis_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
-from roofline.store.journal import SCHEMA, load
+from roofline.store.journal import load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 
@@ -147,7 +146,7 @@ def gpu_cases():
 
 def gpu_lines():
     """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
-    lines = [HEAD | {"schema": SCHEMA}]
+    lines = [HEAD | {"schema": 5}]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)
@@ -166,15 +165,20 @@ class Drawn:
     def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
         from matplotlib.figure import Figure
 
-        found, save_figure, names = {}, Figure.savefig, figures.names
+        found, save_figure = {}, Figure.savefig
         monkeypatch.setattr(
             Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
         )
         monkeypatch.setattr(theme, "ENDINGS", endings)
-        monkeypatch.setattr(figures, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
         self.run = load(save(folder, lines))
-        self.records = derive_all(self.run)
-        self.paths = figures.draw(self.run, self.records, folder)
+        self.records = self.run.records()
+        gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
+        drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
+        self.names = [one.name for one in drawn]
+        self.paths = []
+        for one in drawn:
+            if one.name in (only or NAMES):
+                self.paths += theme.save(one.draw(self.run, gathered), folder, one.name)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}
         self.texts = {

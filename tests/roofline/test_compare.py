@@ -191,12 +191,12 @@ def false_alarms(margin, draws=10):
     rng = np.random.default_rng(5)
     run = journal.load(NEWEST)
     verdicts = []
-    for line, name in run.cases():
-        vendor, times = line["times_s"][line["vendor"]], line["times_s"][name]
-        if name != line["vendor"]:
+    for own, name in run.cases():
+        vendor, times = own.times_s(own.baseline), own.times_s(name)
+        if name != own.baseline:
             pairs = np.array([(vendor[r], times[r]) for r in sorted(vendor.keys() & times.keys())])
             for _ in range(draws):
-                base, new = (resampled(rng, pairs, line["visit"]) for _ in range(2))
+                base, new = (resampled(rng, pairs, own.passes) for _ in range(2))
                 verdicts.append(verdict(quotient(new, base), margin))
     assert len(verdicts) >= 200
     return sum(said in (FASTER, SLOWER) for said in verdicts) / len(verdicts)

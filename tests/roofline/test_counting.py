@@ -50,11 +50,11 @@ def count(three_shapes, tmp_path):
 
 def counted(outcome) -> list[str]:
     run = journal.load(outcome.folder)
-    return sorted(f"m{run.shapes[shape]['m']}-{name}" for shape, name in counted_cases(run))
+    return sorted(f"m{run.shapes[shape].params['m']}-{name}" for shape, name in counted_cases(run))
 
 
 def counted_cases(run) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in run.shapes.items() for name in about["counters"]]
+    return [(shape, name) for shape, about in run.shapes.items() for name in about.counters]
 
 
 ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
@@ -93,7 +93,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     assert len(list((outcome.root / "results" / "local").iterdir())) == 1
     lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
     kinds = [line["kind"] for line in lines]
-    assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("sample", "ceiling"))
+    assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("round", "ceiling"))
 
 
 def test_without_the_option_nothing_is_counted(count, tmp_path):

@@ -12,7 +12,7 @@ from roofline.store import journal
 
 
 def counted_cases(run) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in run.shapes.items() for name in about["counters"]]
+    return [(shape, name) for shape, about in run.shapes.items() for name in about.counters]
 
 
 @pytest.fixture

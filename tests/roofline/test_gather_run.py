@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from roofline.analysis.records import derive_all
 from roofline.store import journal
 
 CONFTEST = """
@@ -103,7 +102,7 @@ def run(run_project):
 
 
 def found(outcome):
-    return {(r["m"], r["contender"]): r for r in derive_all(journal.load(outcome.folder))}
+    return {(r["m"], r["contender"]): r for r in journal.load(outcome.folder).records()}
 
 
 @pytest.mark.parametrize("visits", [1, 3])
@@ -117,9 +116,11 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, visits):
     saved = json.loads((outcome.folder / "benchmark.json").read_text())["benchmarks"]
     assert [row["extra_info"]["arm"] for row in saved] == ["serial", "row_block"] * 2
     lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
-    samples = [line for line in lines if line["kind"] == "sample"]
-    assert {line["contender"] for line in samples} == {"serial", "row_block", "gemm torch", "link"}
-    assert all(line["last_arrival_s"] > 0 and "timeline" not in line for line in samples)
+    rounds = [line for line in lines if line["kind"] == "round"]
+    names = {"serial", "row_block", "gemm torch", "link"}
+    assert all(set(line["order"]) == line["time_s"].keys() == line["values"].keys() == names for line in rounds)
+    values = [own for line in rounds for own in line["values"].values()]
+    assert all(own["last_arrival_s"] > 0 and "timeline" not in own for own in values)
     timelines = [(line["shape"], line["contender"]) for line in lines if line["kind"] == "timeline"]
     assert len(set(timelines)) == len(timelines) == 8
 

@@ -41,9 +41,9 @@ def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_proje
     outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=CONFTEST + INSTRUMENTED)
     run = journal.load(outcome.folder)
     (shape,) = run.shapes.values()
-    torch, numpy = (shape["notes"][name] for name in ("torch", "numpy"))
-    assert len(torch) == len(numpy) == shape["rounds"]
-    assert {torch[index]["sm_clock_hz"] + numpy[index]["sm_clock_hz"] for index in torch} == {2 * 1.7e9 + 1}
+    torch, numpy = (shape.values(name, "sm_clock_hz") for name in ("torch", "numpy"))
+    assert len(torch) == len(numpy) == shape.round_count
+    assert {torch[index] + numpy[index] for index in torch} == {2 * 1.7e9 + 1}
 
 
 def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(run_project):

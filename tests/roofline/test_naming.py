@@ -13,7 +13,7 @@ from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.measure import kernel_names
+from roofline.profile import kernel_names
 
 kernel_names.available = lambda device: True
 """
@@ -28,9 +28,9 @@ FAILS = NAMED + (
 def kernels(outcome):
     run = journal.load(outcome.folder)
     return {
-        f"m{shape['m']}-{name}": own["kernel_name"]
+        f"m{shape.params['m']}-{name}": own["kernel_name"]
         for shape in run.shapes.values()
-        for name, own in shape["contenders"].items()
+        for name, own in shape.entrants.items()
         if "kernel_name" in own
     }
 
@@ -44,7 +44,7 @@ def test_names_are_asked_for_after_all_that_is_timed(three_shapes):
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] == "spin<1>(int) + numpy"
     assert "spin + numpy" in (outcome.folder / "report.md").read_text()
     kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
-    last = max(index for index, kind in enumerate(kinds) if kind in ("sample", "visit", "ceiling"))
+    last = max(index for index, kind in enumerate(kinds) if kind in ("round", "pass", "ceiling"))
     assert kinds.index("kernels") > last
     assert kinds.count("kernels") == 3
 
@@ -105,7 +105,7 @@ def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
     run, asked = journal.load(save(tmp_path / "run", LINES)), []
     first, second = run.shapes
-    run.shapes[first]["op"] = "tune_persistent"
+    run.shapes[first].op = "tune_persistent"
 
     def prepare(shape, names):
         asked.append(shape)
@@ -118,8 +118,8 @@ def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
 
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
-        "kernel_names.of_call = lambda call: 'k'\nfrom roofline import counting\n"
-        "counting.Counting.__call__ = lambda self: self.session.note('counters', 'counted now')\n"
+        "kernel_names.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
+        "collect.Counting.__call__ = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
     kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]

@@ -4,11 +4,14 @@ import pytest
 from made_up_run import HEAD, LINES, save
 
 from roofline.analysis.overlap import metrics, style
-from roofline.analysis.records import derive_all
+from roofline.analysis.overlap.analysis import OVERLAP
 from roofline.pytest_plugin.narrator import live_line
 from roofline.report import tables
+from roofline.report.sections import sections
 from roofline.report.write import write
 from roofline.store.journal import load
+from roofline.store.run import Shape
+from roofline.theory.work import Work
 
 SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
 FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
@@ -17,6 +20,12 @@ TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
 ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended", "preset": "preset"}
 ROUNDS = 31
+
+
+def shown(found):
+    """Headers and cells of the table of `found`."""
+    columns, cells = tables.cells(list(found.values()), metrics.COLUMNS)
+    return [column.header for column in columns], cells
 
 
 def lines(
@@ -60,7 +69,7 @@ def lines(
 def records(tmp_path):
     def make(*args, **more):
         run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(*args, **more)]))
-        return {record["contender"]: record for record in derive_all(run)}
+        return {record["contender"]: record for record in run.records()}
 
     return make
 
@@ -122,7 +131,7 @@ def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
     assert record["sm_clock_hz"] / record["gemm_sm_clock_hz"] == pytest.approx(1.05)
     assert found["serial"]["hidden_clock_normalised"] == pytest.approx(found["serial"]["hidden_fraction"], abs=1e-9)
     assert found["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("hidden at equal clock")] for row in cells][1:] == ["0.60 [0.60, 0.60]", "-"]
 
 
@@ -152,7 +161,7 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
     assert [record["preset_slowdown"] for record in found.values()] == pytest.approx([1.05] * 4)
     assert found["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
     assert found["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in tables.summary(list(found.values())) if "all flags up" in line]
+    (line,) = [line for line in OVERLAP.summary(list(found.values())) if "all flags up" in line]
     assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
     assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
 
@@ -170,7 +179,7 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
             assert record[field] == base[field], field
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in tables.summary(list(found.values())))
+    assert not any("serial" in line for line in OVERLAP.summary(list(found.values())))
 
 
 def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
@@ -188,13 +197,13 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
     assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
     assert found["chunk_outer"]["spilled_bytes"] == 3 * 10**6
     assert found["chunk_outer"]["device_intensity"] == pytest.approx(found["serial"]["device_intensity"] / 4)
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("spilled")] for row in cells] == ["-", "-", "-", "3 MB"]
 
 
 def test_journal_of_schema_3_has_its_launches_by_row_block_simulated_as_such(records, tmp_path):
     old = [HEAD | {"schema": 3}, *lines({"serial": 7e-3, "row_block": 4.5e-3})]
-    _, record = derive_all(load(save(tmp_path / "old", old)))
+    _, record = load(save(tmp_path / "old", old)).records()
     assert record["arm"] == "row_block"
     assert record["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
     assert records({"serial": 7e-3, "row_block": 4.5e-3})["row_block"]["of_own_ideal"] == pytest.approx(
@@ -212,27 +221,27 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
     assert [name for name in names if peer[name] is not None] == []
     assert not peer["above_roof"]
     assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("error")] for row in cells] == ["0", "0", "0", "0.0025"]
     assert cells[-1][header.index("link")] == "NVLink"
 
 
 def test_columns_that_nobody_fills_are_left_out(records):
-    header, _ = tables.rows(list(records().values()), tables.GATHER_COLUMNS)
+    header, _ = shown(records())
     assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
 
 
 def test_arm_that_is_faster_than_the_ideal_is_marked(records):
     record = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
     assert record["above_roof"]
-    assert "above its ideal" in tables.notes_text(record)
+    assert "above its ideal" in metrics.notes_text(record)
 
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
     assert not record["above_roof"]
-    assert "void: link off its pace by -7 %" in tables.notes_text(record)
+    assert "void: link off its pace by -7 %" in metrics.notes_text(record)
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
 
@@ -241,7 +250,7 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
     record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
-    assert tables.hidden_text(record) == "-"
+    assert metrics.hidden_text(record) == "-"
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
@@ -249,7 +258,7 @@ def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
     found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
     found = [line for line in found if line.get("contender") != "row_block_launches" or line["round"] >= 5]
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *found]))
-    record = next(record for record in derive_all(run) if record["arm"] == "row_block_launches")
+    record = next(record for record in run.records() if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] is None
     assert not record["above_roof"]
 
@@ -257,14 +266,14 @@ def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
-    found = derive_all(run)
-    (plain, columns), (gathered, gather_columns) = tables.by_kind(found)
-    assert {record["op"] for record in plain} == {"matmul"}
-    assert {record["op"] for record in gathered} == {"all_gather_matmul"}
-    assert "hidden [95 %]" in tables.terminal(gathered, gather_columns)[0]
-    assert "hidden" not in tables.terminal(plain, columns)[0]
-    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in tables.summary(found))
-    assert live_line("case", gathered[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
+    found = run.records()
+    plain, gathered, *_ = sections(run, found)
+    assert {record["op"] for record in plain.rows} == {"matmul"}
+    assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}
+    assert "hidden [95 %]" in tables.terminal(gathered.rows, gathered.columns)[0]
+    assert "hidden" not in tables.terminal(plain.rows, plain.columns)[0]
+    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in OVERLAP.summary(gathered.rows))
+    assert live_line("case", gathered.rows[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
     write(folder)
     report = (folder / "report.md").read_text()
     assert report.index("ratio to vendor") < report.index("| hidden [95 %] |")
@@ -276,7 +285,7 @@ def test_timelines_are_read_back(tmp_path):
         "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
     }  # fmt: skip
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
-    assert run.shapes[SHAPE]["timelines"]["serial"]["waits"] == [[1, 0.0, 3e-3]]
+    assert run.shapes[SHAPE].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
         load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
@@ -293,6 +302,8 @@ def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
 @pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])
 @pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
-    shape = {"contenders": {arm: {"row_blocks": 4}}, "row_tiles": 16, "column_tiles": 5, "workers": 12, "ranks": 4}
+    facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}
+    case = SHAPE, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
+    shape = Shape(*case, "serial", "cold", {arm: {"row_blocks": 4}}, facts=facts)
     exact = metrics.simulate(shape, arm, 0.1, t_comm_s).end_s
     assert metrics.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

@@ -11,7 +11,6 @@ from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis.prediction import command, score
 from roofline.analysis.prediction import text as prediction_text
-from roofline.analysis.records import derive_all
 from roofline.cli import main
 from roofline.store.journal import load
 
@@ -23,7 +22,7 @@ H100 = ["--chip", "H100 SXM"]
 
 def predicted_run(folder, lines):
     run = load(save(folder, lines))
-    prediction_text.write(run, score.predict_run(run, derive_all(run)), folder)
+    prediction_text.write(run, score.predict_run(run, run.records()), folder)
     return folder
 
 
@@ -135,7 +134,6 @@ def test_priors_of_a_run_are_called_so(tmp_path, capsys):
         ([MATMUL, "--chip", "exercise"], "gives no memory bandwidth"),
         ([MATMUL, "--run", "nowhere"], "nowhere is no run folder"),
         ([MATMUL, "--run", "a", *H100], "not allowed with"),
-        ([MATMUL + "-persistant", *H100], "unknown contender 'persistant': did you mean persistent?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
         ([MATMUL.replace("tp8", "tp7"), *H100], "tp=7 does not divide d_ff=53248"),

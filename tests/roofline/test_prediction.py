@@ -19,18 +19,17 @@ from roofline.analysis.prediction import cost_model, score
 from roofline.analysis.prediction import text as prediction_text
 from roofline.analysis.prediction.cost_model import FITTED, PRIORS, Constants, Machine
 from roofline.analysis.prediction.fit import fit
-from roofline.analysis.records import derive_all
 from roofline.report.format import error_text
 from roofline.store.journal import load
 
 RESULTS = Path(__file__).parents[2] / "results"
-RUNS = sorted(path.parent for path in RESULTS.glob("reference/*/samples.jsonl"))
+RUNS = sorted(path for path in RESULTS.glob("reference/*") if path.is_dir())
 CEILINGS = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
 
 
 def found_of(folder, lines):
     run = load(save(folder, lines))
-    return score.predict_run(run, derive_all(run))
+    return score.predict_run(run, run.records())
 
 
 def by_case(found):
@@ -130,7 +129,7 @@ def test_noise_in_the_last_digits_changes_nothing_that_is_saved(gpu, tmp_path):
 
 def test_fits_are_quick(tmp_path):
     run = load(save(tmp_path / "run", made_up_gpu.lines()))
-    records, quickest = derive_all(run), math.inf
+    records, quickest = run.records(), math.inf
     for _ in range(3):  # in CPU seconds: the machine may be busy
         start = time.process_time()
         score.predict_run(run, records)

@@ -69,8 +69,8 @@ def test_interruption_keeps_all_that_was_measured(three_shapes, signal, name):
     assert run.code == 2
     assert run.measured == ["m64-torch", "m64-numpy"]
     kept = journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m128-fp32"]
-    assert kept["stopped_by"] == "interrupt"
-    assert [len(times) for times in kept["times_s"].values()] == [9, 9]
+    assert kept.stopped_by == "interrupt"
+    assert [len(kept.times_s(name)) for name in ("torch", "numpy")] == [9, 9]
     assert "cut short" in (run.folder / "report.md").read_text()
     assert run.reasons["m256-numpy"] == ("not_run", f"interrupted by {name}")
     shape = "matmul-xxl/16-up-tp8-m256-fp32"
@@ -113,11 +113,11 @@ def test_passes_over_all_shapes_give_each_its_rounds(three_shapes):
     assert "pass 3 of 3 over 3 shapes done" in run.text
     shapes = journal.load(run.folder).shapes.values()
     for shape in shapes:
-        assert (shape["visit"], shape["stopped_by"]) == (3, "width")
-        assert {len(times) for times in shape["times_s"].values()} == {shape["rounds"]}
-        assert 400 < shape["rounds"] < 600  # the last visit may stop early, those before it have a third of 600 each
+        assert (shape.passes, shape.stopped_by) == (3, "width")
+        assert {len(shape.times_s(name)) for name in ("torch", "numpy")} == {shape.round_count}
+        assert 400 < shape.round_count < 600  # the last visit may stop early, those before it have a third of 600 each
     lines = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
-    order = [line["shape"].split("-m")[1] for line in lines if line["kind"] in ("shape", "visit")]
+    order = [(line.get("id") or line["shape"]).split("-m")[1] for line in lines if line["kind"] in ("shape", "pass")]
     assert order == ["64-fp32", "128-fp32", "256-fp32"] * 3
 
 
@@ -126,11 +126,11 @@ def test_pass_that_is_cut_short_leaves_the_visits_before_it(three_shapes, signal
     run = three_shapes(env={"VISITS": "3"}, fault=f"numpy 128 {signal}")
     assert run.code == code
     assert run.measured == ["m64-torch", "m64-numpy"]
-    assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m64-fp32"]["rounds"] == 200
+    assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m64-fp32"].round_count == 200
     again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, env={"VISITS": "3"})
     assert again.code == 0
     assert sorted(again.cases) == sorted(ALL)
-    assert all(shape["rounds"] > 400 for shape in journal.load(run.folder).shapes.values())
+    assert all(shape.round_count > 400 for shape in journal.load(run.folder).shapes.values())
 
 
 def test_contender_that_dies_in_a_pass_leaves_the_others_theirs(three_shapes):
@@ -202,9 +202,7 @@ HIT = "os.kill(os.getpid(), signal.SIGTERM)"
     ("conftest", "told"),
     [
         (
-            CONFTEST.replace(
-                "memory_roofline = lambda run, records, folder: []", f"memory_roofline = lambda *a: {HIT}"
-            ),
+            CONFTEST.replace("is_drawn = lambda *a: False", f"is_drawn = lambda *a: {HIT}"),
             "the report could not be drawn (interrupted by SIGTERM); try again with: python3 -m roofline report ",
         ),
         (

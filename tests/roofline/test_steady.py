@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
-from roofline.analysis.records import derive_all
 from roofline.measure import clocks, steady, telemetry
 from roofline.report.write import write
 from roofline.store import journal
@@ -130,7 +129,7 @@ def block(contender, index, time_s, energy_j=100.0):
 def test_derived_fields_by_hand(tmp_path):
     blocks = [block("cublas", i, 40e-6) for i in range(3)] + [block("tiled", i, (50 + i) * 1e-6) for i in range(3)]
     folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
-    records = {r["case"]: r for r in derive_all(journal.load(folder))}
+    records = {r["case"]: r for r in journal.load(folder).records()}
     tiled = records["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
     assert tiled["steady_time_s"] == 51e-6
     assert tiled["steady_tflops"] == pytest.approx(2 * 8192 * 1024**2 / 51e-6 / 1e12)

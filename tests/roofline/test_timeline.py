@@ -4,8 +4,7 @@ import pytest
 from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
 
-from roofline.analysis.overlap import figures, timeline
-from roofline.store.journal import SCHEMA
+from roofline.analysis.overlap import timeline
 
 
 def test_blocks_of_a_timeline():
@@ -29,7 +28,7 @@ def test_blocks_of_a_timeline():
 
 def test_without_timelines_the_other_two_are_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
-    assert figures.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
+    assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]
 
 
 def test_arm_without_a_timeline_is_named(draw):
@@ -51,7 +50,7 @@ def traced(gemm_s=1.5e-3, without=()):
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
     lines = gathering(case, gemm_s, gemm_s, rounds=3, lost=ON_GPU, traced=True)
     gone = [("timeline", name) for name in without]
-    return [HEAD | {"schema": SCHEMA}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
+    return [HEAD | {"schema": 5}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 """The rule by which a tuning takes a candidate: how often equal ones are taken for faster, how small a gain is seen."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from roofline.stats import paired_ratio
-from roofline.store.journal import Run
+from roofline.store.run import Round, Run, Shape
+from roofline.theory.work import Work
 from roofline.tuning import verdict as tuned
 
 CASE = "tune_fake-xxl-up-tp8-m2048-bf16"
@@ -23,18 +26,20 @@ def made_up(rng, *, rounds=ROUNDS, gain=0.0, late=()) -> Run:
             noise[index] = CORRELATION * noise[index - 1] + (1 - CORRELATION**2) ** 0.5 * noise[index]
         series = 1e-3 * drift * (1 + noise) / (1 + gain * (name == "c3"))
         times[name] = {index: series[index] for index in range(rounds) if name == tuned.INCUMBENT or index not in late}
-    shape = {"shape": CASE, "op": "tune_fake", "stopped_by": "width", "rounds": rounds, "times_s": times, "pruned": {}}
-    shape |= {"late": dict.fromkeys(names, 0), "contenders": {name: {"config": name} for name in names}}
+    entrants = {name: {"config": name} for name in names}
+    shape = Shape(CASE, "tune_fake", "throughput", {}, "bf16", Work(1, 1), tuned.INCUMBENT, "cold", entrants)
+    shape.stopped_by, shape.round_count, shape.late = "width", rounds, dict.fromkeys(names, 0)
+    for index in range(rounds):
+        shape.rounds.append(Round(index, names, {name: own[index] for name, own in times.items() if index in own}))
     return Run({"cases": []}, shapes={CASE: shape})
 
 
 def naive(run: Run) -> bool:
     """Whether the best over all rounds has an interval above 1, over the same rounds."""
-    times = run.shapes[CASE]["times_s"]
-    incumbent = times[tuned.INCUMBENT]
-    medians = {name: np.median([incumbent[i] / own[i] for i in own]) for name, own in times.items()}
-    del medians[tuned.INCUMBENT]
-    return paired_ratio(incumbent, times[max(medians, key=medians.get)]).low > 1
+    shape = run.shapes[CASE]
+    incumbent, *others = map(shape.times_s, shape.measured)
+    best = max(others, key=lambda own: np.median([incumbent[i] / own[i] for i in own]))
+    return paired_ratio(incumbent, best).low > 1
 
 
 def test_equal_candidates_are_seldom_taken_for_faster():
@@ -66,23 +71,24 @@ def test_without_samples_nobody_is_best():
     found = tuned.verdict(run, CASE)
     assert (found.stays, found.best, found.ratio) == (True, None, None)
     assert tuned.ratio_text(found) == "-"
-    del run.shapes[CASE]["times_s"][tuned.INCUMBENT]
+    run.shapes[CASE].rounds.clear()
+    run.shapes[CASE] = replace(run.shapes[CASE])
     assert tuned.verdict(run, CASE) is None
 
 
 def test_a_shape_that_was_cut_short_has_no_verdict():
     run = made_up(np.random.default_rng(5), gain=0.5)
-    run.shapes[CASE]["stopped_by"] = "interrupt"
+    run.shapes[CASE].stopped_by = "interrupt"
     assert tuned.verdicts(run) == []
 
 
 def test_what_was_not_timed_is_counted_by_its_kind():
     run = made_up(np.random.default_rng(6))
-    run.shapes[CASE]["pruned"] = {"a": "shared memory: 240000 bytes, limit 232448", "b": "shared memory: more"}
+    run.shapes[CASE].facts["pruned"] = {"a": "shared memory: 240000 bytes, limit 232448", "b": "shared memory: more"}
     reasons = ("pruned, spills: 8 bytes of stack", "out of memory: 12 GiB asked for")
     run.not_measured = [{"case": f"{CASE}-c{i}", "outcome": "skipped", "reason": r} for i, r in enumerate(reasons)]
     run.not_measured.append({"case": f"{CASE}0-c1", "outcome": "skipped", "reason": reasons[0]})
     assert tuned.verdict(run, CASE).pruned == {"shared memory": 2, "spills": 1}
-    run.shapes[CASE]["not_compiled"] = "does not compile: no nvdisasm"
-    told = dict(tuned.COLUMNS)["not timed"](tuned.verdict(run, CASE))
+    run.shapes[CASE].facts["not_compiled"] = "does not compile: no nvdisasm"
+    told = tuned.COLUMNS[-1].cell(tuned.verdict(run, CASE))
     assert told == "shared memory: 2, spills: 1, none compiled ahead (does not compile: no nvdisasm)"

@@ -24,16 +24,17 @@ import torch
 import kernels.configs as configs
 import kernels.contract as contract
 import kernels.instruments as instruments
+import kernels.registry as registry
 import kernels.tuning.candidates as candidates
 import kernels.tuning.search as tuning
 import roofline.pytest_plugin.hooks as plugin
 from roofline.measure import device_errors, machine, telemetry
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 NOW = configs.Config(16, 16, 16, 4, 3)
 FAST, RAISES, WRONG, SPILLS, DIES = (replace(NOW, num_stages=stages) for stages in (4, 5, 6, 7, 8))
 TOO_LARGE = replace(NOW, num_stages=1000)
@@ -84,13 +85,14 @@ def unsound(kernel, dtype, arch, wanted, workers):
     return {config: "spills: 8 bytes of stack, 0 allowed" for config in wanted if config == SPILLS}
 
 
-candidates.TUNABLE.clear()
-candidates.TUNABLE["fake"] = candidates.Tunable(ranked, candidates.ring_bytes)
-candidates.TUNABLE["other"] = candidates.Tunable(ranked, candidates.ring_bytes, behind=("fake",))
+registry.KERNELS.clear()
+registry.ORDER = (("fake",), ("other",))
 tuning.unsound = unsound
 for name, function in (("fake", run), ("other", run_other)):
-    calls = (function, lambda x, w: "its tile", lambda x, w, out=None: None)
-    contract.register(contract.Contender(name, "triton", "cuda", True, *calls))
+    registry.register(registry.Kernel(
+        name=name, run=function, config=lambda x, w: "its tile", why_not=lambda x, w, out=None: None, jit=None,
+        example=None, space=candidates.SearchSpace(ranked, candidates.ring_bytes),
+    ))  # fmt: skip
 
 from kernels.bench import matmul, tune  # noqa: E402
 

@@ -5,12 +5,11 @@ there to their sum, which is what serial pays.
 """
 
 from itertools import accumulate
-from pathlib import Path
 
 from roofline.analysis.overlap import style as arms
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 BAND = "#dddddd"
 BAND_NAME = "what overlapping can hide"
@@ -26,8 +25,7 @@ BEST = 10, 44, 50
 how much, and by which arm."""
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write overlap.svg and .png."""
+def draw(run: Run, records: list[dict]):
     shapes = [own for own in arms.by_shape(records).values() if arms.is_timed(own[0])]
     drawn = [record for own in shapes for record in own]
     styles, rows = arms.styles(drawn), _rows(shapes)
@@ -52,13 +50,13 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
         _points(axes, arm, [place for y, row in rows for place in _places(row, y, arm, styles)], style)
     subtitle = f"{arms.source_text(run)}, {arms.link_text(arms.over_the_link(drawn))}"
     below = [subtitle, *arms.left_out(records, void=False)]
-    arms.title(axes, run.head["title"], *below, left=-COLUMNS[0][0], above=32)
+    arms.title(axes, run.metadata["title"], *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
     _legend(axes)
-    theme.footer(figure, run.head["footer"])
-    return theme.save(figure, folder, "overlap")
+    theme.footer(figure, run.metadata["footer"])
+    return figure
 
 
 def _rows(shapes: list[list[dict]]) -> list[tuple[float, str | list[dict]]]:

@@ -5,7 +5,6 @@ has them all: over T_gemm / T_comm they have one roof, and one bound for what ru
 """
 
 import math
-from pathlib import Path
 from statistics import median
 
 from roofline.analysis.overlap import style as arms
@@ -13,7 +12,7 @@ from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
@@ -29,15 +28,14 @@ CURVE = 200
 """Points of a curved line."""
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write network_roofline.svg and .png."""
+def draw(run: Run, records: list[dict]):
     shapes = {name: own for name, own in arms.by_shape(records).items() if arms.is_timed(own[0])}
     drawn = [record for own in shapes.values() for record in arms.over_the_link(own)]
     valid = [record for record in drawn if record["link_off_pace"] is None]
     styles, sweeps = arms.styles(drawn), _sweeps(valid)
     rows = [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
     figure = theme.new(11, 5.2 * (len(rows) + 1) + 1.1)
-    figure.suptitle(run.head["title"], x=0.01, ha="left", fontsize=14)
+    figure.suptitle(run.metadata["title"], x=0.01, ha="left", fontsize=14)
     grid = figure.add_gridspec(len(rows) + 1, 2)
     figure.get_layout_engine().set(h_pad=0.1)
     labels = []
@@ -46,10 +44,10 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
             axes = figure.add_subplot(grid[row, column] if len(panels) > 1 else grid[row, :])
             labels.append(_sweep_panel(axes, run, sweep, styles))
     labels.append(_every_wire(figure.add_subplot(grid[-1, :]), run, records, valid, styles))
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
-    return theme.save(figure, folder, "network_roofline")
+    return figure
 
 
 def _sweeps(records: list[dict]) -> list[list[dict]]:

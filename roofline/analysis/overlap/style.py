@@ -7,7 +7,7 @@ from roofline.analysis.overlap.metrics import is_gathered
 from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY, MARKERS
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 SERIAL = "serial"
 LOOKS = {
@@ -149,7 +149,7 @@ def _range(rates: list[float | None]) -> str:
 
 def source_text(run: Run) -> str:
     """Where the numbers come from: `CPU run`."""
-    return f"{run.head['machine']['source'].upper()} run"
+    return f"{run.metadata['machine']['source'].upper()} run"
 
 
 def left_out(records: list[dict], *, void: bool) -> list[str]:

@@ -7,14 +7,13 @@ chip is shown by a traced call: its chip is an image with a row for each program
 
 import math
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
 
 from roofline.analysis.overlap import style, timeline_raster
 from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -43,27 +42,31 @@ class Block(NamedTuple):
 
 def arms_of(run: Run, shape_id: str) -> list[str]:
     """The arms on a shape whose timeline shows transfers that took time."""
-    timelines = run.shapes[shape_id]["timelines"]
+    timelines = run.shapes[shape_id].timelines
     return [arm for arm in run.measured(shape_id) if arm in timelines and any(timelines[arm]["arrivals_s"])]
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write timeline.svg and .png."""
+def is_there(run: Run) -> bool:
+    """Whether any arm has a timeline to show."""
+    return any(arms_of(run, shape) for shape in run.shapes)
+
+
+def draw(run: Run, records: list[dict]):
     chosen = _nearest_to_the_ridge(run, records)
     shown = {name: arms_of(run, name) for name in chosen}
-    lanes = [_tops(run.shapes[name]["timelines"], own)[-1] for name, own in shown.items()]
+    lanes = [_tops(run.shapes[name].timelines, own)[-1] for name, own in shown.items()]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
-    traced = any(run.shapes[name]["timelines"][arm].get("runs") for name, own in shown.items() for arm in own)
+    traced = any(run.shapes[name].timelines[arm].get("runs") for name, own in shown.items() for arm in own)
     median = "" if traced else ", of median time"
-    figure.suptitle(f"{run.head['title']}: one run of each arm{median}", x=0.01, ha="left", fontsize=13)
+    figure.suptitle(f"{run.metadata['title']}: one run of each arm{median}", x=0.01, ha="left", fontsize=13)
     figure.get_layout_engine().set(h_pad=0.1)
     panels = figure.subplots(len(chosen), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
     for axes, shape_id in zip(panels, chosen, strict=True):
         texts += _panel(axes, run, shape_id, chosen[shape_id], style.styles(records), records)
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     _drop_too_wide(figure, texts)
-    return theme.save(figure, folder, "timeline")
+    return figure
 
 
 def _nearest_to_the_ridge(run: Run, records: list[dict]) -> dict[str, dict]:
@@ -125,7 +128,7 @@ def _tops(timelines: dict, shown: list[str]) -> list[float]:
 
 def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: list[dict]) -> list:
     """The lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
-    shape, timelines = run.shapes[shape_id], run.shapes[shape_id]["timelines"]
+    shape, timelines = run.shapes[shape_id], run.shapes[shape_id].timelines
     shown = [arm for arm in styles if arm in arms_of(run, shape_id)]
     marks_s = _marks(record) if style.is_timed(record) else {}
     last_s = max([timelines[arm]["end_s"] for arm in shown] + list(marks_s.values()))
@@ -139,7 +142,7 @@ def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: l
         colours = _colours(timeline)
         texts += _bars(axes, link_y, _longer(link_blocks(timeline), shortest_s), colours)
         if timeline.get("runs"):
-            ticks[chip_y] = f"chip,\n{_image(axes, chip_y, timeline, shape['row_tiles'])}\nprograms"
+            ticks[chip_y] = f"chip,\n{_image(axes, chip_y, timeline, shape.facts['row_tiles'])}\nprograms"
         else:
             blocks = _longer(chip_blocks(arm, timeline), shortest_s)
             gaps = _longer(_gaps(blocks, timeline["end_s"]), shortest_s)
@@ -246,7 +249,7 @@ def _titles(axes, run: Run, shape_id: str, record: dict, shown: list[str], recor
     balance = f", T_gemm / T_comm = {style.balance_of(record):.2f}" if style.is_timed(record) else ""
     void = "" if record["link_off_pace"] is None else f"; void: {style.void_text(record)}"
     lost = [arm for arm in run.measured(shape_id) if arm not in shown]
-    timelines = run.shapes[shape_id]["timelines"]
+    timelines = run.shapes[shape_id].timelines
     below = [f"{style.source_text(run)}, {style.link_text([record])}{void}"]
     if record["op"] == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")

@@ -1,14 +1,12 @@
 """The figure prediction: predicted over measured times, ours beside the plain roofline's, a point for each case."""
 
-from pathlib import Path
-
 from roofline.analysis.overlap import style as arms
 from roofline.analysis.prediction.score import Scored
 from roofline.analysis.prediction.text import scores
 from roofline.report import theme
 from roofline.report.format import error_text
 from roofline.report.theme import DARK, MARKERS
-from roofline.store.journal import Run
+from roofline.store.run import Run
 
 NAME = "prediction"
 BANDS = ((0.25, "#e6e6e6"), (0.1, "#c8c8c8"))
@@ -21,10 +19,8 @@ PANELS = (
 """Title, and the names of what a panel shows."""
 
 
-def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
-    """Write prediction.svg and .png: two panels on the same axes; nothing where no case was predicted."""
-    if not scored:
-        return []
+def draw(run: Run, scored: list[Scored]):
+    """Two panels on the same axes."""
     figure = theme.new(12, 6.8)
     figure.set_layout_engine("compressed")
     errors = scores(scored)["all"]
@@ -42,10 +38,10 @@ def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("predicted time")
     panels[0].legend(loc="lower right", fontsize=9, frameon=False)
-    title = f"Predicted times: {run.head['title']} ({arms.source_text(run)}, {len(scored)} cases)"
+    title = f"Predicted times: {run.metadata['title']} ({arms.source_text(run)}, {len(scored)} cases)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    theme.footer(figure, run.head["footer"])
-    return theme.save(figure, folder, NAME)
+    theme.footer(figure, run.metadata["footer"])
+    return figure
 
 
 def _frame(axes, low: float, high: float) -> None:

@@ -14,8 +14,8 @@ from roofline.analysis.overlap import metrics
 from roofline.analysis.prediction.cost_model import FITTED, PRIORS, USUAL, Machine, Tile, roofline_s
 from roofline.analysis.prediction.fit import fit, shrunk
 from roofline.analysis.prediction.model import Family, Model, Sizes
-from roofline.analysis.records import roof_of
-from roofline.store.journal import Run
+from roofline.analysis.throughput.metrics import roof_of
+from roofline.store.run import Run
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import Work
 
@@ -28,8 +28,8 @@ TIE = 1e-6
 CONFIG = re.compile(r"^(\d+)x(\d+)x\d+ ")
 """How the config of our kernels begins: the tile."""
 
-SHARING = ("decode",)
-"""Kernels that give every SM a part of K, whatever their config says."""
+SHARES = re.compile(r"^1x| (tail|split)\d")
+"""In the config of kernels that share work out along K, or row by row where there is but one, so that no SM idles."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +89,21 @@ def points_of(run: Run) -> list[Point]:
     """The medians of all matmuls: contenders, and those beside a link."""
     found = []
     for shape in run.shapes.values():
-        gathered = metrics.is_gathered(shape)
-        for name, about in shape["contenders"].items():
-            times = shape["times_s"].get(name)
+        gathered = shape.analysis == "overlap"
+        for name, about in shape.entrants.items():
+            times = shape.times_s(name)
             if not times or gathered != (about.get("role") == "gemm"):
                 continue
             known = CONFIG.match(about.get("config") or "")
-            shares = name in SHARING or any(word in (about.get("config") or "") for word in (" tail", " split"))
-            tile = Tile(*map(int, known.groups()), shares=shares) if known else None
-            found.append(
-                Point(name.removeprefix("gemm "), sizes_of(shape), median(times.values()), tile, beside=gathered)
-            )
+            tile = Tile(*map(int, known.groups()), shares=bool(SHARES.search(about["config"]))) if known else None
+            sizes = Sizes(*map(shape.get, "mnk"), shape.dtype, shape.work)
+            found.append(Point(name.removeprefix("gemm "), sizes, median(times.values()), tile, beside=gathered))
     return found
 
 
-def sizes_of(about: dict) -> Sizes:
-    """Of a shape of the journal, or of a record."""
-    work = Work(about["flop"], about["device_bytes"], about.get("wire_bytes", 0))
-    return Sizes(about["m"], about["n"], about["k"], about["dtype"], work)
+def sizes_of(record: dict) -> Sizes:
+    work = Work(record["flop"], record["device_bytes"], record.get("wire_bytes", 0))
+    return Sizes(record["m"], record["n"], record["k"], record["dtype"], work)
 
 
 def why_not(run: Run, points: list[Point], record: dict) -> str | None:
@@ -133,7 +130,7 @@ def _bytes_per_s(record: dict) -> float:
 
 def fit_run(run: Run, points: list[Point], records: list[dict], without: int | None = None) -> Model:
     """A model of the run's machine, fitted on what has another token count than `without`."""
-    source, machines = run.head["machine"]["source"], machines_of(run, points)
+    source, machines = run.metadata["machine"]["source"], machines_of(run, points)
     points = [point for point in points if point.sizes.dtype in machines]
     seen = [point for point in points if point.sizes.m != without]
     kinds = dict.fromkeys((p.contender, p.sizes.dtype) for p in points if not p.beside)
@@ -147,7 +144,7 @@ def fit_run(run: Run, points: list[Point], records: list[dict], without: int | N
 
 def machines_of(run: Run, points: list[Point]) -> dict[str, Machine]:
     """By dtype, where its ceilings were measured."""
-    about = run.head["machine"]
+    about = run.metadata["machine"]
     workers = about.get("sms") or (about["datasheet"] or {}).get("sms") or 1
     roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(p.sizes.dtype for p in points)}
     return {dtype: Machine(roof.flops, roof.read_bytes_per_s, workers) for dtype, roof in roofs.items() if roof}
@@ -175,14 +172,14 @@ def _family(source, machine, dtype, contender, points, seen, prior, beside=False
 def _gemm_kinds(run: Run, points: list[Point]) -> dict:
     """(contender, dtype) of unsplit matmuls beside a link; where none was measured, the vendors'."""
     beside = dict.fromkeys((p.contender, p.sizes.dtype) for p in points if p.beside)
-    vendors = {(shape["vendor"], shape["dtype"]): None for shape in run.shapes.values()}
+    vendors = {(shape.baseline, shape.dtype): None for shape in run.shapes.values()}
     return beside or {(p.contender, p.sizes.dtype): None for p in points if (p.contender, p.sizes.dtype) in vendors}
 
 
 def _gemm(run: Run, machines, contender: str, dtype: str, points, seen, families) -> Family:
     """The unsplit matmul beside a link leans to what the same contender does alone; on a CPU, to its cores' share of
     both ceilings."""
-    source, threads = run.head["machine"]["source"], run.head["machine"].get("threads", 2)
+    source, threads = run.metadata["machine"]["source"], run.metadata["machine"].get("threads", 2)
     share = max(1, threads - 1) / threads if source == "cpu" else 1.0
     alone = next((f for f in families if (f.contender, f.dtype) == (contender, dtype)), None)
     prior = alone.constants if alone else PRIORS[source]

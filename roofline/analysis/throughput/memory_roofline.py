@@ -1,24 +1,21 @@
-"""Plots of a run, from saved records alone."""
+"""The figure memory_roofline: TFLOP/s over FLOP per byte of device memory, under the measured roof."""
 
 import math
-from pathlib import Path
 
-from roofline.analysis.records import roof_of
+from roofline.analysis.throughput.metrics import roof_of
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY, MARKERS
-from roofline.store.journal import Run
+from roofline.store.run import Run
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
 MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
 
 
-def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """TFLOP/s over FLOP per byte of device memory, a panel per dtype; writes memory_roofline.svg and .png."""
+def draw(run: Run, records: list[dict]):
+    """A panel per dtype."""
     dtypes = list(dict.fromkeys(record["dtype"] for record in records))
-    if not dtypes:
-        return []
     contenders = list(dict.fromkeys(record["contender"] for record in records))
     colours = theme.colours(contenders)
     figure = theme.new(9.5, 6.4 * len(dtypes))
@@ -29,7 +26,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
         _roofs(axes, run, dtype)
         _points(axes, own, contenders, colours)
         labels.append(_tokens(axes, own))
-        axes.set_title(f"{run.head['title']}, {dtype}", loc="left", fontsize=13)
+        axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
         axes.set_ylabel("TFLOP/s")
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
@@ -39,15 +36,15 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
             title_fontsize=9,
         )  # fmt: skip
         axes.spines[["top", "right"]].set_visible(False)
-    theme.footer(figure, run.head["footer"])
+    theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
-    return theme.save(figure, folder, "memory_roofline")
+    return figure
 
 
 def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
     """The chip's FLOP/s in `dtype` and bytes/s, where its datasheet has them."""
-    datasheet = run.head["machine"]["datasheet"] or {}
+    datasheet = run.metadata["machine"]["datasheet"] or {}
     return datasheet.get("flops", {}).get(dtype), datasheet.get("memory_bandwidth_bytes_per_s")
 
 

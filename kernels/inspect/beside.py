@@ -1,0 +1,63 @@
+"""What runs on an SM beside our kernels, of a link and of the clock: what that takes, and what is left for a kernel."""
+
+from importlib import import_module
+
+import torch
+
+from kernels import instruments
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch
+from kernels.inspect.cubin import WARP_SIZE, compile_launch
+
+# An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
+# 1,024 bytes of shared memory beyond its own.
+SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
+UNIT, CTA_BYTES = 256, 1_024
+# What of it is kept for the copier, and for one of the links' and instruments' small kernels: registers, bytes.
+KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
+
+
+def allotted(registers: int, warps: int) -> int:
+    """Registers that an SM gives to a CTA of so many a thread.
+
+    >>> allotted(218, 8)
+    57344
+    """
+    return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
+
+
+def room() -> tuple[int, int]:
+    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
+    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
+    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES
+
+
+def beside(target: int = 90) -> dict[str, dict]:
+    """By name, of what runs beside kernels that are `beside_link`: what it takes of an SM, what is kept, problems."""
+    found = {}
+    for name, launch in launches().items():
+        cubin, kept = compile_launch(launch, target), KEPT.get(name, KEPT["wait"])
+        taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
+        problems = (
+            [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
+        )
+        for what, own, limit in zip(("registers", "bytes of shared memory"), taken, kept, strict=True):
+            if own > limit:
+                problems.append(f"takes {own} {what}, {limit} are kept for it; make it smaller, or `KEPT` larger")
+        found[name] = {"registers": taken[0], "shared_bytes": taken[1], "kept": kept, "problems": problems}
+    return found
+
+
+def launches() -> dict[str, KernelLaunch]:
+    """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the instruments of the clock."""
+    device_links, links = import_module("collectives.device_links"), import_module("collectives.links")
+    target = torch.empty((EXAMPLE_SIZE, EXAMPLE_SIZE), dtype=torch.bfloat16)
+    parts = enumerate(target.chunk(8, dim=1))
+    chunks = [links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts][1:]
+    route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
+    return {
+        "copier": device_links.copy_launch(route, times, 290e9),
+        "wait": device_links.wait_launch(route.flags, 1, times, route.started, 1),
+        "stamp": device_links.stamp_launch(times),
+        "gate": instruments.gate_launch(route.flags, 1),
+        "clock": instruments.clock_launch(times, 1),
+    }

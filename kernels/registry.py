@@ -1,0 +1,119 @@
+"""The contenders of a benchmark, and all that is to be known of each of our kernels.
+
+A kernel's file declares it in one `Kernel` and registers that when it is imported: how it runs and why it may not, what
+to compile of it, what the compiler has to make of that, and what a tuning tries. Nothing of that stands in a table of
+names elsewhere; what relates kernels to one another is `ORDER`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, dtype
+
+if TYPE_CHECKING:  # these modules look kernels up here
+    from kernels.configs import Config
+    from kernels.contract import KernelLaunch
+    from kernels.tuning.candidates import SearchSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One implementation of the matmul. All three callables take `x[M, K]` and `w[N, K]`.
+
+    `run(x, w, out)` writes `out[M, N]` and returns it. `config(x, w)` says in one short string which tile (or which
+    library) these inputs would get. `why_not(x, w, out=None)` returns None, or the reason this contender cannot take
+    these inputs on this machine; it launches nothing.
+    """
+
+    name: str
+    kind: str = "triton"  # "vendor" (the yardstick of its device), "library" or "triton"
+    device: str = "cuda"  # where it is timed: "cuda" or "cpu"
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    config: Callable[[Tensor, Tensor], str]
+    why_not: Callable[..., str | None]
+    default: bool = True  # measured unless asked otherwise
+    first_call_s: float | None = None  # what a first call may take with all it compiles, if that is more than usual
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel(Contender):
+    """One of ours, with its tiles in the tables of `kernels.configs` under its name. Without `run` it is no contender:
+    an arm runs it, and it is compiled and looked at as the others are."""
+
+    run: Callable[..., Tensor] | None = None
+    """Takes `config=` too where the kernel can be tuned."""
+    config: Callable[[Tensor, Tensor], str] | None = None
+    why_not: Callable[..., str | None] | None = None
+
+    jit: Any  # the Triton function, so that nobody times an interpreted one; None of a kernel that is absent
+    example: "Callable[[Config, dtype], KernelLaunch]"
+    """A launch as those that count, to be compiled and looked at: its memory is never touched."""
+    least_tma: tuple[int, int] = (0, 0)  # TMA loads and stores in its code, if it multiplies on tensor cores
+    register_counts: tuple[int, int] | None = None
+    """Registers a thread that setmaxnreg must give the consumers and the producer, if its warps are specialised."""
+    waits: bool = False  # on the device, for a link's flags
+    beside_link: bool = False  # shares SMs with a link's copier, to which it must leave room
+
+    modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
+    tailed: bool = False  # has `flatten` and `tail`
+    space: "SearchSpace | None" = None  # what a tuning tries; None: cannot be tuned
+
+
+CONTENDERS: dict[str, Contender] = {}
+KERNELS: dict[str, Kernel] = {}
+
+ORDER = (("decode",), ("persistent", "warpgroup"), ("tiled",))
+"""Our kernels for a GPU, as they are taken where nobody measured which is the fastest: the first that can run. Of those
+that stand together, for the same shapes, only a measurement takes another than the first. Where one that stands before
+it can run, a kernel is not worth tuning, unless somebody asks for it by name."""
+
+
+def register(contender: Contender) -> Contender:
+    """Add a contender, or a kernel, under its name, once."""
+    if contender.name in CONTENDERS or contender.name in KERNELS:
+        raise ValueError(f"contender {contender.name!r} is registered already; give the new one another name")
+    if isinstance(contender, Kernel):
+        KERNELS[contender.name] = contender
+    if contender.run:
+        CONTENDERS[contender.name] = contender
+    return contender
+
+
+def register_absent(
+    *names: str, why: str = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
+) -> None:
+    """Stand-ins for kernels that cannot be imported here: they give `why` as the reason, and raise it when they are
+    run or compiled."""
+
+    def refuse(*args: Any) -> Any:
+        raise ValueError(why)
+
+    for name in names:
+        register(Kernel(
+            name=name, run=refuse, config=lambda x, w: "none", why_not=lambda x, w, out=None: why,
+            jit=None, example=refuse,
+        ))  # fmt: skip
+
+
+def preferred() -> list[str]:
+    """Names of those that are taken where nothing was measured, in `ORDER`."""
+    return [alternatives[0] for alternatives in ORDER]
+
+
+def ahead_of(name: str) -> list[str]:
+    """Names of those that stand before `name` in `ORDER`.
+
+    >>> ahead_of("warpgroup"), ahead_of("one that stands in no order")
+    (['decode'], [])
+    """
+    if not any(name in alternatives for alternatives in ORDER):
+        return []
+    return [other for alternatives in takewhile(lambda some: name not in some, ORDER) for other in alternatives]
+
+
+def tunable() -> dict[str, Kernel]:
+    """Those that can be tuned, in `ORDER`, and behind them those that do not stand in it."""
+    names = dict.fromkeys([*(name for alternatives in ORDER for name in alternatives), *KERNELS])
+    return {name: KERNELS[name] for name in names if name in KERNELS and KERNELS[name].space}

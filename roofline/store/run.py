@@ -1,0 +1,248 @@
+"""A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
+
+Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one, in the newest schema
+(`store.upgrade` brings older ones there).
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from sys import intern
+
+from roofline.theory.work import Work
+
+Scalar = str | int | float | bool | None
+
+NOT_RUN = "not_run"
+"""The outcome of a case whose turn never came. The others are `skipped` (cannot run here) and `failed`."""
+
+SAVED = "saved"
+"""How the entry ends that says why what a tuning found of a shape could not be saved; it goes once that was."""
+
+INTERRUPTED = "interrupt"
+"""What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One turn of all entrants of a shape. A sample that a late host spoilt is absent from `time_s`."""
+
+    index: int
+    order: list[str]
+    time_s: dict[str, float]
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    """{entrant: what else was read of its sample}, as `last_arrival_s` or `sm_clock_hz`."""
+    pass_index: int = 1
+    """Which return to the shape it belongs to, from 1."""
+    process: int = 0
+    rank: int = 0
+
+    def line(self, shape: str) -> dict:
+        """Of the journal; without what is as by default."""
+        line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
+        line |= {"values": self.values} if self.values else {}
+        others = {"pass_index": 1, "process": 0, "rank": 0}
+        return line | {key: own for key, usual in others.items() if (own := getattr(self, key)) != usual}
+
+
+@dataclass
+class Shape:
+    """A case's shape: its entrants, and the rounds in which they took turns."""
+
+    id: str
+    op: str
+    analysis: str
+    """Name of the analysis that judges it: `throughput` or `overlap`."""
+    params: dict[str, Scalar]
+    """The fields of its case, which make it again."""
+    dtype: str
+    work: Work
+    baseline: str
+    """The entrant that the others are compared with."""
+    cache: str
+    """The state of the cache that every sample starts from, in words."""
+    entrants: dict[str, dict]
+    """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
+    `gemm`, `link`, `preset`, `contended`."""
+    seed: int = 0
+    """Of the orders in the rounds."""
+    facts: dict = field(default_factory=dict)
+    """What its operation says of it: sizes that are no parameters, and other plain values."""
+    passes: int = 1
+    """How many times it was returned to, by now."""
+    stopped_by: str = ""
+    """`width`, `time` or `rounds`; `INTERRUPTED` until its last pass has ended."""
+    round_count: int = 0
+    """Rounds that were run. The journal of a run that was killed may hold fewer."""
+    telemetry: dict = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    """Samples dropped because the host was late, of each entrant that is still in."""
+    rounds: list[Round] = field(default_factory=list)
+    timelines: dict[str, dict] = field(default_factory=dict)
+    counters: dict[str, dict] = field(default_factory=dict)
+    saved: bool = False
+    """Of a tuning: its choice is in the table."""
+    _times: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    _values: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    _indexed: int = field(default=0, init=False, repr=False, compare=False)
+
+    def line(self) -> dict:
+        """Of the journal: without what has lines of its own."""
+        line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
+        return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
+
+    def get(self, name: str, default: Scalar = None):
+        """A parameter, or else a fact."""
+        return self.params[name] if name in self.params else self.facts.get(name, default)
+
+    def times_s(self, entrant: str | None) -> dict[int, float]:
+        """{round: seconds}; {} of an entrant that has none. Not to be changed."""
+        self._index()
+        return self._times.get(entrant, {})
+
+    def values(self, entrant: str | None, name: str) -> dict[int, float]:
+        """{round: value} of what was read beside the time. Not to be changed."""
+        self._index()
+        return self._values.get((entrant, name), {})
+
+    def _index(self) -> None:
+        """Sort by entrant what `rounds` has got since this was called last: analyses ask for the same times often."""
+        for one in self.rounds[self._indexed :]:
+            for name, time_s in one.time_s.items():
+                self._times.setdefault(name, {})[one.index] = time_s
+            for name, own in one.values.items():
+                for key, value in own.items():
+                    self._values.setdefault((name, key), {})[one.index] = value
+        self._indexed = len(self.rounds)
+
+    def of_role(self, role: str) -> list[str]:
+        """Entrants that take turns for comparison, as `gemm`, and are still in."""
+        return [name for name, about in self.entrants.items() if about.get("role") == role and name in self.late]
+
+    @property
+    def measured(self) -> list[str]:
+        """Entrants that were asked for and have samples."""
+        own = [name for name in self.late if "role" not in self.entrants.get(name, {})]
+        return [name for name in own if self.times_s(name)]
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether samples are lacking: the run was killed between the line of the shape and its rounds."""
+        return any(len(self.times_s(name)) + late < self.round_count for name, late in self.late.items())
+
+
+IN_LINE = tuple(
+    one.name
+    for one in fields(Shape)
+    if one.init and one.name not in ("rounds", "timelines", "counters", "saved", "work")
+)
+
+
+@dataclass
+class Run:
+    """Everything that was measured, as far as it is known."""
+
+    metadata: dict
+    """The first line of the journal: what the run was measured on, and what was planned."""
+    ceilings: list[dict] = field(default_factory=list)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    steady: list[dict] = field(default_factory=list)
+    """Blocks of `--ffn-steady`."""
+    not_measured: list[dict] = field(default_factory=list)
+    notes_by_topic: dict[str, str] = field(default_factory=dict)
+    """What a reader should know beside the notes in the metadata."""
+    end: dict | None = None
+    """The line that closes a run that came to its end; None if it was cut off."""
+    _records: list[dict] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def measured(self, shape_id: str) -> list[str]:
+        """Contenders that have samples on a shape."""
+        return self.shapes[shape_id].measured if shape_id in self.shapes else []
+
+    def cases(self):
+        """(shape, contender) of every row: what was asked for, and the baseline beside it."""
+        for shape in self.shapes.values():
+            for name in shape.measured:
+                yield shape, name
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know: sentences."""
+        return [*self.metadata["notes"], *self.notes_by_topic.values()]
+
+    @property
+    def interrupted(self) -> list[str]:
+        """Shapes whose rounds were cut short."""
+        return [name for name, shape in self.shapes.items() if shape.stopped_by == INTERRUPTED]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to go on with: a shape cut short, a case whose turn never came, or a choice of a
+        tuning that could not be saved."""
+        unsaved = {f"{shape}-{SAVED}" for shape in self.shapes}
+        left = (entry for entry in self.missing if entry["outcome"] == NOT_RUN or entry["case"] in unsaved)
+        return bool(self.interrupted or any(left))
+
+    @property
+    def missing(self) -> list[dict]:
+        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
+        last = {entry["case"]: entry for entry in self.not_measured}
+        for case in self.metadata.get("cases", ()):
+            cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
+            last.setdefault(case, cut_off)
+        measured = {f"{shape.id}-{name}" for shape, name in self.cases()}
+        again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
+        again |= {f"{name}-{SAVED}" for name, shape in self.shapes.items() if shape.saved}
+        return [
+            entry
+            for case, entry in last.items()
+            if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
+        ]
+
+    def take(self, line: dict) -> None:
+        """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
+        kind."""
+        line = line.copy()
+        kind = line.pop("kind")
+        if kind == "round":
+            shape = self.shapes[line.pop("shape")]
+            line["order"] = list(map(intern, line["order"]))  # else each line has strings of its own
+            line["time_s"] = dict(zip(map(intern, line["time_s"]), line["time_s"].values(), strict=True))
+            shape.rounds.append(Round(**line))
+        elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
+            shape = Shape(**line | {"work": Work(**line["work"])})
+            self.shapes[shape.id] = shape
+            self.steady = [block for block in self.steady if block["shape"] != shape.id]
+        elif kind == "pass":
+            shape = self.shapes[line.pop("shape")]
+            for name, value in line.items():
+                setattr(shape, name, value)
+        elif kind in ("timeline", "counters"):
+            known = self.shapes[line["shape"]].timelines if kind == "timeline" else self.shapes[line["shape"]].counters
+            known[line["contender"]] = line
+        elif kind == "kernels":
+            for name, kernels in line["kernel_names"].items():
+                self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
+        elif kind == "saved":
+            self.shapes[line["shape"]].saved = True
+        elif kind == "note":
+            self.notes_by_topic[line["about"]] = line["text"]
+        elif kind == "ceiling":
+            self.ceilings.append(line)
+        elif kind == "steady":
+            self.steady.append(line)
+        elif kind == "not_measured":
+            self.not_measured.append(line)
+        elif kind == "resumed":
+            self.end = None
+        elif kind == "end":
+            self.end = line
+
+    def records(self) -> list[dict]:
+        """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
+        the run is closed."""
+        from roofline.analysis.records import derive
+
+        if self._records is not None and self.end is not None:
+            return self._records
+        found = [{"case": f"{shape.id}-{name}"} | derive(self, shape, name) for shape, name in self.cases()]
+        self._records = found if self.end is not None else None
+        return found
