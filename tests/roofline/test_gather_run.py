@@ -14,9 +14,9 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
 def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
-    from roofline.analysis.overlap import figures
+    from roofline.analysis.base import Figure
 
-    figures.draw = lambda run, records, folder: []
+    Figure.is_drawn = lambda *a: False
 
 
 class FakeClock:

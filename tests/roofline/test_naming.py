@@ -119,7 +119,7 @@ def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
         "kernel_names.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
-        "collect.Counting.__call__ = lambda self: self.session.note('counters', 'counted now')\n"
+        "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
     kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
