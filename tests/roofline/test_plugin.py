@@ -319,9 +319,9 @@ def test_k_that_selects_nothing_makes_no_folder(run_project):
 
 def test_report_that_fails_costs_no_data(run_project, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import roofline.analysis.throughput.memory_roofline as plots\n"
+        "from roofline.analysis.base import Figure\n"
         "def broken(*arguments):\n    raise RuntimeError('no ink')\n"
-        "plots.memory_roofline = broken\n"
+        "Figure.is_drawn = broken\n"
     )
     path = f"{tmp_path}:{Path(roofline.__file__).parents[1]}"
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", env={"PYTHONPATH": path, "DRAW": "1"})

@@ -9,8 +9,10 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 
+from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.cli import main
 from roofline.report import references, tables
 from roofline.report.write import write
@@ -90,8 +92,25 @@ def test_committed_samples_are_never_changed():
         assert journal.read(journal.find(ROOT / folder)) == before, folder
 
 
-def test_table_of_reference_runs_is_the_one_that_the_command_makes():
+@pytest.mark.parametrize("lines", [gpu_lines, lambda: LINES, *(lambda name=name: name for name in RUNS)])
+def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
+    found = lines()
+    run = journal.load(REFERENCE / found if isinstance(found, str) else save(tmp_path / "run", found))
+    optional = {"steady_", "stolen_share", "throttle", "sm_clock_mhz", "power_w", "temperature_c", "other_processes"}
+    optional |= {"telemetry_error"}
+    for record in run.records():
+        declared = {column.name for column in analysis_of(run, record).columns if column.doc}
+        assert record.keys() <= declared
+        assert all(name.startswith(tuple(optional)) for name in declared - record.keys())
+    for analysis in ANALYSES.values():
+        names = [column.name for column in analysis.columns if column.doc]
+        assert len(names) == len(set(names))
+
+
+def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
+    for analysis in ANALYSES.values():
+        assert f"{references.START}\n{references.schema(analysis)}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
@@ -121,12 +140,12 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
     run = journal.load(REFERENCE / re.search(r"\((results/reference/[\w-]+)/overlap.png\)", readme)[1].split("/")[-1])
     shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", readme, re.MULTILINE)
     assert len(shown) == 6
-    columns = [c for c in tables.GATHER_COLUMNS if c[0] in (*SHOWN, "contender")]
+    columns = [c for c in OVERLAP.columns if c.header in (*SHOWN, "contender")]
     expected = {
         (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
         for r in run.records()
         if r["op"] == "all_gather_matmul"
-        for row in tables.rows([r], columns)[1]
+        for row in tables.cells([r], columns)[1]
     }
     assert set(shown) <= expected
     serial, _, best = (r for r in run.records() if (r.get("wire"), r.get("tp")) == ("ridge", 16))

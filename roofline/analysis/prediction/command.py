@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roofline import operations
+from roofline.analysis.base import Column
 from roofline.analysis.overlap.plan import ARMS, Planned
 from roofline.analysis.overlap.simulator import base_arm
 from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import ANY, Model, Prediction, Sizes, of_chip, of_values
 from roofline.operations.matmul import Matmul
-from roofline.report.format import aligned, error_text, rate_text, time_text
+from roofline.report import tables
+from roofline.report.format import error_text, rate_text, time_text
 from roofline.store import journal
 from roofline.theory import chips, wires
 
@@ -188,12 +190,15 @@ def terminal(source: Source, rows: list[Row]) -> list[str]:
     for formula, columns, gathers in zip(FORMULAS, (MATMULS, GATHERS), (False, True), strict=True):
         own = [row for row in rows if ("loss" in row.found.terms) == gathers]
         if own:
-            columns = [(name, text) for name, text in columns if name != "waves" or "waves" in own[0].found.terms]
-            cells = [[text(row) for _, text in columns] for row in own]
-            lines += [*aligned([name for name, _ in columns], cells), formula, ""]
+            lines += [*tables.terminal(own, columns), formula, ""]
     if source.scores is not None and not all(row.fitted_on for row in rows):
         lines.append("nothing was fitted for a row that is fitted on 0 cases: its constants are priors")
     return [*lines, source.words]
+
+
+def _link(row: Row) -> str:
+    speed = row.found.terms["link_bytes_per_s"]
+    return f"{speed / 1e9:.3g} GB/s" if speed else "-"
 
 
 def _seconds(name: str):
@@ -201,22 +206,29 @@ def _seconds(name: str):
 
 
 MATMULS = (
-    ("case", lambda row: row.id),
-    ("time", lambda row: time_text(row.found.time_s)),
-    ("TFLOP/s", lambda row: rate_text(row.tflops)),
-    ("compute", _seconds("compute_s")),
-    ("memory", _seconds("memory_s")),
-    ("start", _seconds("start_s")),
-    ("waves", lambda row: f"{row.found.terms['waves']:.3g} of {row.found.terms['tile']}"),
-    ("p", lambda row: f"{row.found.terms['p']:.3g}"),
-    ("fitted on", lambda row: str(row.fitted_on)),
+    Column(header="case", of_row=lambda row: row.id, right=False),
+    Column(header="time", of_row=lambda row: time_text(row.found.time_s)),
+    Column(header="TFLOP/s", of_row=lambda row: rate_text(row.tflops)),
+    Column(header="compute", of_row=_seconds("compute_s")),
+    Column(header="memory", of_row=_seconds("memory_s")),
+    Column(header="start", of_row=_seconds("start_s")),
+    Column(
+        header="waves",
+        of_row=lambda row: f"{row.found.terms['waves']:.3g} of {row.found.terms['tile']}",
+        shown=lambda row: "waves" in row.found.terms,
+    ),
+    Column(header="p", of_row=lambda row: f"{row.found.terms['p']:.3g}"),
+    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
 )
 GATHERS = (
     *MATMULS[:3],
-    ("T_gemm", _seconds("t_gemm_s")),
-    ("T_comm", _seconds("t_comm_s")),
-    ("link", lambda row: f"{speed / 1e9:.3g} GB/s" if (speed := row.found.terms["link_bytes_per_s"]) else "-"),
-    ("own ideal", _seconds("ideal_s")),
-    ("loss", lambda row: f"{row.found.terms['loss']:.3f}"),
-    ("fitted on", lambda row: str(row.fitted_on)),
+    Column(header="T_gemm", of_row=_seconds("t_gemm_s")),
+    Column(header="T_comm", of_row=_seconds("t_comm_s")),
+    Column(
+        header="link",
+        of_row=_link,
+    ),
+    Column(header="own ideal", of_row=_seconds("ideal_s")),
+    Column(header="loss", of_row=lambda row: f"{row.found.terms['loss']:.3f}"),
+    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
 )

@@ -14,7 +14,7 @@ from roofline.analysis.overlap import metrics
 from roofline.analysis.prediction.cost_model import FITTED, PRIORS, USUAL, Machine, Tile, roofline_s
 from roofline.analysis.prediction.fit import fit, shrunk
 from roofline.analysis.prediction.model import Family, Model, Sizes
-from roofline.analysis.records import roof_of
+from roofline.analysis.throughput.metrics import roof_of
 from roofline.store.run import Run
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import Work
