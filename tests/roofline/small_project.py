@@ -1,7 +1,7 @@
 """Two contenders of known durations, one that is wrong, one that cannot run; no device is touched.
 
 The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
-`late`, in the second of three visits, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
+`late`, in the second of three passes, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
 (`first-numpy`) in that contender's first call.
 """
 
@@ -33,7 +33,7 @@ class FakeClock:
     """Each call returns what it took; time passes by that much."""
 
     timer = "fake_clock_replay"
-    visits = int(os.environ.get("VISITS", "1"))
+    passes = int(os.environ.get("PASSES", "1"))
 
     def __init__(self):
         self.seconds = 0.0
