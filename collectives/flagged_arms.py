@@ -33,7 +33,7 @@ from roofline.theory.schedule import Grid
 class Prepared:
     """What an arm needs on each call."""
 
-    plan: flagged.Plan
+    plan: flagged.TileSchedule
     transfers: list[Transfer]
     row_blocks: int
     up: Signals
@@ -43,7 +43,7 @@ class Prepared:
 def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) -> Prepared:
     """Make the table of `arm` for a matmul and a gather that take so long alone, and keep it in `operands.prepared`.
 
-    Raises what `kernels.flagged.plan` and `require` raise, and ValueError for an unknown arm.
+    Raises what `kernels.flagged.tile_schedule` and `require` raise, and ValueError for an unknown arm.
     """
     schedule.known_name("arm", arm, ARMS)
     x, w, out = operands.gathered, operands.w, operands.out
@@ -71,7 +71,7 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
         table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     else:
         table = schedule.tile_outer(grid, programs, chunks)
-    plan = flagged.plan(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
+    plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)
     flags = torch.zeros(len(transfers), dtype=torch.int32, device=x.device)

@@ -51,8 +51,8 @@ LOOKS = tl.constexpr(64)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A table of visits on the device. Made by `plan`, for one shape, order of arrival and height of row blocks."""
+class TileSchedule:
+    """A table of visits on the device, by `tile_schedule`: for one shape, order of arrival and height of row blocks."""
 
     table: Table
     grid: Grid
@@ -185,9 +185,9 @@ def flagged_kernel(
             store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def plan(
+def tile_schedule(
     table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
-) -> Plan:
+) -> TileSchedule:
     """Put `table`, which visits all of `grid` with all chunks, on `device`.
 
     `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, the height of
@@ -207,18 +207,18 @@ def plan(
     visits = torch.tensor([visit[:4] for visits in table for visit in visits], dtype=torch.int32)
     tiles = len(grid.tiles) if schedule.spills(table) else 0
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
-    return Plan(table, grid, tuple(order), block_rows, config, visits.to(device), ends.to(device), spilled)
+    return TileSchedule(table, grid, tuple(order), block_rows, config, visits.to(device), ends.to(device), spilled)
 
 
-def stamps_for(plan: Plan) -> Tensor:
+def stamps_for(tiles: TileSchedule) -> Tensor:
     """Where a launch leaves its time stamps: int64 nanoseconds, as `runs` reads them."""
-    return torch.zeros((len(plan.visits), len(plan.order) + 1, 2), dtype=torch.int64, device=plan.visits.device)
+    return torch.zeros((len(tiles.visits), len(tiles.order) + 1, 2), dtype=torch.int64, device=tiles.visits.device)
 
 
-def runs(plan: Plan, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def runs(tiles: TileSchedule, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Of each unbroken run of the inner loop, (program, m, n, chunk_from, chunk_to) and (look, start, end) in ns."""
     found = []
-    visits = [(program, visit) for program, own in enumerate(plan.table) for visit in own]
+    visits = [(program, visit) for program, own in enumerate(tiles.table) for visit in own]
     for (program, visit), times in zip(visits, stamps.tolist(), strict=True):
         begun = [chunk for chunk in range(visit.chunk_from, visit.chunk_to) if times[chunk][0]]
         ends = [(chunk, times[chunk][0]) for chunk in begun[1:]] + [(visit.chunk_to, times[-1][0])]
@@ -227,59 +227,61 @@ def runs(plan: Plan, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, .
     return found
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None) -> Tensor:
+def matmul(
+    x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals, stamps: Tensor | None = None
+) -> Tensor:
     """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter), each chunk of x's columns once its
     flag is up; returns `out`. With `stamps` (of `stamps_for`) each visit leaves the times of its looks there.
 
     It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
     raises.
     """
-    require(x, w, out, plan)
-    prepare(x, w, out, plan, signals, stamps).run(x.device)
+    require(x, w, out, tiles)
+    prepare(x, w, out, tiles, signals, stamps).run(x.device)
     return out
 
 
-def require(x: Tensor, w: Tensor, out: Tensor, plan: Plan) -> None:
-    """What `kernels.persistent.require` refuses; ValueError for sizes that `plan` was not made for."""
+def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
+    """What `kernels.persistent.require` refuses; ValueError for sizes that `tiles` was not made for."""
     persistent.require(x, w, out, name="flagged")
-    (m, k), n, ranks, config = x.shape, w.shape[0], len(plan.order), plan.config
+    (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
     if k % ranks or k // ranks % config.block_k:
         raise ValueError(
             f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
         )
-    tiles = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
-    if tiles != (plan.grid.row_tiles, plan.grid.column_tiles):
-        raise ValueError(f"out is {tiles[0]} x {tiles[1]} tiles, the plan is for {plan.grid}; make one for this shape")
+    rows, columns = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
+    if (rows, columns) != (tiles.grid.row_tiles, tiles.grid.column_tiles):
+        raise ValueError(f"out is {rows} x {columns} tiles, the schedule is for {tiles.grid}; make one for this shape")
 
 
 def prepare(
-    x: Tensor, w: Tensor, out: Tensor, plan: Plan, signals: Signals, stamps: Tensor | None = None
+    x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals, stamps: Tensor | None = None
 ) -> KernelLaunch:
     """The launch for checked tensors."""
-    config, ranks = plan.config, len(plan.order)
-    order = sum(chunk << (4 * position) for position, chunk in enumerate(plan.order))
+    config, ranks = tiles.config, len(tiles.order)
+    order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        visits_ptr=plan.visits, first_ptr=plan.first, spilled_ptr=plan.spilled,
+        visits_ptr=tiles.visits, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        stamps_ptr=plan.visits if stamps is None else stamps,
-        order=order - (order >> 63 << 64), row_tiles=-(-plan.block_rows // config.block_m),
-        column_tiles=plan.grid.column_tiles,
+        stamps_ptr=tiles.visits if stamps is None else stamps,
+        order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
+        column_tiles=tiles.grid.column_tiles,
         CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
-        SPILLS=bool(len(plan.spilled)), STAMPED=stamps is not None, TIMED=not interpreted(flagged_kernel),
+        SPILLS=bool(len(tiles.spilled)), STAMPED=stamps is not None, TIMED=not interpreted(flagged_kernel),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(flagged_kernel, (len(plan.table),), args)
+    return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
 def example(visits: Callable[..., Table], config: Config, dtype: torch.dtype, *, stamped: bool = False) -> KernelLaunch:
     """The launch over 8 ranks by the table that `visits` makes, which spills or does not; `stamped` as for a trace."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
-    made = plan(visits(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    made = tile_schedule(visits(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
     return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1), stamps_for(made) if stamped else None)
 

@@ -300,7 +300,7 @@ register(Kernel(
     name="persistent", run=matmul, why_not=partial(reason, require),
     config=lambda x, w: str(choose_for("persistent", x, w)),
     jit=persistent_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
-    modelled=True, tailed=True, space=SearchSpace(candidates, staged_bytes),
+    modelled="sm90", tailed=True, space=SearchSpace(candidates, staged_bytes),
 ))  # fmt: skip
 register(Kernel(
     name="persistent_sums", jit=persistent_kernel, example=sums_example, least_tma=(1, 1), beside_link=True,

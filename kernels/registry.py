@@ -56,7 +56,7 @@ class Kernel(Contender):
     waits: bool = False  # on the device, for a link's flags
     beside_link: bool = False  # shares SMs with a link's copier, to which it must leave room
 
-    modelled: bool = False  # of its unmeasured entries the model of waves takes the best for a shape
+    modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
     tailed: bool = False  # has `flatten` and `tail`
     space: "SearchSpace | None" = None  # what a tuning tries; None: cannot be tuned
 

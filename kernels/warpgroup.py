@@ -279,5 +279,5 @@ register(Kernel(
     config=lambda x, w: str(choose_for("warpgroup", x, w)),
     jit=warpgroup_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
     register_counts=(CONSUMER_REGISTERS.value, PRODUCER_REGISTERS.value),
-    modelled=True, space=SearchSpace(candidates, shared_bytes, most=12),
+    modelled="sm90", space=SearchSpace(candidates, shared_bytes, most=12),
 ))  # fmt: skip

@@ -19,7 +19,7 @@ from roofline.measure.prepared import Lineup, untold
 from roofline.operations.tune import Tuning, sweep
 from roofline.store.run import NOT_RUN
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning import verdict
 from roofline.tuning.verdict import INCUMBENT
 
@@ -77,12 +77,12 @@ def able(case: Tuning) -> list[str]:
 
 
 @functools.cache
-def hardware() -> tuple[str, Machine]:
+def hardware() -> tuple[str, GpuSpec]:
     """The table and the machine to tune for: this one's; an H200's where there is no GPU, to list what it would try."""
     from kernels import configs
 
     if not torch.cuda.is_available():
-        return "sm90", Machine.of_chip(find("H200"))
+        return "sm90", GpuSpec.of_chip(find("H200"))
     device = torch.device("cuda", torch.cuda.current_device())
     return configs.arch_of(device), configs.machine_of(device)
 
@@ -117,9 +117,9 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
 
     arch, machine = hardware()
     now = incumbent(case)
-    found = search.plan(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
+    found = search.candidates(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
     problem = search.Problem(case.m, case.n, case.k, matmul.DTYPES[case.dtype].itemsize, machine)
-    others = [config for config in found.candidates if problem.schedule(config) != problem.schedule(now)]
+    others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
     return others, {search.token(config): reason for config, reason in found.pruned.items()}
 
 

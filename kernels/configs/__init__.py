@@ -22,7 +22,7 @@ import torch
 
 from kernels.registry import KERNELS
 from roofline.theory import chips, waves
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
 FOLDER = Path(__file__).parent
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -75,13 +75,13 @@ class Entry:
         fits = self.n in (None, n) and self.k in (None, k)
         return kernel == self.kernel and dtype in self.dtypes and in_range and fits
 
-    def measured_on(self, machine: Machine | None) -> bool:
+    def measured_on(self, machine: GpuSpec | None) -> bool:
         """Whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and tails are
         counted in them."""
         return self.measured is not None and as_many_sms(self.measured, machine)
 
 
-def as_many_sms(measured: dict, machine: Machine | None) -> bool:
+def as_many_sms(measured: dict, machine: GpuSpec | None) -> bool:
     return machine is None or measured.get("sms") in (None, machine.sms)
 
 
@@ -112,7 +112,7 @@ class Table:
         """Whether it has a tile of `kernel` for a shape; `dtype` as `bf16`."""
         return any(entry.admits(kernel, m, n, k, dtype) for entry in self.entries)
 
-    def picked(self, m: int, n: int, k: int, dtype: str, machine: Machine | None) -> str | None:
+    def picked(self, m: int, n: int, k: int, dtype: str, machine: GpuSpec | None) -> str | None:
         """The kernel that was the fastest for exactly this shape, on as many SMs; None where nobody measured that."""
         shape = (m, n, k, dtype)
         picks = (p for p in self.picks if (p.m, p.n, p.k, p.dtype) == shape and as_many_sms(p.measured, machine))
@@ -160,7 +160,7 @@ def _entries(path: Path, rows: list[dict]) -> tuple[Entry, ...]:
 
 
 def choose(
-    kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None = None
+    kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None = None
 ) -> Config:
     """The configuration for [m, n, k] in `dtype`, see above. Without a `machine` there is nothing to model.
 
@@ -170,7 +170,7 @@ def choose(
 
 
 @lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
-def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None) -> Config:
+def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None) -> Config:
     short = DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
     measured = next((entry.config for entry in entries if entry.measured_on(machine)), None)
@@ -180,18 +180,18 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
             f"add an entry to kernels/configs/{of.arch}.json"
         )
-    if measured or not machine or not is_modelled(kernel) or not m * n * k:
+    if measured or not machine or not is_modelled(kernel, of.arch) or not m * n * k:
         return measured or admitted[0].config
     return modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
 
 
-def is_modelled(kernel: str) -> bool:
-    return kernel in KERNELS and KERNELS[kernel].modelled
+def is_modelled(kernel: str, arch: str) -> bool:
+    return kernel in KERNELS and KERNELS[kernel].modelled == arch
 
 
 @lru_cache(maxsize=4096)
 def modelled(
-    kernel: str, candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: Machine
+    kernel: str, candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
 ) -> Config:
     """The best of `candidates` for a shape by the model of waves, with the group, raster and tail that `kernel` can
     have."""
@@ -217,17 +217,17 @@ def picked_for(x: torch.Tensor, w: torch.Tensor) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _picked(of: Table, m: int, n: int, k: int, dtype: torch.dtype, machine: Machine | None) -> str | None:
+def _picked(of: Table, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None) -> str | None:
     return of.picked(m, n, k, DTYPE_NAMES[dtype], machine)
 
 
 @cache
-def machine_of(device: torch.device) -> Machine | None:
+def machine_of(device: torch.device) -> GpuSpec | None:
     """What the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the CPU."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    known = Machine.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
+    known = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
     return replace(known, sms=properties.multi_processor_count)
 
 

@@ -155,7 +155,7 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
         if t.target is not None
         for entry in t.entries
         for dtype in entry.dtypes
-        for config in _variants(entry, dtype)
+        for config in _variants(entry, t.arch, dtype)
         if not kernels or entry.kernel in kernels
     ]
     if one_per_kernel:
@@ -164,10 +164,10 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
     return list(dict.fromkeys(found))
 
 
-def _variants(entry: Entry, dtype: str) -> list[Config]:
+def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
     kernel = KERNELS[entry.kernel]
-    if not (kernel.modelled and kernel.tailed) or dtype != entry.dtypes[0] or entry.measured:
+    if kernel.modelled != arch or not kernel.tailed or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
 

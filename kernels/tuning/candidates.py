@@ -15,7 +15,7 @@ from itertools import product
 
 from kernels.configs import Config
 from roofline.theory import decode_split, waves
-from roofline.theory.waves import Machine, Tiling
+from roofline.theory.waves import GpuSpec, Tiling
 
 MOST = 16
 """Candidates for a shape: with 30 rounds of 17 calls, the largest shapes just fill the time that a shape may take."""
@@ -39,7 +39,7 @@ class Problem:
     n: int
     k: int
     itemsize: int
-    machine: Machine
+    machine: GpuSpec
 
     def tiles(self, config: Config) -> tuple[int, int]:
         """Tiles along m and n."""

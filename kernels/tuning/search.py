@@ -1,9 +1,9 @@
 """Which configurations of a kernel are worth timing for a shape. Nothing is timed here.
 
-`candidates` proposes. What cannot run is left out before anything is timed, with the reason: by a formula where
-shared memory is too small (`plan`), by compiling where a kernel spills, does not compile or misses its tensor core
-instruction (`unsound`, no GPU needed). The benchmarks time the rest (`pytest --benchmark-only --ffn-tune`), and
-`kernels.configs.table_writer` keeps the choice.
+A kernel's `SearchSpace` proposes. What cannot run is left out before anything is timed, with the reason: by a formula
+where shared memory is too small (`candidates`), by compiling where a kernel spills, does not compile or misses its
+tensor core instruction (`unsound`, no GPU needed). The benchmarks time the rest (`pytest --benchmark-only --ffn-tune`),
+and `kernels.configs.table_writer` keeps the choice.
 
 Wins over `triton.autotune` in that candidates and the present choice take turns, that one which does not compile costs
 nobody else, and that the answer is a file to be reviewed. Loses where a shape comes that nobody tuned: that one gets
@@ -11,38 +11,31 @@ the model's choice.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kernels import configs
 from kernels.configs import DTYPE_NAMES, Config, Entry, Table
 from kernels.configs.table_writer import mma_of
 from kernels.registry import tunable
 from kernels.tuning.candidates import Problem
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
 SHARED, SPILLS, FAILED, OTHER = "shared memory", "spills", "does not compile", "not as declared"
 """How reasons begin for which a candidate is left out."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Candidates(NamedTuple):
     """What is to be timed for a shape, the model's choice first, and what is not: {configuration: reason}. Of what
     differs in order, tail, split or flattening alone, one is named."""
 
-    candidates: tuple[Config, ...]
-    pruned: dict[Config, str] = field(default_factory=dict)
+    configs: tuple[Config, ...]
+    pruned: dict[Config, str]
 
 
 def candidates(
-    kernel: str, m: int, n: int, k: int, dtype: str, machine: Machine, arch: str = "sm90", now: Config | None = None
-) -> list[Config]:
-    """`plan(...).candidates`."""
-    return list(plan(kernel, m, n, k, dtype, machine, arch, now).candidates)
-
-
-def plan(
-    kernel: str, m: int, n: int, k: int, dtype: str, machine: Machine, arch: str = "sm90", now: Config | None = None
-) -> Plan:
+    kernel: str, m: int, n: int, k: int, dtype: str, machine: GpuSpec, arch: str = "sm90", now: Config | None = None
+) -> Candidates:
     """What to time of `kernel` for [m, n, k] in `dtype` (as `bf16`) on `machine`, by the table of `arch`.
 
     `now` is what is taken at present. Where that was measured, it is what the candidates of its tile differ from, so
@@ -70,13 +63,13 @@ def plan(
             pruned[alike] = f"{SHARED}: {needed} bytes, limit {table.shared_limit_bytes}; take fewer stages"
         else:
             kept.setdefault(problem.schedule(config), config)
-    return Plan(tuple(kept.values()), pruned)
+    return Candidates(tuple(kept.values()), pruned)
 
 
 def _bases(problem: Problem, kernel: str, arch: str, tiles: tuple[Config, ...], now: Config | None):
     """Each tile with what the model gives it: the model's choice first, then by time."""
     shape = (problem.m, problem.n, problem.k, problem.itemsize, problem.machine)
-    if not configs.is_modelled(kernel):
+    if not configs.is_modelled(kernel, arch):
         order = sorted(tiles, key=lambda tile: problem.cost(tile).seconds)
         return tuple(dict.fromkeys([*order, *([now] if now else [])]))
     first = configs.modelled(kernel, tiles, *shape)

@@ -16,12 +16,17 @@ class Saving:
         if session := self._state.session:
             machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
 
-    def pytest_benchmark_update_json(self, output_json):
-        """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome."""
+    def pytest_benchmark_update_json(self, config, output_json):
+        """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
+
+        Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
+        """
         session = self._state.session
         if session is None:
             return
         for entry in output_json["benchmarks"]:
+            if not config.option.benchmark_save_data:
+                entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
             record = session.record(parameters.get("shape"), parameters.get("contender"))
             if record:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from roofline.profile import table
+from roofline.analysis.throughput.metrics import ratio_text
 from roofline.pytest_plugin.replay import LaterFile
 from roofline.pytest_plugin.signals import ways_on
-from roofline.report import tables
+from roofline.report import sections, tables
+from roofline.report.format import time_text
 from roofline.report.write import write
 from roofline.tuning import verdict
 
@@ -19,7 +20,7 @@ REDRAW = "python3 -m roofline report"
 
 def live_line(case: str, record: dict) -> str:
     """One case, as soon as it is measured: what no later ceiling can change."""
-    return f"{case:<48} {tables.time_text(record['time_s']):>8}  ratio {tables.ratio_text(record)}"
+    return f"{case:<48} {time_text(record['time_s']):>8}  ratio {ratio_text(record)}"
 
 
 class Narrator:
@@ -72,15 +73,11 @@ class Narrator:
         run, folder = self._state.session.run, self._state.folder
         records = run.records()
         lines = []
-        for own, columns in tables.by_kind(records):
-            lines += [*tables.terminal(own, columns), ""]
-        if found := verdict.verdicts(run):
-            lines += [*tables.terminal(found, verdict.COLUMNS), ""]
-        if held := tables.steady(records):
-            lines += ["steady state:", *tables.terminal(held, tables.STEADY_COLUMNS), *tables.energy(held), ""]
-        if counted := table.of(records):
-            lines += ["counted:", *tables.terminal(counted, table.COLUMNS), *table.checks(counted), ""]
-        lines += [*tables.summary(records), *tables.ceilings(run), *run.notes, *tables.missing(run)]
+        for section in sections.sections(run, records):
+            lines += [f"{section.title.lower()}:"] if section.title else []
+            lines += [*tables.terminal(section.rows, section.columns), ""] if section.rows else []
+            lines += section.lines
+        lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
         return [*lines, *ways_on(run, folder, *self._state.problems)]
 
     def pytest_sessionstart(self):

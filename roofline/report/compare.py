@@ -17,7 +17,9 @@ no interval here includes, is what changes from one process to the next: where m
 import math
 from dataclasses import asdict, dataclass
 
+from roofline.analysis.base import Column
 from roofline.report import tables
+from roofline.report.format import interval_text, time_text
 from roofline.stats import Interval, geometric_mean
 from roofline.store.conditions import ALL, NUMBERS, conditions, differences
 from roofline.store.run import Run
@@ -136,11 +138,11 @@ def _missing(base: Run, new: Run, a: dict, b: dict) -> list[dict]:
 
 
 COLUMNS = (
-    ("case", lambda c: c.case),
-    ("base", lambda c: tables.time_text(c.base_time_s)),
-    ("new", lambda c: tables.time_text(c.new_time_s)),
-    ("speed, new / base [95 %]", lambda c: f"{c.speed:.3f} [{c.speed_low:.3f}, {c.speed_high:.3f}]"),
-    ("verdict", lambda c: c.verdict),
+    Column(header="case", of_row=lambda c: c.case, right=False),
+    Column(header="base", of_row=lambda c: time_text(c.base_time_s)),
+    Column(header="new", of_row=lambda c: time_text(c.new_time_s)),
+    Column(header="speed, new / base [95 %]", of_row=lambda c: interval_text(c.speed, c.speed_low, c.speed_high)),
+    Column(header="verdict", of_row=lambda c: c.verdict, right=False),
 )
 
 

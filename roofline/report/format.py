@@ -1,10 +1,6 @@
-"""Numbers as people read them, and aligned tables of them. Standard library only."""
+"""Numbers as people read them. Standard library only."""
 
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-
-LEFT = {"shape", "contender", "case", "bound", "kernel", "tuned kernel", "notes", "verdict"}
-LEFT |= {"run", "chip", "model", "torch, triton", "commit", "configuration", "taken from now on", "was", "not timed"}
-"""Columns of words; all others stand to the right."""
 
 
 def time_text(seconds: float) -> str:
@@ -31,26 +27,11 @@ def number_text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def interval_text(value: float | None, low: float, high: float, digits: int = 3) -> str:
+    """`1.031 [1.024, 1.040]`: a value with its interval."""
+    return "-" if value is None else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def bytes_text(count: int) -> str:
     """`count` bytes in MB or GB, to three digits."""
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
-
-
-def aligned(header: list[str], cells: list[list[str]]) -> list[str]:
-    """Lines of a table; where rows share their first cell, a blank one between groups of them."""
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = []
-    grouped = len({row[0] for row in cells}) < len(cells)
-    for previous, row in zip([header, *cells], cells, strict=False):
-        if grouped and lines and row[0] != previous[0]:
-            lines.append("")
-        lines.append(_line(header, row, widths))
-    return [_line(header, header, widths), *lines]
-
-
-def _line(header: list[str], row: list[str], widths: list[int]) -> str:
-    cells = (
-        cell.ljust(width) if name in LEFT else cell.rjust(width)
-        for name, cell, width in zip(header, row, widths, strict=True)
-    )
-    return "  ".join(cells).rstrip()

@@ -1,16 +1,20 @@
-"""Reference runs: committed run folders that others compare with, and the table of them in results/README.md."""
+"""Reference runs: committed run folders that others compare with, and the tables that are made in results/README.md."""
 
 import platform
 import re
 import shutil
 from pathlib import Path
 
-from roofline.analysis.records import roof_of
+from roofline.analysis.base import Analysis, Column
+from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of
+from roofline.analysis.throughput.metrics import roof_of
 from roofline.report import tables
+from roofline.report.format import rate_text
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
+from roofline.tuning.verdict import is_tuning
 
 START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
@@ -18,7 +22,7 @@ PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 
 
 def add(folder: Path, into: Path) -> Path:
-    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken.
+    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken, and pack its journal.
 
     Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, or that holds a host's
     name or a path.
@@ -35,6 +39,8 @@ def add(folder: Path, into: Path) -> Path:
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
+    if (target / journal.NAME).exists():
+        journal.pack(target)
     return target
 
 
@@ -43,7 +49,7 @@ def private(folder: Path) -> list[str]:
     host = platform.node()
     found = []
     for path in sorted(folder.iterdir()):
-        text = path.read_text(encoding="utf-8", errors="ignore") if path.suffix != ".png" else ""
+        text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
         match = PRIVATE.search(text)
         if match:
             found.append(f"{path.name} holds {match[0]!r}")
@@ -53,43 +59,62 @@ def private(folder: Path) -> list[str]:
 
 
 def renew(into: Path) -> Path:
-    """Write the table of the runs in `into` between its marks in the README.md beside it. ValueError without marks."""
-    readme, before, after = _parts(into)
-    readme.write_text(f"{before}{START}\n{table(into)}\n{END}{after}", encoding="utf-8")
+    """Write the table of the runs in `into`, and of the fields of records, between their marks in the README.md beside
+    it. ValueError without marks."""
+    readme, parts = _parts(into)
+    made = table(into), schema(THROUGHPUT), schema(OVERLAP)
+    parts[2::4] = [f"\n{text}\n" for text in made[: len(parts) // 4]]
+    readme.write_text("".join(parts), encoding="utf-8")
     return readme
 
 
-def _parts(into: Path) -> tuple[Path, str, str]:
-    """The README.md, what stands before its table, and what stands after it."""
+def _parts(into: Path) -> tuple[Path, list[str]]:
+    """The README.md, and its text cut at its pairs of marks: one for the runs, two more where fields are told."""
     readme = into.parent / "README.md"
-    before, start, rest = readme.read_text(encoding="utf-8").partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
+    parts = re.split(f"({START}|{END})", readme.read_text(encoding="utf-8"))
+    if parts[1::2] not in ([START, END], [START, END] * 3):
         raise ValueError(f"{readme} lacks the marks {START} and {END}: put them where the table shall be")
-    return readme, before, after
+    return readme, parts
+
+
+def schema(analysis: Analysis) -> str:
+    """A row for each field of its records, in Markdown; what another has in common with `THROUGHPUT` stands there."""
+    known = {(column.name, column.doc) for column in (() if analysis is THROUGHPUT else THROUGHPUT.columns)}
+    return tables.markdown([c for c in analysis.columns if c.doc and (c.name, c.doc) not in known], FIELDS)
+
+
+FIELDS = (
+    Column(header="field", of_row=lambda column: f"`{column.name}`", right=False),
+    Column(header="unit", of_row=lambda column: column.unit, right=False),
+    Column(header="meaning", of_row=lambda column: column.doc, right=False),
+)
 
 
 def table(into: Path) -> str:
     """A row for each run folder in `into`, in Markdown."""
-    folders = sorted(path.parent for path in into.glob(f"*/{journal.NAME}"))
+    folders = sorted(path for path in into.iterdir() if journal.find(path))
     runs = [(folder, run, run.records()) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
+
+
+def _versions(run: Run) -> str:
+    return ", ".join(run.metadata["machine"]["versions"].get(name, "-") for name in ("torch", "triton"))
 
 
 def _roof(run: Run, records: list[dict]) -> str:
     """The measured roof of each dtype."""
     roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
     return ", ".join(
-        f"{tables.rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
+        f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
         for dtype, roof in roofs.items()
         if roof
     )
 
 
-def _ratios(records: list[dict]) -> str:
+def _ratios(run: Run, records: list[dict]) -> str:
     """The geometric mean of each contender's ratio to the vendor."""
     texts = []
-    records = tables.plain_matmuls(records)
+    records = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
         if own:
@@ -98,21 +123,14 @@ def _ratios(records: list[dict]) -> str:
     return ", ".join(texts)
 
 
-def _versions(versions: dict) -> str:
-    return ", ".join(versions.get(name, "-") for name in ("torch", "triton"))
-
-
 COLUMNS = (
-    ("run", lambda r: f"[{r[0].name}](reference/{r[0].name}/report.md)"),
-    ("chip", lambda r: r[1].metadata["machine"]["chip"]),
-    ("model", lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2]))),
-    (
-        "torch, triton",
-        lambda r: ", ".join(r[1].metadata["machine"]["versions"].get(n, "-") for n in ("torch", "triton")),
-    ),
-    ("commit", lambda r: r[1].metadata["commit"]),
-    ("method", lambda r: str(r[1].metadata["method_version"])),
-    ("rows", lambda r: str(len(r[2]))),
-    ("measured roof", lambda r: _roof(r[1], r[2])),
-    ("speed, geometric mean (shapes)", lambda r: _ratios(r[2])),
+    Column(header="run", of_row=lambda r: f"[{r[0].name}](reference/{r[0].name}/report.md)", right=False),
+    Column(header="chip", of_row=lambda r: r[1].metadata["machine"]["chip"], right=False),
+    Column(header="model", of_row=lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2])), right=False),
+    Column(header="torch, triton", of_row=lambda r: _versions(r[1]), right=False),
+    Column(header="commit", of_row=lambda r: r[1].metadata["commit"], right=False),
+    Column(header="method", of_row=lambda r: str(r[1].metadata["method_version"])),
+    Column(header="rows", of_row=lambda r: str(len(r[2]))),
+    Column(header="measured roof", of_row=lambda r: _roof(r[1], r[2])),
+    Column(header="speed, geometric mean (shapes)", of_row=lambda r: _ratios(r[1], r[2])),
 )

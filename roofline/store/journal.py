@@ -4,8 +4,11 @@ It is the one source of tables and plots, so that a run that died can still be r
 objects with a `kind`; results/README.md documents them. They hold primitives in SI units.
 """
 
+import errno
+import gzip
 import itertools
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +19,9 @@ from roofline.store.run import INTERRUPTED, Run
 SCHEMA = 6
 
 NAME = "samples.jsonl"
+PACKED = f"{NAME}.gz"
+"""Of a run that was committed: the same, by gzip."""
+
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
 
@@ -72,6 +78,8 @@ class Journal:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
+        if (folder / PACKED).exists():
+            raise OSError(errno.EPERM, f"its {PACKED} is packed; unpack it with gunzip to go on with it")
         _require_room(folder)
         path = folder / NAME
         whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
@@ -105,11 +113,29 @@ def _require_room(folder: Path) -> None:
     probe.unlink()
 
 
+def find(folder: Path) -> Path | None:
+    """The journal in `folder`, packed or not."""
+    return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
+
+
+def read(path: Path) -> bytes:
+    """A file of a run; what was packed is unpacked. Raises OSError."""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def pack(folder: Path) -> None:
+    """Pack the journal in `folder`. The same journal gives the same bytes."""
+    path = folder / NAME
+    with (folder / PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(path.read_bytes())
+    path.unlink()
+
+
 def load(folder: Path) -> Run:
     """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours."""
     folder = Path(folder)
-    path = folder if folder.name == NAME else folder / NAME
-    if not path.is_file():
+    path = folder if folder.name in (NAME, PACKED) else find(folder)
+    if path is None or not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     lines = upgrade.upgrade(_checked(path))
     first = next(lines, None)
@@ -130,9 +156,11 @@ def load(folder: Path) -> Run:
 def _checked(path: Path) -> Iterator[dict]:
     """The lines of a journal as they stand there, once they are known to be readable. Raises ValueError where not."""
     try:
-        texts = path.read_text(encoding="utf-8").split("\n")
+        texts = read(path).decode("utf-8").split("\n")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
     texts.pop()  # empty, or what a kill cut off while it was written
     required, shapes, parse = REQUIRED, set(), json.JSONDecoder().raw_decode
     for number, text in enumerate(texts, 1):

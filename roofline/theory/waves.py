@@ -32,11 +32,11 @@ TAIL_GAIN = 0.02
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuSpec:
     """What the model needs of a chip: `flops` and bytes/s are a datasheet's, or a run's measured ceilings.
 
     >>> from roofline.theory.chips import find
-    >>> Machine.of_chip(find("H200")).sms
+    >>> GpuSpec.of_chip(find("H200")).sms
     132
     """
 
@@ -47,7 +47,7 @@ class Machine:
     l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
 
     @classmethod
-    def of_chip(cls, chip, dtype: str = "bf16") -> "Machine":
+    def of_chip(cls, chip, dtype: str = "bf16") -> "GpuSpec":
         """Of a datasheet. Raises ValueError for a chip whose SMs, cache or memory bandwidth it does not give."""
         found = (chip.sms, chip.flops.get(dtype), chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
         if not all(found):
@@ -103,10 +103,10 @@ class Cost:
         return max(("mma", self.mma_s), ("L2", self.l2_s), ("memory", self.memory_s), key=lambda pair: pair[1])[0]
 
 
-def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: Machine) -> Cost:
+def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec) -> Cost:
     """What out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
 
-    >>> h200 = Machine(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
+    >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
     >>> case.tiles, case.full_waves, case.tail_tiles
     (416, 3, 20)
@@ -159,7 +159,7 @@ def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) 
     return (along, across) if raster == "m" else (across, along)
 
 
-def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: Machine) -> float:
+def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: GpuSpec) -> float:
     """The share of an operand's reads that comes from memory: one of all waves where the cache holds it."""
     return 1 / max(1, full_waves) if rows * k * itemsize <= HELD_SHARE * machine.cache_bytes else 1.0
 
@@ -174,7 +174,7 @@ def tails(tiles: int, k: int, sms: int) -> Iterator[int]:
 
 
 def choices(
-    m: int, n: int, k: int, block_m: int, block_n: int, machine: Machine, shares_tail: bool = True
+    m: int, n: int, k: int, block_m: int, block_n: int, machine: GpuSpec, shares_tail: bool = True
 ) -> Iterator[Tiling]:
     """Every group, raster and tail for one tile; no tail for a kernel that does not share the last wave."""
     tiles = -(-m // block_m) * -(-n // block_n)
@@ -185,12 +185,12 @@ def choices(
 
 
 def best(
-    m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: Machine, shares_tail: bool = True
+    m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: GpuSpec, shares_tail: bool = True
 ) -> Tiling:
     """The tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`, and of
     its tilings the one that reads least from memory.
 
-    >>> h200 = Machine(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
+    >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
     Tiling(block_m=128, block_n=256, group=16, raster='m', tail=120)
 

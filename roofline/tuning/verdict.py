@@ -8,9 +8,12 @@ and without halves.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
+from roofline.analysis.base import Column, Table
+from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
+from roofline.report.format import interval_text
 from roofline.stats import FEWEST, Interval, paired_ratio
 from roofline.store.run import Run
 
@@ -108,9 +111,7 @@ def verdicts(run: Run) -> list[Verdict]:
 
 def ratio_text(found: Verdict) -> str:
     """`1.031 [1.024, 1.040]`, of the best candidate."""
-    if found.ratio is None:
-        return "-"
-    return f"{found.ratio.median:.3f} [{found.ratio.low:.3f}, {found.ratio.high:.3f}]"
+    return "-" if found.ratio is None else interval_text(found.ratio.median, found.ratio.low, found.ratio.high)
 
 
 def _left_out(found: Verdict) -> str:
@@ -125,11 +126,27 @@ def line(found: Verdict) -> str:
 
 
 COLUMNS = (
-    ("shape", lambda v: v.case.removeprefix(f"{OP}{v.kernel}-")),
-    ("tuned kernel", lambda v: v.kernel),
-    ("taken from now on", lambda v: v.config),
-    ("was", lambda v: "the same" if v.stays else v.over),
-    ("best candidate's ratio [95 %]", ratio_text),
-    ("timed", lambda v: str(v.tried)),
-    ("not timed", lambda v: _left_out(v) or "-"),
+    Column(header="shape", of_row=lambda v: v.case.removeprefix(f"{OP}{v.kernel}-"), right=False),
+    Column(header="tuned kernel", of_row=lambda v: v.kernel, right=False),
+    Column(header="taken from now on", of_row=lambda v: v.config, right=False),
+    Column(header="was", of_row=lambda v: "the same" if v.stays else v.over, right=False),
+    Column(header="best candidate's ratio [95 %]", of_row=ratio_text),
+    Column(header="timed", of_row=lambda v: str(v.tried)),
+    Column(header="not timed", of_row=lambda v: _left_out(v) or "-", right=False),
+)
+
+TUNED = (
+    "Candidates and the configuration that was taken before, the incumbent, took turns. The earlier half of the rounds "
+    "says which candidate is best, the later half how much faster it is than the incumbent; it is taken where all of "
+    "that interval is above 1. What was not timed is counted by reason."
+)
+CANDIDATES = Table(
+    "Candidates",
+    "All that was timed, over all rounds. The best ratio of many flatters; those of the table above do not.",
+    (
+        *CASE,
+        replace(CONFIG, header="configuration", right=False),
+        *(TIME, TFLOPS, OF_ROOF, replace(RATIO, header="ratio to incumbent [95 %]"), NOTES),
+    ),
+    lambda records: [record for record in records if is_tuning(record["op"])],
 )

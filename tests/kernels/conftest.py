@@ -137,3 +137,15 @@ def guarded_workspace(monkeypatch):
         return made
 
     return guard
+
+
+@pytest.fixture
+def registered():
+    """`registered(kernel)`: it is, until the test ends."""
+    from kernels.registry import CONTENDERS, KERNELS, register
+
+    before = [(known, dict(known)) for known in (CONTENDERS, KERNELS)]
+    yield register
+    for known, own in before:
+        known.clear()
+        known.update(own)

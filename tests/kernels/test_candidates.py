@@ -9,16 +9,16 @@ from kernels import decode, warpgroup
 from kernels.configs import Config, choose
 from kernels.registry import KERNELS
 from kernels.tuning.candidates import Problem
-from kernels.tuning.search import candidates, plan
+from kernels.tuning.search import candidates
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
 
 
 def test_a_kernel_without_tails_tries_its_ring_and_its_orders(tables):
-    found = candidates("warpgroup", *SHAPE, "bf16", H200)
+    found = candidates("warpgroup", *SHAPE, "bf16", H200).configs
     assert {(c.block_m, c.block_n) for c in found} == {(256, 128), (128, 256), (128, 128)}
     assert {(c.flatten, c.tail, c.num_warps) for c in found} == {(False, 0, 8)}
     first = found[0]
@@ -28,7 +28,7 @@ def test_a_kernel_without_tails_tries_its_ring_and_its_orders(tables):
 
 @pytest.mark.parametrize("m", [1, 2, 16, 32, 64])
 def test_few_rows_are_tried_in_other_splits_rings_and_warps(tables, m):
-    found = plan("decode", m, 6656, 16384, "bf16", H200).candidates  # 52 tiles of 128: K is split by 5
+    found = candidates("decode", m, 6656, 16384, "bf16", H200).configs  # 52 tiles of 128: K is split by 5
     assert len(found) == KERNELS["decode"].space.most
     assert found[0] == choose("decode", "sm90", m, 6656, 16384, torch.bfloat16, H200)
     rows = max(16, m)
@@ -46,7 +46,7 @@ def test_few_rows_are_tried_in_other_splits_rings_and_warps(tables, m):
 
 
 def test_a_single_row_has_a_ring_of_its_own_size_in_shorter_steps(tables):
-    found = candidates("decode", 1, 53248, 16384, "bf16", H200)
+    found = candidates("decode", 1, 53248, 16384, "bf16", H200).configs
     sizes = {c.block_k: decode.shared_bytes(c, 2) for c in found if c.block_m == 1 and c.num_stages in (7, 13)}
     assert sizes == {2048: 221_184, 1024: 221_184}
 
@@ -60,7 +60,7 @@ def test_a_split_of_the_rules_own_is_no_other(tables):
 
 def test_more_rows_than_a_kernel_takes_are_refused(tables):
     with pytest.raises(ValueError, match=r"no decode configuration for m=65 in bf16 on sm90.*sm90.json"):
-        plan("decode", 65, 6656, 16384, "bf16", H200)
+        candidates("decode", 65, 6656, 16384, "bf16", H200)
 
 
 def test_shared_memory_of_the_other_kernels():

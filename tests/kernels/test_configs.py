@@ -12,9 +12,9 @@ from kernels.configs import FOLDER, Config, Pick, arch_of, architectures, choose
 from kernels.registry import KERNELS
 from kernels.tuning.search import candidates
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 HALF = (torch.float16, torch.bfloat16)
 # Which kernel must find a tile for which dtypes, per table.
 COVERED = {
@@ -77,7 +77,7 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
         m, n, k = entry.m_max or 10**6, entry.n or entry.n_max or 10**6, entry.k or 4096
         machine = None if not entry.measured else replace(H200, sms=entry.measured.get("sms", H200.sms))
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[entry.dtypes[0]]
-        if KERNELS[entry.kernel].modelled and table(arch).target and not entry.measured:
+        if KERNELS[entry.kernel].modelled == arch and not entry.measured:
             tile = (entry.config.block_m, entry.config.block_n)
             shapes = [(2**i, n, k) for i in range(14) for n in (6656, 6784, 53248) for k in (6656, 53248)]
             monkeypatch.setattr(configs, "table", unmeasured)
@@ -92,7 +92,7 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "block_m", "block_n"), TO_TUNE)
 def test_an_entry_for_tuning_is_a_candidate(kernel, block_m, block_n):
-    found = candidates(kernel, block_m, 6656, 16384, "bf16", H200)
+    found = candidates(kernel, block_m, 6656, 16384, "bf16", H200).configs
     assert (block_m, block_n) in {(config.block_m, config.block_n) for config in found}
 
 

@@ -70,7 +70,7 @@ class Case:
     def run(self, table="row_block"):
         table = self.table(table) if isinstance(table, str) else table
         height = self.block_rows if self.blocks > 1 else self.rows
-        plan = flagged.plan(table, self.grid, self.order, height, self.config, self.x.device)
+        plan = flagged.tile_schedule(table, self.grid, self.order, height, self.config, self.x.device)
         assert flagged.matmul(self.x, self.w, self.out, plan, self.signals) is self.out
         return int(self.signals.lost)
 
@@ -230,16 +230,19 @@ def test_right_where_the_rows_are_not_cut(case):
 
 def test_spilled_bytes_are_those_of_the_table(case):
     one = case()
-    plan = flagged.plan(one.table("chunk_outer"), one.grid, ORDER, one.block_rows, one.config, "cpu")
+    plan = flagged.tile_schedule(one.table("chunk_outer"), one.grid, ORDER, one.block_rows, one.config, "cpu")
     tile_bytes = one.config.block_m * one.config.block_n * 4
     assert plan.spilled_bytes == 2 * (RANKS - 1) * len(one.grid.tiles) * tile_bytes
-    assert flagged.plan(one.table("row_block"), one.grid, ORDER, one.block_rows, one.config, "cpu").spilled_bytes == 0
+    assert (
+        flagged.tile_schedule(one.table("row_block"), one.grid, ORDER, one.block_rows, one.config, "cpu").spilled_bytes
+        == 0
+    )
 
 
 def test_runs_are_read_from_the_stamps(case):
     """Tile (0, 0) took chunks 0 and 1 at once, waited for 2, and took it with 3."""
     one = case(blocks=1)
-    plan = flagged.plan(schedule.tile_outer(one.grid, 4, RANKS), one.grid, ORDER, one.rows, one.config, "cpu")
+    plan = flagged.tile_schedule(schedule.tile_outer(one.grid, 4, RANKS), one.grid, ORDER, one.rows, one.config, "cpu")
     stamps = flagged.stamps_for(plan)
     stamps[0] = torch.tensor([[100, 110], [0, 0], [150, 200], [0, 0], [260, 0]])
     stamps[1:, 0, :] = 1
@@ -254,20 +257,20 @@ def test_more_ranks_than_an_order_holds_are_refused(case):
     one = case()
     table = schedule.tile_outer(one.grid, PROGRAMS, 17)
     with pytest.raises(ValueError, match="17 ranks: flagged packs their order in 64 bits, the limit is 16; take"):
-        flagged.plan(table, one.grid, range(17), one.rows, one.config, "cpu")
+        flagged.tile_schedule(table, one.grid, range(17), one.rows, one.config, "cpu")
 
 
 def test_tiles_across_row_blocks_are_refused(case):
     one = case()
     with pytest.raises(ValueError, match="row blocks of 5 rows"):
-        flagged.plan(one.table("row_block"), one.grid, ORDER, 5, one.config, "cpu")
+        flagged.tile_schedule(one.table("row_block"), one.grid, ORDER, 5, one.config, "cpu")
 
 
 def test_sizes_that_the_plan_is_not_for_are_refused(case):
     one = case()
-    plan = flagged.plan(one.table("row_block"), one.grid, ORDER, one.block_rows, one.config, one.x.device)
+    plan = flagged.tile_schedule(one.table("row_block"), one.grid, ORDER, one.block_rows, one.config, one.x.device)
     few = one.config.block_m
-    with pytest.raises(ValueError, match="the plan is for"):
+    with pytest.raises(ValueError, match="the schedule is for"):
         flagged.matmul(one.x[:few], one.w, one.out[:few], plan, one.signals)
     narrow = RANKS * one.config.block_k // 2
     with pytest.raises(ValueError, match=f"K={narrow} over 4 ranks"):
@@ -283,7 +286,7 @@ def test_right_for_any_number_of_ranks(device, dtype, ranks):
     config = choose_for("flagged", torch.empty((0, 0), dtype=dtype, device=device), torch.empty((0, 0)))
     x, w = (torch.randint(-2, 3, (rows, ranks * config.block_k)).to(device, dtype) for rows in (40, 24))
     grid, order = Grid(-(-40 // config.block_m), 1), [rank % ranks for rank in range(ranks - 1, -1, -1)]
-    plan = flagged.plan(schedule.tile_outer(grid, 1, ranks), grid, order, 40, config, device)
+    plan = flagged.tile_schedule(schedule.tile_outer(grid, 1, ranks), grid, order, 40, config, device)
     flags = torch.ones(ranks - 1, dtype=torch.int32, device=device)
     out = flagged.matmul(x, w, x.new_empty(40, 24), plan, Signals(flags, 1, flags.new_zeros(1), 1000))
     assert torch.equal(out, (x.double() @ w.double().T).to(dtype))

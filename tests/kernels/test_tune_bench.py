@@ -16,10 +16,10 @@ from roofline.measure.session import Session
 from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning.verdict import INCUMBENT
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 PERSISTENT = Options("cuda", True, "xxl", ("up",), (64, 2048), (8,), ("bf16",), ("persistent",), 0, 1.0, Path("unused"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
 

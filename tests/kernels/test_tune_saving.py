@@ -17,10 +17,10 @@ from roofline.measure.session import Session
 from roofline.operations.tune import Tuning
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 from roofline.tuning.verdict import INCUMBENT
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
 
 

@@ -15,12 +15,12 @@ from kernels import configs
 from kernels.configs import FOLDER, Config, architectures, choose, read
 from kernels.configs.table_writer import as_text, entry, save, save_pick
 from kernels.registry import KERNELS
-from kernels.tuning.candidates import Problem, SearchSpace, staged_bytes
-from kernels.tuning.search import candidates, plan, token
+from kernels.tuning.candidates import Problem, staged_bytes
+from kernels.tuning.search import candidates, token
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
 SHAPES = [SHAPE, (8192, 53248, 16384), (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656), (4096, 16384, 6656)]
 MEASURED = {
@@ -36,27 +36,27 @@ MEASURED = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kernel", ["persistent", "tiled", "warpgroup"])
 def test_candidates_are_few_different_and_begin_with_the_models_choice(tables, kernel, shape):
-    found = plan(kernel, *shape, "bf16", H200)
-    assert 3 <= len(found.candidates) <= KERNELS[kernel].space.most
+    found = candidates(kernel, *shape, "bf16", H200)
+    assert 3 <= len(found.configs) <= KERNELS[kernel].space.most
     if KERNELS[kernel].modelled:
-        assert found.candidates[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
+        assert found.configs[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     problem = Problem(*shape, 2, H200)
-    assert len({problem.schedule(config) for config in found.candidates}) == len(found.candidates)
-    assert all(problem.cost(config).seconds <= 1.3 * problem.cost(found.candidates[0]).seconds
-               for config in found.candidates)  # fmt: skip
-    assert all(KERNELS[kernel].space.shared_bytes(config, 2) <= 232_448 for config in found.candidates)
+    assert len({problem.schedule(config) for config in found.configs}) == len(found.configs)
+    assert all(problem.cost(config).seconds <= 1.3 * problem.cost(found.configs[0]).seconds
+               for config in found.configs)  # fmt: skip
+    assert all(KERNELS[kernel].space.shared_bytes(config, 2) <= 232_448 for config in found.configs)
     assert all(reason.startswith("shared memory: ") for reason in found.pruned.values())
 
 
 def test_every_kind_of_thing_is_tried_where_the_model_is_unsure(tables):
-    found = candidates("persistent", *SHAPE, "bf16", H200)
+    found = candidates("persistent", *SHAPE, "bf16", H200).configs
     first = found[0]
     assert {(c.block_m, c.block_n) for c in found} >= {(256, 128), (128, 256), (128, 128)}
     assert replace(first, tail=0) in found  # the model says that sharing the last wave saves a fifth
     assert replace(first, flatten=not first.flatten) in found
     assert replace(first, num_stages=3, subtile=1) in found
     assert {c.raster for c in found} == {"m", "n"}
-    alone = candidates("persistent", 4096, 16384, 6656, "bf16", H200)
+    alone = candidates("persistent", 4096, 16384, 6656, "bf16", H200).configs
     assert not alone[0].tail
     assert replace(alone[0], tail=132) in alone
 
@@ -72,8 +72,8 @@ def test_orders_that_are_the_same_are_tried_once(tables):
 
 def test_a_second_tuning_goes_on_from_what_the_first_one_chose(tables):
     now = Config(128, 128, 64, 8, 6, 8, subtile=2, tail=100)
-    found = candidates("persistent", *SHAPE, "bf16", H200, now=now)
-    assert found[0] == candidates("persistent", *SHAPE, "bf16", H200)[0]
+    found = candidates("persistent", *SHAPE, "bf16", H200, now=now).configs
+    assert found[0] == candidates("persistent", *SHAPE, "bf16", H200).configs[0]
     assert now in found
 
 
@@ -89,28 +89,24 @@ def test_shared_memory_is_counted_to_the_byte():
 
 
 def test_what_does_not_fit_is_named_once_with_its_reason(tables):
-    found = plan("persistent", *SHAPE, "bf16", H200)
+    found = candidates("persistent", *SHAPE, "bf16", H200)
     whole = Config(256, 128, 64, 8, 4)
     assert found.pruned[whole] == "shared memory: 262176 bytes, limit 232448; take fewer stages"
     assert all((c.group_m, c.raster, c.flatten, c.tail) == (8, "m", False, 0) for c in found.pruned)
 
 
-def test_a_kernel_with_a_space_can_be_tuned(tables, monkeypatch):
-    mine = Config(128, 256, 64, 8, 3)
-    space = SearchSpace(lambda problem, bases: [mine, *bases], staged_bytes)
-    monkeypatch.setitem(KERNELS, "flagged", replace(KERNELS["flagged"], space=space))
-    assert candidates("flagged", *SHAPE, "bf16", H200)[0] == mine
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(tables):
     with pytest.raises(
         ValueError,
-        match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled, flagged; give its `Kernel`",
+        match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled; give its `Kernel`",
     ):
-        plan("inductor", *SHAPE, "bf16", H200)
+        candidates("inductor", *SHAPE, "bf16", H200)
     with pytest.raises(ValueError, match=r"no persistent configuration for m=2048 in fp32 on sm90.*sm90.json"):
-        plan("persistent", *SHAPE, "fp32", H200)
+        candidates("persistent", *SHAPE, "fp32", H200)
 
 
 def test_a_token_is_a_word():
-    found = {token(config) for shape in SHAPES for config in candidates("persistent", *shape, "bf16", H200)}
+    found = {token(config) for shape in SHAPES for config in candidates("persistent", *shape, "bf16", H200).configs}
     assert all(word.replace("_", "").isalnum() for word in found)
     config = Config(128, 256, 64, 8, 4)
     others = [replace(config, **{name: value}) for name, value in (
@@ -151,7 +147,7 @@ def test_tables_are_written_as_they_are_checked_in():
 
 def test_what_is_saved_overrides_the_model_for_exactly_that_shape(tables):
     mine = Config(128, 128, 64, 8, 4, 4, flatten=True, raster="n", tail=40)
-    before = candidates("persistent", *SHAPE, "bf16", H200)
+    before = candidates("persistent", *SHAPE, "bf16", H200).configs
     save(tables / "sm90.json", "persistent", (*SHAPE, "bf16"), mine, MEASURED)
     configs.table.cache_clear()
     m, n, k = SHAPE
@@ -161,7 +157,7 @@ def test_what_is_saved_overrides_the_model_for_exactly_that_shape(tables):
         assert choose("persistent", "sm90", *other, torch.bfloat16, H200) != mine
     assert choose("persistent", "sm90", m, n, k, torch.float16, H200) != mine
     assert choose("tiled", "sm90", m, n, k, torch.bfloat16, H200) != mine
-    assert candidates("persistent", *SHAPE, "bf16", H200) == before  # the model's own, whatever was measured
+    assert candidates("persistent", *SHAPE, "bf16", H200).configs == before  # the model's own, whatever was measured
 
 
 def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):

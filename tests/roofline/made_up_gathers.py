@@ -4,8 +4,8 @@ import re
 
 from made_up_run import HEAD, save
 
-from roofline.analysis.overlap import figures
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
+from roofline.analysis.records import OVERLAP, analysis_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
@@ -165,15 +165,20 @@ class Drawn:
     def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
         from matplotlib.figure import Figure
 
-        found, save_figure, names = {}, Figure.savefig, figures.names
+        found, save_figure = {}, Figure.savefig
         monkeypatch.setattr(
             Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
         )
         monkeypatch.setattr(theme, "ENDINGS", endings)
-        monkeypatch.setattr(figures, "names", lambda run: [n for n in names(run) if n in (only or NAMES)])
         self.run = load(save(folder, lines))
         self.records = self.run.records()
-        self.paths = figures.draw(self.run, self.records, folder)
+        gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
+        drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
+        self.names = [one.name for one in drawn]
+        self.paths = []
+        for one in drawn:
+            if one.name in (only or NAMES):
+                self.paths += theme.save(one.draw(self.run, gathered), folder, one.name)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}
         self.texts = {

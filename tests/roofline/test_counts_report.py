@@ -7,12 +7,13 @@ import pytest
 from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 
-from roofline.profile import kernel_words, table
-from roofline.report import tables
+from roofline.analysis.records import THROUGHPUT
+from roofline.report import kernel_words, tables
 from roofline.report.write import write
 from roofline.store import journal
 
 SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
+TABLE = THROUGHPUT.tables[1]
 FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
 LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
 SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
@@ -69,7 +70,7 @@ def test_derived_fields_by_hand(folder):
 
 
 def test_operations_that_are_not_the_flop_are_told(folder):
-    lines = table.checks(list(records(folder).values()))
+    *lines, _ = TABLE.lines(TABLE.rows(list(records(folder).values())))
     assert lines == [
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "
         f"{SHAPES[16]}-tiled (0)",
@@ -79,8 +80,8 @@ def test_operations_that_are_not_the_flop_are_told(folder):
 
 @pytest.mark.parametrize(("share", "said"), [(1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])])
 def test_operations_of_a_little_padding_are_told_and_noise_is_not(folder, share, said):
-    (one, *_) = table.of(list(records(folder).values()))
-    lines = table.checks([one | {"tensor_ops_of_flop": share}])
+    (one, *_) = TABLE.rows(list(records(folder).values()))
+    *lines, _ = TABLE.lines([one | {"tensor_ops_of_flop": share}])
     assert [line.split()[0] for line in lines] == said
 
 
@@ -183,7 +184,7 @@ def test_names_of_kernels_in_words(name, words):
 
 
 def test_terminal_shows_both(folder):
-    lines = "\n".join(tables.terminal(list(records(folder).values())))
+    lines = "\n".join(tables.terminal(list(records(folder).values()), THROUGHPUT.columns))
     assert "FLOP/byte counted" in lines
     assert "splitKreduce_kernel" in lines
 

@@ -18,7 +18,7 @@ from made_up_gathers import (
 )
 from made_up_run import HEAD, LINES
 
-from roofline.analysis.overlap import figures, style
+from roofline.analysis.overlap import style
 from roofline.report import theme
 from roofline.report.write import write
 
@@ -45,7 +45,7 @@ def points_of(axes, arm):
 
 
 def test_a_run_has_three_figures_in_two_formats(sweep):
-    assert figures.names(sweep.run) == NAMES
+    assert sweep.names == NAMES
     assert [path.name for path in sweep.paths] == [f"{name}.{ending}" for name in NAMES for ending in ("svg", "png")]
     assert all(path.stat().st_size > 10_000 for path in sweep.paths)
 
@@ -60,7 +60,7 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
 
 def test_plain_matmuls_have_none_of_them(draw):
     drawn = draw(LINES)
-    assert (figures.names(drawn.run), drawn.paths) == ([], [])
+    assert (drawn.names, drawn.paths) == ([], [])
 
 
 def test_every_figure_names_link_source_and_run(sweep):
@@ -203,7 +203,7 @@ def test_shape_without_the_link_alone_is_left_out_and_said_to_be(draw):
 
 def test_without_any_link_time_only_the_timeline_is_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
-    assert figures.names(drawn.run) == [*drawn.texts] == ["timeline"]
+    assert drawn.names == [*drawn.texts] == ["timeline"]
     assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
     assert not any("T_comm" in text for text in drawn.texts["timeline"])
 
@@ -226,7 +226,7 @@ def test_preset_link_has_no_figures(draw):
     lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
     still = [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
     drawn = draw([HERE, *still])
-    assert (figures.names(drawn.run), drawn.paths) == ([], [])
+    assert (drawn.names, drawn.paths) == ([], [])
 
 
 def test_wires_at_the_ridge_alone_have_no_common_roof(draw):

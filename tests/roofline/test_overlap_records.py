@@ -4,8 +4,10 @@ import pytest
 from made_up_run import HEAD, LINES, save
 
 from roofline.analysis.overlap import metrics, style
+from roofline.analysis.overlap.analysis import OVERLAP
 from roofline.pytest_plugin.narrator import live_line
 from roofline.report import tables
+from roofline.report.sections import sections
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import Shape
@@ -18,6 +20,12 @@ TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
 ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended", "preset": "preset"}
 ROUNDS = 31
+
+
+def shown(found):
+    """Headers and cells of the table of `found`."""
+    columns, cells = tables.cells(list(found.values()), metrics.COLUMNS)
+    return [column.header for column in columns], cells
 
 
 def lines(
@@ -123,7 +131,7 @@ def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
     assert record["sm_clock_hz"] / record["gemm_sm_clock_hz"] == pytest.approx(1.05)
     assert found["serial"]["hidden_clock_normalised"] == pytest.approx(found["serial"]["hidden_fraction"], abs=1e-9)
     assert found["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("hidden at equal clock")] for row in cells][1:] == ["0.60 [0.60, 0.60]", "-"]
 
 
@@ -153,7 +161,7 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
     assert [record["preset_slowdown"] for record in found.values()] == pytest.approx([1.05] * 4)
     assert found["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
     assert found["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in tables.summary(list(found.values())) if "all flags up" in line]
+    (line,) = [line for line in OVERLAP.summary(list(found.values())) if "all flags up" in line]
     assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
     assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
 
@@ -171,7 +179,7 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
             assert record[field] == base[field], field
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in tables.summary(list(found.values())))
+    assert not any("serial" in line for line in OVERLAP.summary(list(found.values())))
 
 
 def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
@@ -189,7 +197,7 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
     assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
     assert found["chunk_outer"]["spilled_bytes"] == 3 * 10**6
     assert found["chunk_outer"]["device_intensity"] == pytest.approx(found["serial"]["device_intensity"] / 4)
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("spilled")] for row in cells] == ["-", "-", "-", "3 MB"]
 
 
@@ -213,27 +221,27 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
     assert [name for name in names if peer[name] is not None] == []
     assert not peer["above_roof"]
     assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
-    header, cells = tables.rows(list(found.values()), tables.GATHER_COLUMNS)
+    header, cells = shown(found)
     assert [row[header.index("error")] for row in cells] == ["0", "0", "0", "0.0025"]
     assert cells[-1][header.index("link")] == "NVLink"
 
 
 def test_columns_that_nobody_fills_are_left_out(records):
-    header, _ = tables.rows(list(records().values()), tables.GATHER_COLUMNS)
+    header, _ = shown(records())
     assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
 
 
 def test_arm_that_is_faster_than_the_ideal_is_marked(records):
     record = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
     assert record["above_roof"]
-    assert "above its ideal" in tables.notes_text(record)
+    assert "above its ideal" in metrics.notes_text(record)
 
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
     assert not record["above_roof"]
-    assert "void: link off its pace by -7 %" in tables.notes_text(record)
+    assert "void: link off its pace by -7 %" in metrics.notes_text(record)
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
 
@@ -242,7 +250,7 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
     record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
-    assert tables.hidden_text(record) == "-"
+    assert metrics.hidden_text(record) == "-"
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
@@ -259,13 +267,13 @@ def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
     found = run.records()
-    (plain, columns), (gathered, gather_columns) = tables.by_kind(found)
-    assert {record["op"] for record in plain} == {"matmul"}
-    assert {record["op"] for record in gathered} == {"all_gather_matmul"}
-    assert "hidden [95 %]" in tables.terminal(gathered, gather_columns)[0]
-    assert "hidden" not in tables.terminal(plain, columns)[0]
-    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in tables.summary(found))
-    assert live_line("case", gathered[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
+    plain, gathered, *_ = sections(run, found)
+    assert {record["op"] for record in plain.rows} == {"matmul"}
+    assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}
+    assert "hidden [95 %]" in tables.terminal(gathered.rows, gathered.columns)[0]
+    assert "hidden" not in tables.terminal(plain.rows, plain.columns)[0]
+    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in OVERLAP.summary(gathered.rows))
+    assert live_line("case", gathered.rows[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
     write(folder)
     report = (folder / "report.md").read_text()
     assert report.index("ratio to vendor") < report.index("| hidden [95 %] |")

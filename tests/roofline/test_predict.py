@@ -60,7 +60,7 @@ def test_one_tile_more_than_a_wave_costs_a_wave():
 
 def test_predictions_and_choices_of_tiles_are_by_one_model():
     """Where neither memory nor L2 is a limit, what a choice costs is what is predicted of it."""
-    machine = waves.Machine(132, 132e12, float("inf"), 0, float("inf"))
+    machine = waves.GpuSpec(132, 132e12, float("inf"), 0, float("inf"))
     for m, n, shares in ((2048, 6656, False), (2048, 6656, True), (300, 6656, True)):
         tiling = waves.Tiling(128, 256, tail=132 * shares)
         expected = waves.cost(m, n, 16384, 2, tiling, machine).seconds
@@ -187,7 +187,7 @@ def test_planned_spills_are_those_of_the_table():
 
 def test_datasheet_without_bandwidth_is_refused():
     with pytest.raises(ValueError, match="gives no memory bandwidth"):
-        predictor.of_chip(chips.find("exercise"), ("any",))
+        predictor.of_chip(chips.find("exercise"))
 
 
 @pytest.mark.parametrize("contender", [None, "persistent", "row_block"])

@@ -134,7 +134,6 @@ def test_priors_of_a_run_are_called_so(tmp_path, capsys):
         ([MATMUL, "--chip", "exercise"], "gives no memory bandwidth"),
         ([MATMUL, "--run", "nowhere"], "nowhere is no run folder"),
         ([MATMUL, "--run", "a", *H100], "not allowed with"),
-        ([MATMUL + "-persistant", *H100], "unknown contender 'persistant': did you mean persistent?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
         ([MATMUL.replace("tp8", "tp7"), *H100], "tp=7 does not divide d_ff=53248"),

@@ -23,7 +23,7 @@ from roofline.report.format import error_text
 from roofline.store.journal import load
 
 RESULTS = Path(__file__).parents[2] / "results"
-RUNS = sorted(path.parent for path in RESULTS.glob("reference/*/samples.jsonl"))
+RUNS = sorted(path for path in RESULTS.glob("reference/*") if path.is_dir())
 CEILINGS = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
 
 

@@ -1,14 +1,18 @@
 """Committed runs and the README: what they show comes out of the raw samples again, and nothing is overwritten."""
 
+import gzip
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import median
 
 import pytest
+from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 
+from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.cli import main
 from roofline.report import references, tables
 from roofline.report.write import write
@@ -23,7 +27,7 @@ RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     (tmp_path / "run").mkdir()
-    shutil.copy(REFERENCE / name / journal.NAME, tmp_path / "run")
+    shutil.copy(journal.find(REFERENCE / name), tmp_path / "run")
     drawn = write(tmp_path / "run")
     saved = [json.loads((folder / "prediction.json").read_text()) for folder in (tmp_path / "run", REFERENCE / name)]
     assert _digits(saved[0]) == _digits(saved[1])
@@ -47,13 +51,15 @@ def _digits(value):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_committed_json_holds_the_same_samples(name):
+def test_committed_json_is_of_the_same_samples(name):
     run = journal.load(REFERENCE / name)
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
-        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"])
-        assert row["stats"]["data"] == list(times.values())
+        times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"]).values()
+        found = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
+        assert found == [len(times), min(times), max(times), median(times)]
+        assert "data" not in row["stats"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -62,24 +68,49 @@ def test_committed_run_tells_nothing_of_its_owner(name):
 
 
 def test_committed_samples_are_never_changed():
-    git, since = ["git", "-C", str(ROOT)], "fdb0b44"
-    if subprocess.run([*git, "cat-file", "-e", since], capture_output=True, check=False).returncode:
+    def git(*arguments):
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
+
+    since, paths = "fdb0b44", "results/reference/*/samples.jsonl*"
+    try:
+        git("cat-file", "-e", since)
+    except subprocess.CalledProcessError:
         pytest.skip("this checkout came without its history")
-    log = [
-        *git,
-        "log",
-        "--format=%h",
-        "--diff-filter=MD",
-        "--no-renames",
-        f"{since}..HEAD",
-        "--",
-        "results/reference/*/samples.jsonl",
-    ]
-    assert subprocess.run(log, capture_output=True, text=True, check=True).stdout == ""
+    log = git("log", "--format=commit %h", "--diff-filter=A", "--no-renames", "--name-only", "--reverse", "--", paths)
+    first = {}  # {folder: (commit, path) that brought it}, of a run that was changed before `since`, that
+    for line in log.decode().split("\n"):
+        if line.startswith("commit "):
+            commit = line.removeprefix("commit ")
+        elif line:
+            first.setdefault(Path(line).parent, (commit, line))
+    oldest = ROOT / "results" / "reference" / "amd-epyc-2026-11-21"
+    first[oldest.relative_to(ROOT)] = since, first[oldest.relative_to(ROOT)][1]
+    assert {(ROOT / folder).name for folder in first} == set(RUNS)
+    for folder, (commit, path) in first.items():
+        before = git("show", f"{commit}:{path}")
+        before = gzip.decompress(before) if path.endswith(".gz") else before
+        assert journal.read(journal.find(ROOT / folder)) == before, folder
 
 
-def test_table_of_reference_runs_is_the_one_that_the_command_makes():
+@pytest.mark.parametrize("lines", [gpu_lines, lambda: LINES, *(lambda name=name: name for name in RUNS)])
+def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
+    found = lines()
+    run = journal.load(REFERENCE / found if isinstance(found, str) else save(tmp_path / "run", found))
+    optional = {"steady_", "stolen_share", "throttle", "sm_clock_mhz", "power_w", "temperature_c", "other_processes"}
+    optional |= {"telemetry_error"}
+    for record in run.records():
+        declared = {column.name for column in analysis_of(run, record).columns if column.doc}
+        assert record.keys() <= declared
+        assert all(name.startswith(tuple(optional)) for name in declared - record.keys())
+    for analysis in ANALYSES.values():
+        names = [column.name for column in analysis.columns if column.doc]
+        assert len(names) == len(set(names))
+
+
+def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
+    for analysis in ANALYSES.values():
+        assert f"{references.START}\n{references.schema(analysis)}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
@@ -109,12 +140,12 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
     run = journal.load(REFERENCE / re.search(r"\((results/reference/[\w-]+)/overlap.png\)", readme)[1].split("/")[-1])
     shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", readme, re.MULTILINE)
     assert len(shown) == 6
-    columns = [c for c in tables.GATHER_COLUMNS if c[0] in (*SHOWN, "contender")]
+    columns = [c for c in OVERLAP.columns if c.header in (*SHOWN, "contender")]
     expected = {
         (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
         for r in run.records()
         if r["op"] == "all_gather_matmul"
-        for row in tables.rows([r], columns)[1]
+        for row in tables.cells([r], columns)[1]
     }
     assert set(shown) <= expected
     serial, _, best = (r for r in run.records() if (r.get("wire"), r.get("tp")) == ("ridge", 16))
@@ -143,13 +174,14 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     root, run = checkout
     assert add(checkout) == 0
     first = root / "results" / "reference" / "nvidia-h200-2026-01-02"
-    before = (first / journal.NAME).read_bytes()
-    assert before == (run / journal.NAME).read_bytes()
+    before = (first / journal.PACKED).read_bytes()
+    assert journal.read(first / journal.PACKED) == (run / journal.NAME).read_bytes()
+    assert not (first / journal.NAME).exists()
     with (run / journal.NAME).open("a") as file:
         file.write(json.dumps({"kind": "resumed", "started": "x"}) + "\n" + json.dumps({"kind": "end"}) + "\n")
     assert add(checkout) == 0
-    assert (first / journal.NAME).read_bytes() == before
-    assert (root / "results" / "reference" / "nvidia-h200-2026-01-02-2" / journal.NAME).exists()
+    assert (first / journal.PACKED).read_bytes() == before
+    assert (root / "results" / "reference" / "nvidia-h200-2026-01-02-2" / journal.PACKED).exists()
     readme = (root / "results" / "README.md").read_text()
     assert readme.startswith("before\n")
     assert readme.endswith("after\n")

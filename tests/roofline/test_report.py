@@ -6,9 +6,10 @@ import re
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.analysis.records import roof_of
+from roofline.analysis.records import THROUGHPUT
+from roofline.analysis.throughput.metrics import COLUMNS, roof_of
 from roofline.cli import main
-from roofline.report import tables
+from roofline.report import format, sections, tables
 from roofline.report.write import write
 from roofline.store import journal
 
@@ -41,20 +42,20 @@ def test_point_above_the_roof_is_marked(tmp_path):
     folder = save(tmp_path / "run", [*LINES[:5], *shape(8192, {"cublas": fast, "tiled": fast * 1.07})])
     records = by_case(folder)
     assert [r["above_roof"] for r in records.values()] == [True, False]
-    assert "above the measured roof" in "\n".join(tables.terminal(list(records.values())))
+    assert "above the measured roof" in "\n".join(tables.terminal(list(records.values()), COLUMNS))
 
 
 def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
     records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])).values())
     assert records[0]["roof_tflops"] is None
     assert records[0]["tflops"] > 0
-    assert tables.terminal(records)
+    assert tables.terminal(records, COLUMNS)
     write(tmp_path / "run")
 
 
 def test_table_agrees_with_the_records(folder):
     records = list(by_case(folder).values())
-    lines = tables.markdown(records).splitlines()
+    lines = tables.markdown(records, COLUMNS).splitlines()
     assert len(lines) == 2 + len(records)
     for line, record in zip(lines[2:], records, strict=True):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -65,13 +66,13 @@ def test_table_agrees_with_the_records(folder):
 
 
 def test_summary_is_the_geometric_mean(folder):
-    (line,) = tables.summary(list(by_case(folder).values()))
+    (line,) = THROUGHPUT.summary(list(by_case(folder).values()))
     assert line.startswith("tiled: 0.775 of cublas's speed")  # sqrt(0.5 * 1.2)
     assert "1.200 over M >= 1024 (1)" in line
 
 
 def test_ceilings_show_drift_and_datasheet(folder):
-    text = "\n".join(tables.ceilings(journal.load(folder)))
+    text = "\n".join(sections.ceilings(journal.load(folder)))
     assert "matmul: 750 TFLOP/s bf16 measured (made up, +7.1 % from start to end); datasheet: 989 TFLOP/s" in text
     assert "read: 4e+03 GB/s" in text or "read: 4000 GB/s" in text
 
@@ -80,12 +81,12 @@ def test_ceilings_show_drift_and_datasheet(folder):
     ("seconds", "text"), [(1.5, "1.5 s"), (0.00123, "1.23 ms"), (4.56e-5, "45.6 us"), (1e-7, "0.1 us")]
 )
 def test_times_have_units(seconds, text):
-    assert tables.time_text(seconds) == text
+    assert format.time_text(seconds) == text
 
 
 @pytest.mark.parametrize(("tflops", "text"), [(734.2, "734"), (12.345, "12.3"), (0.0012345, "0.00123"), (100.4, "100")])
 def test_rates_have_three_digits(tflops, text):
-    assert tables.rate_text(tflops) == text
+    assert format.rate_text(tflops) == text
 
 
 def test_report_command_redraws_the_same_files(folder, capsys):

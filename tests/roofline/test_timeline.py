@@ -4,7 +4,7 @@ import pytest
 from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
 
-from roofline.analysis.overlap import figures, timeline
+from roofline.analysis.overlap import timeline
 
 
 def test_blocks_of_a_timeline():
@@ -28,7 +28,7 @@ def test_blocks_of_a_timeline():
 
 def test_without_timelines_the_other_two_are_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
-    assert figures.names(drawn.run) == [*drawn.texts] == ["network_roofline", "overlap"]
+    assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]
 
 
 def test_arm_without_a_timeline_is_named(draw):

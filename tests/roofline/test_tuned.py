@@ -90,5 +90,5 @@ def test_what_was_not_timed_is_counted_by_its_kind():
     run.not_measured.append({"case": f"{CASE}0-c1", "outcome": "skipped", "reason": reasons[0]})
     assert tuned.verdict(run, CASE).pruned == {"shared memory": 2, "spills": 1}
     run.shapes[CASE].facts["not_compiled"] = "does not compile: no nvdisasm"
-    told = dict(tuned.COLUMNS)["not timed"](tuned.verdict(run, CASE))
+    told = tuned.COLUMNS[-1].cell(tuned.verdict(run, CASE))
     assert told == "shared memory: 2, spills: 1, none compiled ahead (does not compile: no nvdisasm)"

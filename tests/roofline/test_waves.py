@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofline.theory.chips import find
-from roofline.theory.waves import REDUCER_BYTES_PER_S, Machine, Tiling, best, choices, cost, tails
+from roofline.theory.waves import REDUCER_BYTES_PER_S, GpuSpec, Tiling, best, choices, cost, tails
 
-H200 = Machine.of_chip(find("H200"))
-ROUND = Machine(sms=100, flops=1e14, memory_bytes_per_s=1e12, cache_bytes=10**8)
+H200 = GpuSpec.of_chip(find("H200"))
+ROUND = GpuSpec(sms=100, flops=1e14, memory_bytes_per_s=1e12, cache_bytes=10**8)
 BLOCKS = [(128, 256), (256, 128), (128, 128), (64, 256), (64, 128)]
 
 
@@ -21,23 +21,23 @@ def test_a_wave_takes_as_long_as_its_products():
 
 def test_bytes_of_a_wave_by_hand():
     """100 tiles in 10 rows, groups of 5: 5 rows and 20 columns of tiles at a time."""
-    found = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), Machine(100, 1e14, 1e12, 0))
+    found = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), GpuSpec(100, 1e14, 1e12, 0))
     assert found.full_waves == 4
     assert found.memory_s == pytest.approx((5 + 20) * 100 * 1000 * 2 / 1e12)
     assert found.l2_s == pytest.approx(100 * 200 * 1000 * 2 / (1e14 * 8e12 / 1.3e9 / (4096 * 132)))
-    along_n = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=4, raster="n"), Machine(100, 1e14, 1e12, 0))
+    along_n = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=4, raster="n"), GpuSpec(100, 1e14, 1e12, 0))
     assert along_n.memory_s == pytest.approx((10 + 10) * 100 * 1000 * 2 / 1e12)  # 4 columns at a time reach 10 rows
 
 
 def test_an_operand_that_the_cache_holds_is_read_once():
     """x is 1000 x 1000 of 2 bytes: 2 MB of 100; its rows are read in the first of 4 waves alone."""
-    held = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), Machine(100, 1e14, 1e12, 4 * 10**6))
+    held = cost(1000, 4000, 1000, 2, Tiling(100, 100, group=5), GpuSpec(100, 1e14, 1e12, 4 * 10**6))
     assert held.memory_s == pytest.approx((5 / 4 + 20) * 100 * 1000 * 2 / 1e12)
 
 
 @pytest.mark.parametrize(("n", "waves"), [(256 * 132, 1), (256 * 132 + 1, 2), (256 * 264, 2)])
 def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
-    found = cost(128, n, 16384, 2, Tiling(128, 256), Machine(132, 1e15, 1e15, 0))
+    found = cost(128, n, 16384, 2, Tiling(128, 256), GpuSpec(132, 1e15, 1e15, 0))
     assert found.full_waves * found.wave_s + found.tail_s == pytest.approx(waves * found.wave_s, rel=0.03)
 
 
@@ -78,7 +78,7 @@ def test_bad_sizes_are_refused(change, said):
 
 def test_chips_without_the_figures_are_refused():
     with pytest.raises(ValueError, match="TPU v4: SMs, FLOP/s in bf16, memory bandwidth and cache are not all known"):
-        Machine.of_chip(find("TPU v4"))
+        GpuSpec.of_chip(find("TPU v4"))
 
 
 SIZES = st.integers(1, 4000).map(lambda i: 8 * i)
@@ -91,7 +91,7 @@ def test_no_tiling_beats_the_chip_and_more_of_it_is_never_slower(m, n, k, block)
         found = cost(m, n, k, 2, tiling, H200)
         assert found.seconds >= 2 * m * n * k / H200.flops * (1 - 1e-9)
         assert found.limit in ("mma", "L2", "memory")
-        faster = Machine(H200.sms, H200.flops, 2 * H200.memory_bytes_per_s, H200.cache_bytes)
+        faster = GpuSpec(H200.sms, H200.flops, 2 * H200.memory_bytes_per_s, H200.cache_bytes)
         assert cost(m, n, k, 2, tiling, faster).seconds <= found.seconds
         assert cost(m, n, 2 * k, 2, tiling, H200).seconds > found.seconds
 

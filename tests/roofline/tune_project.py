@@ -30,11 +30,11 @@ import kernels.tuning.search as tuning
 import roofline.pytest_plugin.hooks as plugin
 from roofline.measure import device_errors, machine, telemetry
 from roofline.theory.chips import find
-from roofline.theory.waves import Machine
+from roofline.theory.waves import GpuSpec
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
-H200 = Machine.of_chip(find("H200"))
+H200 = GpuSpec.of_chip(find("H200"))
 NOW = configs.Config(16, 16, 16, 4, 3)
 FAST, RAISES, WRONG, SPILLS, DIES = (replace(NOW, num_stages=stages) for stages in (4, 5, 6, 7, 8))
 TOO_LARGE = replace(NOW, num_stages=1000)

@@ -5,7 +5,6 @@ there to their sum, which is what serial pays.
 """
 
 from itertools import accumulate
-from pathlib import Path
 
 from roofline.analysis.overlap import style as arms
 from roofline.report import theme
@@ -26,8 +25,7 @@ BEST = 10, 44, 50
 how much, and by which arm."""
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write overlap.svg and .png."""
+def draw(run: Run, records: list[dict]):
     shapes = [own for own in arms.by_shape(records).values() if arms.is_timed(own[0])]
     drawn = [record for own in shapes for record in own]
     styles, rows = arms.styles(drawn), _rows(shapes)
@@ -58,7 +56,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     axes.spines[["top", "right", "left"]].set_visible(False)
     _legend(axes)
     theme.footer(figure, run.metadata["footer"])
-    return theme.save(figure, folder, "overlap")
+    return figure
 
 
 def _rows(shapes: list[list[dict]]) -> list[tuple[float, str | list[dict]]]:

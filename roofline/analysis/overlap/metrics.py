@@ -1,12 +1,16 @@
-"""Fields of cases that gather over a wire: how much of it an arm hid, by the rounds in which all took turns."""
+"""How much of a gather an arm hid, by the rounds in which all took turns, and the columns that show it."""
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
+from roofline.analysis.base import Column
 from roofline.analysis.overlap import simulator
+from roofline.analysis.throughput import metrics as throughput
+from roofline.report.format import bytes_text, interval_text, number_text, percent_text, time_text
 from roofline.stats import Interval, median_interval, paired_ratio
-from roofline.store.run import Shape
+from roofline.store.run import Run, Shape
 from roofline.theory.schedule import Grid
 
 OFF_PACE = 0.05
@@ -27,13 +31,115 @@ OF_THE_LINK = (
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
 
+def link_text(record: dict) -> str:
+    """Its kind, and the bandwidth that it reached."""
+    reached = record["link_bytes_per_s"]
+    return record["link"] + (f" {reached / 1e9:.3g} GB/s" if reached else "")
+
+
+def hidden_text(record: dict, field: str = "hidden_fraction", ends: str = "hidden") -> str:
+    """The hidden fraction with its interval, whose fields begin with `ends`."""
+    return interval_text(record[field], record[f"{ends}_low"], record[f"{ends}_high"], 2)
+
+
+def notes_text(record: dict) -> str:
+    """What a reader must know before trusting the row."""
+    off = record["link_off_pace"]
+    void = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
+    return throughput.notes_text(record, "its ideal", *void)
+
+
+OWN = (
+    Column("t_gemm_s", "T_gemm: median of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
+    Column("t_comm_s", "T_comm: median of the link alone", "s", "T_comm", time_text),
+    Column(
+        "hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), formed in each round, median: 1 is perfect",
+        "1", "hidden [95 %]", of_row=hidden_text,
+    ),
+    Column(
+        "hidden_clock_normalised", "the hidden fraction, with T_gemm taken in each round as it would be at the arm's "
+        "clock: arms that wait run cooler and clock higher. What an arm waits for is paced by a timer and stays", "1",
+        "hidden at equal clock", of_row=lambda r: hidden_text(r, *["hidden_clock_normalised"] * 2),
+        shown=lambda r: r["hidden_clock_normalised"] is not None,
+    ),
+    Column("of_ideal", "max(T_gemm, T_comm) / T, median over the rounds", "1", "of ideal", percent_text),
+    Column("of_own_ideal", "own ideal / T, median over the rounds", "1", "of own ideal", percent_text),
+    throughput.TFLOPS,
+    Column("wire_intensity", "FLOP per byte that one rank receives", "FLOP/byte", "FLOP/wire byte", "{:.4g}".format),
+    Column(
+        "spilled_bytes", "of accumulators, written to device memory and read back", "bytes", "spilled",
+        lambda count: bytes_text(count) if count else "-", shown=lambda r: r["spilled_bytes"],
+    ),
+    Column(  # ours all sum in fp32 and round once, so that theirs says nothing by itself
+        "relative_error", header="error", text=lambda error: number_text(error, 2), shown=lambda r: r["own_fabric"]
+    ),
+    Column(
+        "link", "what carries the chunks. A `paced` one is an emulation, whatever its bandwidth; an arm over a fabric "
+        "of its own names that", header="link", of_row=link_text,
+    ),
+    replace(throughput.BOUND, doc="`compute` or `wire`: the longer of T_gemm and T_comm"),
+    Column(header="notes", of_row=notes_text, right=False, shown=notes_text),
+    Column("arm", "as the contender. `_persistent` at the end: by our persistent matmul"),
+    Column("ranks", "P ranks that gather", "1"),
+    Column("row_blocks", "into how many `row_block` and `row_block_launches` cut the rows", "1"),
+    Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
+    Column("wire", "the word of the case id"),
+    Column("link_bytes_per_s_requested", "bandwidth that the link was asked for", "bytes/s"),
+    Column("link_bytes_per_s", "what it reached alone", "bytes/s"),
+    Column(
+        "own_fabric", "true of an arm that ran over a fabric of its own: it has a time, and no field that compares it "
+        "with the shape's link",
+    ),
+    Column(
+        "link_off_pace", "null, or by how much of the request the link missed it: more than 5 % voids the case, which "
+        "gets no hidden fraction and no share of an ideal", "1",
+    ),
+    Column("wire_bytes", "bytes that one rank receives", "bytes"),
+    Column("balance", "FLOP per byte at which this case's unsplit matmul and this link take equally long", "FLOP/byte"),
+    Column("t_serial_s", "median of the arm `serial`", "s"),
+    Column(
+        "t_own_ideal_s", "own ideal: what the simulator (`roofline/analysis/overlap/simulator.py`) says the arm could "
+        "reach, from sizes and the two times alone", "s",
+    ),
+    Column("hidden_low", "95 % interval of `hidden_fraction`", "1"),
+    Column("hidden_high", "its other end", "1"),
+    Column("sm_clock_hz", "median of the SM clock after this arm's samples; null on a CPU", "Hz"),
+    Column("gemm_sm_clock_hz", "the same after those of T_gemm", "Hz"),
+    Column("hidden_clock_normalised_low", "its 95 % interval", "1"),
+    Column("hidden_clock_normalised_high", "its other end", "1"),
+    Column("t_preset_s", "the kernel of the flagged arms with all flags up: its median time", "s"),
+    Column("preset_slowdown", "that over the fastest unsplit matmul: above 1 is what waiting code costs", "1"),
+    Column(
+        "gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one alone: "
+        "the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms named for "
+        "it, else the fastest unsplit one", "1",
+    ),
+    Column("link_slowdown", "the last arrival in this arm over the link alone", "1"),
+    Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
+    Column("of_roof", "as `of_ideal`", "1"),
+    Column("above_roof", "true where the whole interval of the hidden fraction lies above 1"),
+)  # fmt: skip
+
+COLUMNS = (
+    *throughput.CASE,
+    throughput.TIME,
+    *OWN,
+    *(
+        replace(column, header="")
+        for column in throughput.COLUMNS
+        if column.doc and column.name not in {"case", "contender", "time_s", *(own.name for own in OWN if own.doc)}
+    ),
+)
+
+
 def is_gathered(record: dict) -> bool:
     """Whether a record is of an operation that gathers over a wire."""
     return "ranks" in record
 
 
-def fields(shape: Shape, arm: str) -> dict:
-    """The fields of `arm` on `shape`, times in seconds; None for what was not measured.
+def metrics(run: Run, shape: Shape, arm: str) -> dict:
+    """The record of `arm` on `shape`: the fields of any case, and those of `OWN`, None where not measured. The baseline
+    is the arm `serial`, the roof that of matmul and wire.
 
     T_gemm is the fastest unsplit matmul of the same rounds (by its median), T_comm the link alone. What compares an arm
     with them is formed within each round; its median over the rounds is given.
@@ -109,7 +215,9 @@ def fields(shape: Shape, arm: str) -> dict:
         "above_roof": hidden.low is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
-    return found | dict.fromkeys(OF_THE_LINK) | {"link": fabric} if fabric else found
+    if fabric:
+        found |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
+    return throughput.metrics(run, shape, arm) | found
 
 
 def link_alone(shape: Shape) -> dict[int, float]:
@@ -177,33 +285,3 @@ def own_ideal_s(shape: Shape, arm: str, t_gemm_s: float, t_comm_s: float) -> flo
 @lru_cache(maxsize=4096)
 def _unit_ideal(case: tuple, step: int) -> float:
     return simulator.own_ideal(*case, 1.0, STEP**step).end_s
-
-
-def summary(records: list[dict]) -> list[str]:
-    """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost."""
-    lines = []
-    overlapping = [r for r in records if is_gathered(r) and simulator.base_arm(r["arm"]) != "serial"]
-    gathered = [r for r in overlapping if r["hidden_fraction"] is not None]
-    for op, arm in dict.fromkeys((r["op"], r["arm"]) for r in gathered):
-        own = [r for r in gathered if (r["op"], r["arm"]) == (op, arm)]
-        lines.append(
-            f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and gather, "
-            f"reaches {median(r['of_own_ideal'] for r in own):.2f} of its own ideal (medians over {len(own)} cases)"
-        )
-    return [*lines, *(_costs(op, gathered) for op in dict.fromkeys(r["op"] for r in gathered if r["preset_slowdown"]))]
-
-
-def _costs(op: str, records: list[dict]) -> str:
-    """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
-    own = [r for r in records if r["op"] == op and r["preset_slowdown"]]
-    own.sort(key=lambda r: r["arm"] in TABLES)  # theirs is what traffic does to the kernel
-    shapes = {r["case"].removesuffix("-" + r["arm"]): r for r in own}.values()
-    preset = median(r["preset_slowdown"] for r in shapes)
-    text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
-    if beside := [r["gemm_slowdown"] for r in shapes if r["gemm_slowdown"]]:
-        text += f", beside other traffic {median(beside):.2f} of that"
-    arms = {arm: [r["link_slowdown"] for r in own if r["arm"] == arm] for arm in dict.fromkeys(r["arm"] for r in own)}
-    under = [f"{median(found):.2f} ({arm})" for arm, every in arms.items() if (found := list(filter(None, every)))]
-    if under:
-        text += f"; the link takes {', '.join(under)} of its time alone"
-    return f"{text} (medians over {len(shapes)} shapes)"

@@ -5,7 +5,6 @@ has them all: over T_gemm / T_comm they have one roof, and one bound for what ru
 """
 
 import math
-from pathlib import Path
 from statistics import median
 
 from roofline.analysis.overlap import style as arms
@@ -29,8 +28,7 @@ CURVE = 200
 """Points of a curved line."""
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write network_roofline.svg and .png."""
+def draw(run: Run, records: list[dict]):
     shapes = {name: own for name, own in arms.by_shape(records).items() if arms.is_timed(own[0])}
     drawn = [record for own in shapes.values() for record in arms.over_the_link(own)]
     valid = [record for record in drawn if record["link_off_pace"] is None]
@@ -49,7 +47,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
     theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
-    return theme.save(figure, folder, "network_roofline")
+    return figure
 
 
 def _sweeps(records: list[dict]) -> list[list[dict]]:

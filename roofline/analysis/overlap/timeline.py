@@ -7,7 +7,6 @@ chip is shown by a traced call: its chip is an image with a row for each program
 
 import math
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
 
 from roofline.analysis.overlap import style, timeline_raster
@@ -47,8 +46,12 @@ def arms_of(run: Run, shape_id: str) -> list[str]:
     return [arm for arm in run.measured(shape_id) if arm in timelines and any(timelines[arm]["arrivals_s"])]
 
 
-def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """Write timeline.svg and .png."""
+def is_there(run: Run) -> bool:
+    """Whether any arm has a timeline to show."""
+    return any(arms_of(run, shape) for shape in run.shapes)
+
+
+def draw(run: Run, records: list[dict]):
     chosen = _nearest_to_the_ridge(run, records)
     shown = {name: arms_of(run, name) for name in chosen}
     lanes = [_tops(run.shapes[name].timelines, own)[-1] for name, own in shown.items()]
@@ -63,7 +66,7 @@ def draw(run: Run, records: list[dict], folder: Path) -> list[Path]:
         texts += _panel(axes, run, shape_id, chosen[shape_id], style.styles(records), records)
     theme.footer(figure, run.metadata["footer"])
     _drop_too_wide(figure, texts)
-    return theme.save(figure, folder, "timeline")
+    return figure
 
 
 def _nearest_to_the_ridge(run: Run, records: list[dict]) -> dict[str, dict]:

@@ -10,23 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roofline import operations
+from roofline.analysis.base import Column
 from roofline.analysis.overlap.plan import ARMS, Planned
 from roofline.analysis.overlap.simulator import base_arm
 from roofline.analysis.prediction.cost_model import PRIORS
-from roofline.analysis.prediction.model import Model, Prediction, Sizes, of_chip, of_values
+from roofline.analysis.prediction.model import ANY, Model, Prediction, Sizes, of_chip, of_values
 from roofline.operations.matmul import Matmul
-from roofline.report.format import aligned, error_text, rate_text, time_text
-from roofline.store.journal import NAME as JOURNAL
+from roofline.report import tables
+from roofline.report.format import error_text, rate_text, time_text
+from roofline.store import journal
 from roofline.theory import chips, wires
 
 SCHEMA = 1
 SAVED, SAVED_SCHEMA = "prediction.json", 1
 """What a run keeps for this command, and the schema of it that is read."""
 
-CONTENDERS = ("cublas", "inductor", "persistent", "tiled", "decode", "warpgroup", "torch", "numpy")
-"""Taken as names in a case for a datasheet, which knows none and predicts the same of all."""
-
-ANY = "any"
 FORMULAS = (
     "time = start + (compute^p + memory^p)^(1/p)",
     "time = loss * own ideal of T_gemm and T_comm, as the simulator of tiles says it",
@@ -97,9 +95,9 @@ def of_run(folder: Path) -> Source:
     """The model that a run keeps."""
     path = folder / SAVED
     if not path.is_file():
-        if (folder / JOURNAL).is_file():
+        if journal.find(folder):
             raise ValueError(f"{folder} has no {SAVED}: roofline report {folder} makes it")
-        raise ValueError(f"{folder} is no run folder: it has no {JOURNAL}; give one of results/local or reference")
+        raise ValueError(f"{folder} is no run folder: it has no {journal.NAME}; give one of results/local or reference")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["schema"] != SAVED_SCHEMA:
@@ -125,7 +123,7 @@ def of_datasheet(name: str) -> Source:
         f"{100 * prior.memory:.0f} % of its bandwidth, extra K {prior.extra_k:g}, start {time_text(prior.start_s)}"
     )
     words += "" if chip.sms else "; its SMs are not known, so there are no waves"
-    return Source(of_chip(chip, (ANY, *CONTENDERS)), chip.name, chip.name, words, None)
+    return Source(of_chip(chip), chip.name, chip.name, words, None)
 
 
 def predict(source: Source, text: str) -> list[Row]:
@@ -136,13 +134,16 @@ def predict(source: Source, text: str) -> list[Row]:
         raise ValueError(
             f"case {text!r}: {source.name} has no FLOP/s of {case.dtype}, but of {', '.join(model.machines)}"
         )
+    if model.source == "datasheet" and not _gathers(case):  # whose prediction is the same for all
+        found = model.family(ANY, case.dtype).predict(sizes, model.machines[case.dtype])
+        return [Row(case, contender or ANY, found, fitted_on=0)]
     known = contenders(source, case)
     if contender and contender not in known:
         near = difflib.get_close_matches(contender, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         kind = "arm" if _gathers(case) else "contender"
         raise ValueError(f"case {text!r}: unknown {kind} {contender!r}: {hint}{source.name} has {', '.join(known)}")
-    names = [contender] if contender else [ANY] if source.scores is None and not _gathers(case) else known
+    names = [contender] if contender else known
     if not _gathers(case):
         families = [model.family(name, case.dtype) for name in names]
         return [Row(case, f.contender, f.predict(sizes, model.machines[case.dtype]), f.fitted_on) for f in families]
@@ -158,7 +159,7 @@ def contenders(source: Source, case: Matmul) -> list[str]:
     """Names that may stand behind `case`: those that the run measured, else all that its kind of machine could."""
     model = source.model
     if not _gathers(case):
-        return [family.contender for family in model.families if family.dtype == case.dtype and family.contender != ANY]
+        return [family.contender for family in model.families if family.dtype == case.dtype]
     return model.arms.get(case.op) or list(ARMS[case.op]["cpu" if model.source == "cpu" else "gpu"])
 
 
@@ -189,12 +190,15 @@ def terminal(source: Source, rows: list[Row]) -> list[str]:
     for formula, columns, gathers in zip(FORMULAS, (MATMULS, GATHERS), (False, True), strict=True):
         own = [row for row in rows if ("loss" in row.found.terms) == gathers]
         if own:
-            columns = [(name, text) for name, text in columns if name != "waves" or "waves" in own[0].found.terms]
-            cells = [[text(row) for _, text in columns] for row in own]
-            lines += [*aligned([name for name, _ in columns], cells), formula, ""]
+            lines += [*tables.terminal(own, columns), formula, ""]
     if source.scores is not None and not all(row.fitted_on for row in rows):
         lines.append("nothing was fitted for a row that is fitted on 0 cases: its constants are priors")
     return [*lines, source.words]
+
+
+def _link(row: Row) -> str:
+    speed = row.found.terms["link_bytes_per_s"]
+    return f"{speed / 1e9:.3g} GB/s" if speed else "-"
 
 
 def _seconds(name: str):
@@ -202,22 +206,29 @@ def _seconds(name: str):
 
 
 MATMULS = (
-    ("case", lambda row: row.id),
-    ("time", lambda row: time_text(row.found.time_s)),
-    ("TFLOP/s", lambda row: rate_text(row.tflops)),
-    ("compute", _seconds("compute_s")),
-    ("memory", _seconds("memory_s")),
-    ("start", _seconds("start_s")),
-    ("waves", lambda row: f"{row.found.terms['waves']:.3g} of {row.found.terms['tile']}"),
-    ("p", lambda row: f"{row.found.terms['p']:.3g}"),
-    ("fitted on", lambda row: str(row.fitted_on)),
+    Column(header="case", of_row=lambda row: row.id, right=False),
+    Column(header="time", of_row=lambda row: time_text(row.found.time_s)),
+    Column(header="TFLOP/s", of_row=lambda row: rate_text(row.tflops)),
+    Column(header="compute", of_row=_seconds("compute_s")),
+    Column(header="memory", of_row=_seconds("memory_s")),
+    Column(header="start", of_row=_seconds("start_s")),
+    Column(
+        header="waves",
+        of_row=lambda row: f"{row.found.terms['waves']:.3g} of {row.found.terms['tile']}",
+        shown=lambda row: "waves" in row.found.terms,
+    ),
+    Column(header="p", of_row=lambda row: f"{row.found.terms['p']:.3g}"),
+    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
 )
 GATHERS = (
     *MATMULS[:3],
-    ("T_gemm", _seconds("t_gemm_s")),
-    ("T_comm", _seconds("t_comm_s")),
-    ("link", lambda row: f"{speed / 1e9:.3g} GB/s" if (speed := row.found.terms["link_bytes_per_s"]) else "-"),
-    ("own ideal", _seconds("ideal_s")),
-    ("loss", lambda row: f"{row.found.terms['loss']:.3f}"),
-    ("fitted on", lambda row: str(row.fitted_on)),
+    Column(header="T_gemm", of_row=_seconds("t_gemm_s")),
+    Column(header="T_comm", of_row=_seconds("t_comm_s")),
+    Column(
+        header="link",
+        of_row=_link,
+    ),
+    Column(header="own ideal", of_row=_seconds("ideal_s")),
+    Column(header="loss", of_row=lambda row: f"{row.found.terms['loss']:.3f}"),
+    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
 )

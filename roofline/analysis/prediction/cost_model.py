@@ -129,7 +129,7 @@ def cost(m: int, n: int, k: int, tile: Tile, machine: Machine) -> waves.Cost:
     >>> cost(1408, 1536, 4096, Tile(128, 256), hundred).rounds, cost(1408, 1792, 4096, Tile(128, 256), hundred).rounds
     (1.0, 1.0)
     """
-    chip = waves.Machine(machine.workers, machine.flops, math.inf, 0, math.inf)
+    chip = waves.GpuSpec(machine.workers, machine.flops, math.inf, 0, math.inf)
     tiles = -(-m // tile.rows) * -(-n // tile.columns)
     shares = tile.shares or (tile.adapts and tiles < machine.workers)
     tails = waves.tails(tiles, k, machine.workers) if shares else (0,)

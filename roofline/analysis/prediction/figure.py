@@ -1,7 +1,5 @@
 """The figure prediction: predicted over measured times, ours beside the plain roofline's, a point for each case."""
 
-from pathlib import Path
-
 from roofline.analysis.overlap import style as arms
 from roofline.analysis.prediction.score import Scored
 from roofline.analysis.prediction.text import scores
@@ -21,10 +19,8 @@ PANELS = (
 """Title, and the names of what a panel shows."""
 
 
-def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
-    """Write prediction.svg and .png: two panels on the same axes; nothing where no case was predicted."""
-    if not scored:
-        return []
+def draw(run: Run, scored: list[Scored]):
+    """Two panels on the same axes."""
     figure = theme.new(12, 6.8)
     figure.set_layout_engine("compressed")
     errors = scores(scored)["all"]
@@ -45,7 +41,7 @@ def draw(run: Run, scored: list[Scored], folder: Path) -> list[Path]:
     title = f"Predicted times: {run.metadata['title']} ({arms.source_text(run)}, {len(scored)} cases)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     theme.footer(figure, run.metadata["footer"])
-    return theme.save(figure, folder, NAME)
+    return figure
 
 
 def _frame(axes, low: float, high: float) -> None:

@@ -21,6 +21,9 @@ from roofline.analysis.prediction.cost_model import PRIORS, USUAL, Constants, Ma
 from roofline.theory.chips import Chip
 from roofline.theory.work import ITEMSIZE, Work
 
+ANY = "any"
+"""The contender of a datasheet, which knows none."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -171,8 +174,8 @@ def of_values(values: dict) -> Model:
     )
 
 
-def of_chip(chip: Chip, contenders: tuple[str, ...]) -> Model:
-    """Of a datasheet, with the constants of `predict.PRIORS`, the same for all `contenders`.
+def of_chip(chip: Chip) -> Model:
+    """Of a datasheet, with the constants of `predict.PRIORS`, the same for all contenders: one family, `ANY`.
 
     Raises ValueError for a chip whose memory bandwidth no source tells.
     """
@@ -180,6 +183,5 @@ def of_chip(chip: Chip, contenders: tuple[str, ...]) -> Model:
     if not bandwidth:
         raise ValueError(f"the source of {chip.name} gives no memory bandwidth: choose another chip, or a run")
     machines = {d: Machine(chip.flops[d], bandwidth, chip.sms or 1) for d in ITEMSIZE if d in chip.flops}
-    families = tuple(Family(name, dtype, PRIORS["datasheet"]) for dtype in machines for name in contenders)
-    gemms = tuple(Family("any", dtype, PRIORS["datasheet"]) for dtype in machines)
-    return Model("datasheet", machines, families, gemms)
+    families = tuple(Family(ANY, dtype, PRIORS["datasheet"]) for dtype in machines)
+    return Model("datasheet", machines, families, families)

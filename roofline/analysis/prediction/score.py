@@ -14,7 +14,7 @@ from roofline.analysis.overlap import metrics
 from roofline.analysis.prediction.cost_model import FITTED, PRIORS, USUAL, Machine, Tile, roofline_s
 from roofline.analysis.prediction.fit import fit, shrunk
 from roofline.analysis.prediction.model import Family, Model, Sizes
-from roofline.analysis.records import roof_of
+from roofline.analysis.throughput.metrics import roof_of
 from roofline.store.run import Run
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import Work
@@ -28,8 +28,8 @@ TIE = 1e-6
 CONFIG = re.compile(r"^(\d+)x(\d+)x\d+ ")
 """How the config of our kernels begins: the tile."""
 
-SHARING = ("decode",)
-"""Kernels that give every SM a part of K, whatever their config says."""
+SHARES = re.compile(r"^1x| (tail|split)\d")
+"""In the config of kernels that share work out along K, or row by row where there is but one, so that no SM idles."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,7 @@ def points_of(run: Run) -> list[Point]:
             if not times or gathered != (about.get("role") == "gemm"):
                 continue
             known = CONFIG.match(about.get("config") or "")
-            shares = name in SHARING or any(word in (about.get("config") or "") for word in (" tail", " split"))
-            tile = Tile(*map(int, known.groups()), shares=shares) if known else None
+            tile = Tile(*map(int, known.groups()), shares=bool(SHARES.search(about["config"]))) if known else None
             sizes = Sizes(*map(shape.get, "mnk"), shape.dtype, shape.work)
             found.append(Point(name.removeprefix("gemm "), sizes, median(times.values()), tile, beside=gathered))
     return found

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from roofline.analysis.base import Column
 from roofline.analysis.prediction.score import Found, Scored
-from roofline.report import tables
 from roofline.report.format import error_text, number_text, percent_text, time_text
+from roofline.report.tables import markdown, named
 from roofline.store.run import Run
 
 NAME = "prediction.json"
@@ -87,24 +88,24 @@ def write(run: Run, found: Found, folder: Path) -> Path:
 
 
 SCORES = (
-    ("case", lambda row: {"all": "all", "matmul": "matmul (FFN)"}.get(row[0], row[0])),
-    ("cases", lambda row: str(row[1]["cases"])),
-    ("median error", lambda row: error_text(row[1]["median"])),
-    ("95th percentile", lambda row: error_text(row[1]["p95"])),
-    ("plain roofline, median", lambda row: error_text(row[1]["roofline_median"])),
-    ("plain roofline, 95th percentile", lambda row: error_text(row[1]["roofline_p95"])),
+    Column(header="case", of_row=lambda row: "matmul (FFN)" if row[0] == "matmul" else row[0], right=False),
+    Column(header="cases", of_row=lambda row: str(row[1]["cases"])),
+    Column(header="median error", of_row=lambda row: error_text(row[1]["median"])),
+    Column(header="95th percentile", of_row=lambda row: error_text(row[1]["p95"])),
+    Column(header="plain roofline, median", of_row=lambda row: error_text(row[1]["roofline_median"])),
+    Column(header="plain roofline, 95th percentile", of_row=lambda row: error_text(row[1]["roofline_p95"])),
 )
 FAMILIES = (
-    ("contender", lambda row: row[0].contender + row[1]),
-    ("dtype", lambda row: row[0].dtype),
-    ("cases", lambda row: str(row[0].fitted_on)),
-    ("of matmul ceiling", lambda row: percent_text(row[0].constants.compute)),
-    ("of read ceiling", lambda row: percent_text(row[0].constants.memory)),
-    ("of it, one row", lambda row: percent_text(row[0].constants.vector)),
-    ("extra K", lambda row: f"{row[0].constants.extra_k:.0f}"),
-    ("start", lambda row: time_text(row[0].constants.start_s)),
-    ("p", lambda row: number_text(row[0].constants.p, 2)),
-    ("tile", lambda row: _tiles(row[0])),
+    Column(header="contender", of_row=lambda row: row[0].contender + row[1], right=False),
+    Column(header="dtype", of_row=lambda row: row[0].dtype),
+    Column(header="cases", of_row=lambda row: str(row[0].fitted_on)),
+    Column(header="of matmul ceiling", of_row=lambda row: percent_text(row[0].constants.compute)),
+    Column(header="of read ceiling", of_row=lambda row: percent_text(row[0].constants.memory)),
+    Column(header="of it, one row", of_row=lambda row: percent_text(row[0].constants.vector)),
+    Column(header="extra K", of_row=lambda row: f"{row[0].constants.extra_k:.0f}"),
+    Column(header="start", of_row=lambda row: time_text(row[0].constants.start_s)),
+    Column(header="p", of_row=lambda row: number_text(row[0].constants.p, 2)),
+    Column(header="tile", of_row=lambda row: _tiles(row[0])),
 )
 
 
@@ -120,10 +121,10 @@ def section(found: Found) -> list[str]:
     parts = ["## Prediction", ABOUT]
     if found.scored:
         parts += [headline(found.scored), "![prediction](prediction.svg)"]
-        parts.append(tables.markdown(list(scores(found.scored).items()), SCORES))
+        parts.append(markdown(list(scores(found.scored).items()), SCORES))
         rows = [(family, "") for family in found.model.families]
         rows += [(family, " beside a link") for family in found.model.gemms if family.fitted_on]
-        parts += [CONSTANTS, tables.markdown(rows, FAMILIES)]
+        parts += [CONSTANTS, markdown(rows, FAMILIES)]
         if found.model.losses:
             losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in found.model.losses.items())
             parts.append(
@@ -133,7 +134,7 @@ def section(found: Found) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for case, why in found.missing.items():
         reasons.setdefault(why, []).append(case)
-    lines = [f"- not predicted, {why}: {_named(cases)}" for why, cases in reasons.items()]
+    lines = [f"- not predicted, {why}: {named(cases)}" for why, cases in reasons.items()]
     return [*parts, *(["\n".join(lines)] if lines else [])]
 
 
@@ -145,8 +146,3 @@ def headline(scored: list[Scored]) -> str:
         f"cases; the plain roofline's {error_text(all_['roofline_median'])} and {error_text(all_['roofline_p95'])}."
     )
     return text
-
-
-def _named(cases: list[str]) -> str:
-    more = len(cases) - tables.MOST_NAMED
-    return ", ".join(cases[: tables.MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,8 @@
-"""Plots of a run, from saved records alone."""
+"""The figure memory_roofline: TFLOP/s over FLOP per byte of device memory, under the measured roof."""
 
 import math
-from pathlib import Path
 
-from roofline.analysis.records import roof_of
+from roofline.analysis.throughput.metrics import roof_of
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY, MARKERS
@@ -14,11 +13,9 @@ ISOLINES = (0.5, 0.75, 0.9)
 MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
 
 
-def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
-    """TFLOP/s over FLOP per byte of device memory, a panel per dtype; writes memory_roofline.svg and .png."""
+def draw(run: Run, records: list[dict]):
+    """A panel per dtype."""
     dtypes = list(dict.fromkeys(record["dtype"] for record in records))
-    if not dtypes:
-        return []
     contenders = list(dict.fromkeys(record["contender"] for record in records))
     colours = theme.colours(contenders)
     figure = theme.new(9.5, 6.4 * len(dtypes))
@@ -42,7 +39,7 @@ def memory_roofline(run: Run, records: list[dict], folder: Path) -> list[Path]:
     theme.footer(figure, run.metadata["footer"])
     for of_axes in labels:
         theme.separate(figure, of_axes)
-    return theme.save(figure, folder, "memory_roofline")
+    return figure
 
 
 def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:

@@ -1,0 +1,74 @@
+"""What an analysis is made of. An operation names the one that judges it; tables, frame and schema follow from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of a record, and what tables show of it; declared once. It is in the record where it has a `doc`, and
+    in a table where it has a `header`.
+
+    `unit` is that of a number, `1` of a share, a ratio or a count; words have none. `text` writes a value that is not
+    None, `of_row` a cell that needs more of its row than the value.
+    """
+
+    name: str = ""
+    doc: str = ""
+    unit: str = ""
+    header: str = ""
+    text: Callable[[Any], str] = str
+    of_row: Callable[[Any], str] | None = None
+    right: bool = True
+    """Where it stands in a table: numbers to the right, words to the left."""
+    shown: Callable[[dict], bool] | None = None
+    """A column is left out of a table in which this holds of no row."""
+
+    def cell(self, row: Any) -> str:
+        if self.of_row:
+            return self.of_row(row)
+        return "-" if row[self.name] is None else self.text(row[self.name])
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a report: drawn where some row has a value of every column that it needs."""
+
+    name: str
+    needs: frozenset[str]
+    draw: Callable
+    """`draw(run, records)` -> a matplotlib figure."""
+    there: Callable[..., bool] = lambda run: True
+    """`there(run)`: whether the run has what it needs beside the columns."""
+
+    def is_drawn(self, run, records: list[dict]) -> bool:
+        found = any(all(record[name] is not None for name in self.needs) for record in records)
+        return found and self.there(run)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report besides the one of an analysis' columns, with what must be known to read it."""
+
+    title: str
+    about: str
+    columns: tuple[Column, ...]
+    rows: Callable[[list[dict]], list[dict]]
+    """Which of all records it has."""
+    lines: Callable[[list[dict]], list[str]] = lambda rows: []
+    """What its rows come to, below it."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What cases are judged by."""
+
+    name: str
+    metrics: Callable[..., dict]
+    """`metrics(run, shape, entrant)` -> one record: its keys are the names of `columns`."""
+    columns: tuple[Column, ...]
+    figures: tuple[Figure, ...]
+    summary: Callable[[list[dict]], list[str]]
+    """Lines that sum up its records."""
+    tables: tuple[Table, ...] = ()

@@ -1,0 +1,84 @@
+"""The analysis of what computes from device memory: FLOP/s against the roof and against the baseline."""
+
+from roofline.analysis.base import Analysis, Figure, Table
+from roofline.analysis.throughput import memory_roofline
+from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics
+from roofline.report.tables import named
+from roofline.stats import geometric_mean
+
+SLACK = 0.01
+"""Beyond this, operations of the tensor cores are not the FLOP of the case."""
+
+
+def summary(records: list[dict]) -> list[str]:
+    """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and more."""
+    lines = []
+    for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
+        own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
+        large = [r["ratio_to_vendor"] for r in own if r["m"] >= 1024]
+        if own:
+            text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
+            text += f" in the geometric mean over {len(own)} shapes"
+            lines.append(text + (f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if large else ""))
+    return lines
+
+
+def energy(records: list[dict]) -> list[str]:
+    """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes."""
+    spent: dict[str, list[float]] = {}
+    for record in records:
+        if record["steady_flop_per_joule"]:
+            spent.setdefault(record["contender"], []).append(1e12 / record["steady_flop_per_joule"])
+    return [
+        f"{name}: {geometric_mean(own):.3g} J per TFLOP in the geometric mean over {len(own)} shapes"
+        for name, own in spent.items()
+    ]
+
+
+def checks(records: list[dict]) -> list[str]:
+    """What the operations of the tensor cores say against the FLOP, a line for each way in which they differ; then
+    tool, version and metrics of the counts."""
+    found = {
+        "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": [],
+        "fewer tensor operations than FLOP: done on other units, or the counter misses some, in": [],
+        "more tensor operations than FLOP: tiles reach past the end of the matrices, in": [],
+    }
+    uncounted, fewer, more = found.values()
+    for record in records:
+        share = record["tensor_ops_of_flop"]
+        if share is None:
+            uncounted.append(record["case"])
+        elif abs(share - 1) > SLACK:
+            (fewer if share < 1 else more).append(f"{record['case']} ({share:.3g})")
+    sources = dict.fromkeys(f"counted by {record['counter_source']}" for record in records)
+    return [*(f"{text} {named(cases)}" for text, cases in found.items() if cases), *sources]
+
+
+TABLES = (
+    Table(
+        "Steady state",
+        "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above "
+        "are single calls that take turns. The ratio's range is the least and the greatest of its blocks.",
+        (*CASE, *STEADY),
+        lambda records: [record for record in records if "steady_time_s" in record],
+        energy,
+    ),
+    Table(
+        "Counted",
+        "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
+        "what had to be, each input read once and each output written once. Where operations are not the FLOP of the "
+        "case, the lines below the table say so.",
+        (*CASE, *COUNTED),
+        lambda records: [record for record in records if record["counter_source"] is not None],
+        checks,
+    ),
+)
+
+THROUGHPUT = Analysis(
+    "throughput",
+    metrics,
+    COLUMNS,
+    (Figure("memory_roofline", frozenset({"device_intensity", "tflops"}), memory_roofline.draw),),
+    summary,
+    TABLES,
+)

@@ -1,0 +1,307 @@
+"""Rates, shares of the roof and ratios to the baseline: what every case is judged by, and the columns that show it."""
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+from roofline.analysis.base import Column
+from roofline.report import kernel_words
+from roofline.report.format import bytes_text, interval_text, number_text, percent_text, rate_text, time_text
+from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
+from roofline.store.run import Run, Shape
+from roofline.theory.bounds import attainable_flops, bound
+
+FEW_ROUNDS = 30
+"""Below this many, a row says so: the plan asks for as many unless the time runs out."""
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The measured ceilings of one run, for one dtype: the best that any measurement of them reached."""
+
+    flops: float
+    read_bytes_per_s: float
+
+    def at(self, intensity: float) -> float:
+        """Attainable FLOP/s at `intensity`."""
+        return attainable_flops(intensity, self.flops, self.read_bytes_per_s)
+
+
+def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
+    """The roof that `ceilings` (lines of the journal) make for `dtype`; None where one of them is missing."""
+
+    def best(kind: str, wanted: str | None) -> dict | None:
+        found = [c for c in ceilings if c["ceiling"] == kind and c["dtype"] == wanted]
+        return max(found, key=lambda c: c["value"], default=None)
+
+    matmul, read = best("matmul", dtype), best("read", None)
+    if not matmul or not read:
+        return None
+    return Roof(matmul["value"], read["value"])
+
+
+def metrics(run: Run, shape: Shape, contender: str) -> dict:
+    """One flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots.
+
+    `COLUMNS` says what each field means. Without ceilings the roof's fields are None.
+    """
+    times = shape.times_s(contender)
+    samples = list(times.values())
+    visits = shape.passes
+    time = median_interval(samples, visits=visits)
+    roof = roof_of(run.ceilings, shape.dtype)
+    own = shape.entrants[contender]
+    work = shape.work
+    intensity = replace(work, spilled_bytes=own.get("spilled_bytes", 0)).device_intensity
+    vendor_times = shape.times_s(shape.baseline)
+    ratio = paired_ratio(vendor_times, times, visits=visits) or Interval(*[None] * 3)
+    flops = {key: work.flop / getattr(time, key) for key in ("median", "low", "high")}
+    return {
+        "op": shape.op,
+        "contender": contender,
+        **shape.params,
+        **{key: shape.facts[key] for key in ("n", "k") if key in shape.facts},
+        "dtype": shape.dtype,
+        "flop": work.flop,
+        "device_bytes": work.device_bytes,
+        "device_intensity": intensity,
+        "time_s": time.median,
+        "time_low_s": time.low,
+        "time_high_s": time.high,
+        "rounds": len(samples),
+        "visits": visits,
+        "lag1_correlation": lag1_correlation(samples),
+        "tflops": flops["median"] / 1e12,
+        "tflops_low": flops["high"] / 1e12,
+        "tflops_high": flops["low"] / 1e12,
+        "roof_tflops": roof and roof.at(intensity) / 1e12,
+        "of_roof": roof and flops["median"] / roof.at(intensity),
+        "above_roof": roof and flops["high"] > roof.at(intensity),
+        "bound": roof and bound(intensity, roof.flops, roof.read_bytes_per_s),
+        "vendor": shape.baseline,
+        "vendor_time_s": median(vendor_times.values()) if vendor_times else None,
+        "ratio_to_vendor": ratio.median,
+        "ratio_low": ratio.low,
+        "ratio_high": ratio.high,
+        "relative_error": own["relative_error"],
+        "config": own["config"],
+        "kernel_name": own.get("kernel_name"),
+        **_counted(shape, contender),
+        "late": shape.late[contender],
+        "cache": shape.cache,
+        "stopped_by": shape.stopped_by,
+        **shape.telemetry,
+        **_steady(run, shape, contender),
+        "source": run.metadata["machine"]["source"],
+        "method_version": run.metadata["method_version"],
+    }
+
+
+def _counted(shape: Shape, contender: str) -> dict:
+    """The fields of what a profiler counted in one call, all None where it did not."""
+    line = shape.counters.get(contender, {})
+    dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
+    said = source and [" + ".join(names) for names in source["metrics"].values()]
+    return {
+        "dram_bytes": dram,
+        "l2_bytes": line.get("l2_bytes"),
+        "tensor_ops": tensor,
+        "counted_intensity": shape.work.flop / dram if dram else None,
+        "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
+        "tensor_ops_of_flop": None if tensor is None else tensor / shape.work.flop,
+        "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *said]),
+    }
+
+
+def _steady(run: Run, shape: Shape, contender: str) -> dict:
+    """The fields `steady_*`: medians over the blocks of `contender`, with the interval over them; {} without blocks.
+
+    `steady_ratio_to_vendor` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of single
+    calls in turns. Power is energy over time, of the counted part alone.
+    """
+    blocks = [block for block in run.steady if block["shape"] == shape.id]
+    times = {
+        name: {block["block"]: block["time_s"] for block in blocks if block["contender"] == name}
+        for name in (shape.baseline, contender)
+    }
+    own = [block for block in blocks if block["contender"] == contender]
+    if not own:
+        return {}
+    time = median_interval(list(times[contender].values()))
+    ratio = paired_ratio(times[shape.baseline], times[contender]) or Interval(*[None] * 3)
+    joules = [block["energy_j"] / block["calls"] for block in own if block["energy_j"] is not None]
+    clocks = [block["sm_clock_mhz"] for block in own if block.get("sm_clock_mhz")]
+    joule = median(joules) if joules else None
+    return {
+        "steady_time_s": time.median,
+        "steady_tflops": shape.work.flop / time.median / 1e12,
+        "steady_tflops_low": shape.work.flop / time.high / 1e12,
+        "steady_tflops_high": shape.work.flop / time.low / 1e12,
+        "steady_blocks": len(own),
+        "steady_of_single": median(shape.times_s(contender).values()) / time.median,
+        "steady_ratio_to_vendor": ratio.median,
+        "steady_ratio_low": ratio.low,
+        "steady_ratio_high": ratio.high,
+        "steady_sm_clock_mhz": median(clocks) if clocks else None,
+        "steady_energy_j": joule,
+        "steady_power_w": joule and joule / time.median,
+        "steady_flop_per_joule": joule and shape.work.flop / joule,
+        "steady_throttled": ", ".join(dict.fromkeys(b["throttle_reasons"] for b in own if b.get("throttle_reasons"))),
+    }
+
+
+def ratio_text(record: dict, kind: str = "ratio") -> str:
+    """Ratio to the baseline with its interval; the baseline itself is the yardstick. `kind` is its fields' prefix."""
+    if record["contender"] == record["vendor"]:
+        return "1 (yardstick)"
+    return interval_text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
+
+
+def notes_text(record: dict, roof: str = "the measured roof", *more: str) -> str:
+    """What a reader must know before trusting the row; `more` stands in the middle."""
+    notes = []
+    if record.get("throttled"):
+        notes.append(f"throttled: {record['throttle_reasons']}")
+    if record["above_roof"]:
+        notes.append(f"above {roof}")
+    notes += more
+    if record["stopped_by"] == "interrupt":
+        notes.append("cut short")
+    if record["rounds"] < FEW_ROUNDS:
+        notes.append(f"{record['rounds']} rounds only")
+    if record["late"] > 0.1 * record["rounds"]:
+        notes.append(f"host late in {record['late']}")
+    return "; ".join(notes)
+
+
+def shape_of(record: dict) -> str:
+    """The id of its shape."""
+    return record["case"].removesuffix("-" + record["contender"])
+
+
+CASE = (
+    Column("case", "shape and contender: the id of the benchmark", header="shape", of_row=shape_of, right=False),
+    Column("contender", "the implementation, or the arm", header="contender", right=False),
+)
+"""What says, in every table, of which case a row is."""
+
+TIME = Column("time_s", "median time", "s", "time", time_text)
+TFLOPS = Column("tflops", "`flop` over the median time", "1e12 FLOP/s", "TFLOP/s", rate_text)
+OF_ROOF = Column("of_roof", "share of the roof that was reached", "1", "of roof", percent_text)
+RATIO = Column(
+    "ratio_to_vendor", "the baseline's time over this one's, median over paired rounds: above 1 is faster", "1",
+    "ratio to vendor [95 %]", of_row=ratio_text,
+)  # fmt: skip
+INTENSITY = Column(
+    "device_intensity", "FLOP per byte of device memory; what is spilled counts too", "FLOP/byte", "FLOP/byte",
+    "{:.3g}".format,
+)  # fmt: skip
+COUNTED_INTENSITY = Column("counted_intensity", "`flop` over `dram_bytes`", "FLOP/byte", "FLOP/byte", number_text)
+BOUND = Column("bound", "which bound of the roof it is under: `compute`, `memory`", header="bound", right=False)
+KERNEL = Column(
+    "kernel_name", "what one call launches, by torch's profiler after all timing, several joined by ` + `; null on a "
+    "CPU. Tables have names of cuBLAS in words: of its tile the first size lies along n, since it counts by columns",
+    header="kernel", text=kernel_words.words, right=False, shown=lambda r: r["kernel_name"],
+)  # fmt: skip
+NOTES = Column(header="notes", of_row=notes_text, right=False, shown=notes_text)
+"""`notes_text`, left out where no row has any."""
+CONFIG = Column("config", "the tile choice, or the library and version")
+
+COUNTED = (
+    Column(
+        "dram_bytes", "with `--ffn-counters`: what one call read from and wrote to device memory", "bytes",
+        "device memory", bytes_text,
+    ),
+    Column(
+        "dram_of_device_bytes", "`dram_bytes` over `device_bytes`: below 1 where an output was still in the L2 cache "
+        "when its kernel ended", "1", "of least", number_text,
+    ),
+    COUNTED_INTENSITY,
+    replace(INTENSITY, doc="", header="modelled"),
+    Column("l2_bytes", "what it moved through the L2 cache", "bytes", "L2 cache", bytes_text),
+    Column("tensor_ops", "what it did on the tensor cores", "FLOP"),
+    Column(
+        "tensor_ops_of_flop", "`tensor_ops` over `flop`: 1, more where tiles are padded, 0 where other units multiply. "
+        "Anything else is an error of the counter", "1", "tensor operations/FLOP", number_text,
+    ),
+    Column("counter_source", "the tool that counted, its version and its metrics; null where not counted"),
+)  # fmt: skip
+"""What a profiler counted in one call."""
+
+STEADY = (
+    Column("steady_time_s", "with `--ffn-steady`: median over blocks of a second in which a kernel runs alone", "s",
+           "time", time_text),
+    Column("steady_tflops", "`flop` over it", "1e12 FLOP/s", "TFLOP/s", rate_text),
+    Column("steady_tflops_low", "of the slowest block", "1e12 FLOP/s"),
+    Column("steady_tflops_high", "of the fastest block", "1e12 FLOP/s"),
+    Column("steady_blocks", "how many there were", "1"),
+    Column("steady_of_single", "its speed over that of single calls in turns", "1", "of single calls", percent_text),
+    Column("steady_ratio_to_vendor", "the baseline's time over this one's, in blocks of one alternation", "1",
+           "ratio to vendor [range]", of_row=lambda r: ratio_text(r, "steady_ratio")),
+    Column("steady_ratio_low", "the least of the blocks", "1"),
+    Column("steady_ratio_high", "the greatest of the blocks", "1"),
+    Column("steady_sm_clock_mhz", "SM clock in the blocks", "MHz", "SM clock, MHz", "{:.4g}".format),
+    Column("steady_energy_j", "of a call; of the counted part of a block alone", "J"),
+    Column("steady_power_w", "energy over time", "W", "power, W", number_text),
+    Column("steady_flop_per_joule", "`flop` over `steady_energy_j`", "FLOP/J", "J/TFLOP", lambda v: f"{1e12 / v:.3g}"),
+    Column("steady_throttled", "why the clock was held down, in words", header="notes", right=False,
+           shown=lambda r: r["steady_throttled"]),
+)  # fmt: skip
+"""Of blocks in which a kernel runs alone."""
+
+COLUMNS = (
+    *CASE,
+    TIME,
+    TFLOPS,
+    OF_ROOF,
+    RATIO,
+    INTENSITY,
+    replace(
+        COUNTED_INTENSITY, doc="", header="FLOP/byte counted", shown=lambda r: r["counter_source"] is not None
+    ),
+    BOUND,
+    KERNEL,
+    NOTES,
+    Column("op", "the operation"),
+    Column("model", "sizes of the FFN"),
+    Column("layer", "`up` or `down`"),
+    Column("tp", "over how many chips a layer is split", "1"),
+    Column("m", "rows of x and out, tokens: out[m, n] = x[m, k] @ w[n, k].T", "1"),
+    Column("n", "columns of out", "1"),
+    Column("k", "the summed dimension", "1"),
+    Column("dtype", "of the operands and of out"),
+    Column("flop", "its work; a multiply-add is 2", "FLOP"),
+    Column("device_bytes", "each input read once and each output written once", "bytes"),
+    Column("time_low_s", "95 % interval: moving-block bootstrap; by visits where there are several", "s"),
+    Column("time_high_s", "its other end", "s"),
+    Column("rounds", "samples", "1"),
+    Column("visits", "returns to the shape", "1"),
+    Column("lag1_correlation", "of neighbouring samples", "1"),
+    Column("tflops_low", "over `time_high_s`", "1e12 FLOP/s"),
+    Column("tflops_high", "over `time_low_s`", "1e12 FLOP/s"),
+    Column("roof_tflops", "the run's measured roof at this intensity", "1e12 FLOP/s"),
+    Column("above_roof", "true where the whole interval lies above the roof; the ceiling was then measured again"),
+    Column("vendor", "the baseline: what the others are compared with"),
+    Column("vendor_time_s", "its median time on this shape", "s"),
+    Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),
+    Column("ratio_high", "its other end", "1"),
+    Column(
+        "relative_error", "Frobenius norm against float64, before timing, on an output poisoned with NaN. At most 3e-3 "
+        "in bf16, 5e-4 in fp16, 1e-5 in fp32; of the vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K that "
+        "are rounded", "1",
+    ),
+    CONFIG,
+    Column("late", "samples dropped because the host enqueued the work too late", "1"),
+    Column("cache", "its state before every sample"),
+    Column("stopped_by", "what ended the rounds: `width`, `time`, `rounds`; `interrupt` where they were cut short"),
+    Column("throttled", "whether the clock was held down; null on a CPU: unknown"),
+    Column("throttle_reasons", "why, in words; on a GPU, as the next four"),
+    Column("sm_clock_mhz", "SM clock", "MHz"),
+    Column("power_w", "NVML averages it over about a second, which may reach into the case before", "W"),
+    Column("temperature_c", "of the chip", "C"),
+    Column("other_processes", "on the card", "1"),
+    Column("stolen_share", "of a CPU: time that the hypervisor gave to others", "1"),
+    Column("telemetry_error", "why nothing was read"),
+    *(replace(column, header="") for column in (*COUNTED, *STEADY)),
+    Column("source", "`gpu` or `cpu`"),
+    Column("method_version", "of the measuring method", "1"),
+)  # fmt: skip

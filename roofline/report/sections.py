@@ -1,0 +1,71 @@
+"""What a report says of a run, section by section: for the terminal, and for report.md."""
+
+from typing import NamedTuple
+
+from roofline.analysis.base import Column, Figure
+from roofline.analysis.records import ANALYSES, analysis_of
+from roofline.report import tables
+from roofline.report.format import rate_text
+from roofline.store.run import Run
+from roofline.tuning import verdict
+
+
+class Section(NamedTuple):
+    """Any of these may be empty: a heading, what must be known to read it, figures, a table, and lines below it."""
+
+    title: str = ""
+    about: str = ""
+    figures: tuple[Figure, ...] = ()
+    rows: list = ()
+    columns: tuple[Column, ...] = ()
+    lines: list[str] = ()
+
+
+def sections(run: Run, records: list[dict]) -> list[Section]:
+    """Of each analysis its figures and its table; what they come to; then the further tables that have rows."""
+    plain = [record for record in records if not verdict.is_tuning(record["op"])]
+    of = {
+        analysis: own
+        for analysis in ANALYSES.values()
+        if (own := [r for r in plain if analysis_of(run, r) is analysis])
+    }
+    found = []
+    for analysis, own in of.items():
+        found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
+    if tuned := verdict.verdicts(run):
+        found.append(Section("Tuned", verdict.TUNED, rows=tuned, columns=verdict.COLUMNS))
+    found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))
+    more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
+    for table in (verdict.CANDIDATES, *more):
+        if own := table.rows(records):
+            found.append(Section(table.title, table.about, rows=own, columns=table.columns, lines=table.lines(own)))
+    return found
+
+
+def missing(run: Run) -> list[str]:
+    """A line per reason for which cases failed or have no number, with the cases."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in run.missing:
+        reasons.setdefault((entry["outcome"].replace("_", " "), entry["reason"]), []).append(entry["case"])
+    return [f"{outcome}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons.items()]
+
+
+def ceilings(run: Run) -> list[str]:
+    """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
+    datasheet = run.metadata["machine"]["datasheet"] or {}
+    lines = []
+    for kind, dtype in dict.fromkeys((c["ceiling"], c["dtype"]) for c in run.ceilings):
+        own = [c for c in run.ceilings if (c["ceiling"], c["dtype"]) == (kind, dtype)]
+        best = max(own, key=lambda c: c["value"])
+        drift = ""
+        ends = {c["when"]: c["value"] for c in own}
+        if {"start", "end"} <= ends.keys():
+            drift = f", {100 * (ends['end'] / ends['start'] - 1):+.1f} % from start to end"
+        if kind == "matmul":
+            value, sheet = f"{rate_text(best['value'] / 1e12)} TFLOP/s {dtype}", datasheet.get("flops", {}).get(dtype)
+            sheet = sheet and f"{rate_text(sheet / 1e12)} TFLOP/s"
+        else:
+            value, sheet = f"{best['value'] / 1e9:.3g} GB/s", datasheet.get("memory_bandwidth_bytes_per_s")
+            sheet = sheet and f"{sheet / 1e9:.4g} GB/s"
+        lines.append(f"{kind}: {value} measured ({best['probe']}{drift}); datasheet: {sheet or 'none'}")
+    return lines

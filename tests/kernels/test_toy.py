@@ -1,0 +1,96 @@
+"""A kernel that a test registers is run, compiled, tuned and predicted as ours are, and is gone afterwards."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from toy import ENTRY, TOY
+
+from kernels import CONTENDERS, KERNELS, configs, registry
+from kernels.bench import tune
+from kernels.configs import Config
+from kernels.configs.table_writer import as_text, save_pick
+from kernels.tuning.search import candidates
+from roofline.analysis.prediction import command
+from roofline.theory.chips import find
+from roofline.theory.waves import GpuSpec
+
+H200 = GpuSpec.of_chip(find("H200"))
+SHAPE = (2048, 6656, 16384)
+
+
+@pytest.fixture
+def toy(tables, registered):
+    """`TOY`, registered, with an entry in each table."""
+    for arch in ("interpreter", "sm90"):
+        document = json.loads((tables / f"{arch}.json").read_text())
+        document["entries"].append(ENTRY | ({"mma": None} if arch == "interpreter" else {}))
+        (tables / f"{arch}.json").write_text(as_text(document))
+    configs.table.cache_clear()
+    return registered(TOY)
+
+
+def test_it_multiplies(toy, operands, device):
+    case = operands(100, 200, 72, torch.float16)
+    assert CONTENDERS["toy"].why_not(case.x, case.w) is None
+    case.verify(CONTENDERS["toy"].run(case.x, case.w, case.out))
+    assert toy.config(case.x, case.w) == "64x128x64 warps4 stages3 group1"
+
+
+COMPILED = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from toy import TOY
+from kernels import configs, registry
+from kernels.inspect import compiled
+
+registry.register(TOY)
+configs.FOLDER = Path({tables!r})
+found = [compiled.inspect(job) for job in compiled.jobs([configs.table("sm90")], ["toy"])]
+print(json.dumps([(finding.mma, finding.problems()) for finding in found]))
+"""
+
+
+def test_it_is_compiled_and_looked_at(toy, tables, printed_elsewhere, request):
+    code = COMPILED.format(here=str(request.path.parent), tables=str(tables))
+    ((mma, problems),) = printed_elsewhere(code)
+    assert mma == "wgmma.m64n128k16"
+    assert all("fence.proxy.async" in problem for problem in problems)  # which Triton 3.6 leaves out
+
+
+def test_it_is_tuned(toy, tables, monkeypatch):
+    assert list(registry.tunable())[-1] == "toy"
+    found = candidates("toy", *SHAPE, "fp16", H200)
+    assert found.configs == (Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1))
+    assert [config.num_stages for config in found.pruned] == [12]
+    save_pick(tables / "sm90.json", "toy", (*SHAPE, "fp16"), {"sms": H200.sms})
+    assert configs.table("sm90").picked(*SHAPE, "fp16", H200) == "toy"
+
+
+def test_it_stands_behind_those_that_stand_before_it_in_the_order(toy, monkeypatch):
+    assert registry.ahead_of("toy") == []
+    monkeypatch.setattr(registry, "ORDER", (*registry.ORDER, ("toy",)))
+    assert registry.ahead_of("toy") == ["decode", "persistent", "warpgroup", "tiled"]
+    assert registry.preferred()[-1] == "toy"
+
+
+def test_it_is_predicted_of_a_datasheet(toy):
+    (row,) = command.predict(command.of_datasheet("H100 SXM"), "matmul-xxl-up-tp8-m4096-bf16-toy")
+    assert row.id.endswith("-toy")
+    assert row.found.time_s > 0
+
+
+def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(registered):
+    with pytest.raises(ValueError, match="tiled"):
+        registered(replace(TOY, name="tiled"))
+    with pytest.raises(ValueError, match="flagged"):
+        registered(replace(TOY, name="flagged"))
+    registered(replace(TOY, run=None))
+    assert "toy" in KERNELS.keys() - CONTENDERS.keys()
+
+
+def test_it_is_gone_afterwards():
+    assert "toy" not in KERNELS | CONTENDERS
+    assert "toy" not in tune.kernels()

@@ -1,0 +1,65 @@
+"""A kernel as somebody would add one: all there is to it stands here, but for its entries in a table."""
+
+# ruff: noqa: N803
+
+from functools import partial
+
+import triton
+import triton.language as tl
+
+from kernels.configs import choose_for
+from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
+from kernels.registry import Kernel
+from kernels.tuning.candidates import SearchSpace, around, ring_bytes
+
+ENTRY = {
+    "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "n_max": None, "block_m": 64, "block_n": 128, "block_k": 64,
+    "num_warps": 4, "num_stages": 3, "group_m": 1, "mma": "wgmma.m64n128k16", "measured": None,
+}  # fmt: skip
+
+
+@triton.jit
+def toy_kernel(
+    x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    tl.assume(K > 0)
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)[None, :]
+        x = tl.load(x_ptr + m * x_row + k, mask=(m < M) & (k < K), other=0.0)
+        w = tl.load(w_ptr + n * w_row + k, mask=(n < N) & (k < K), other=0.0)
+        acc = tl.dot(x, w.T, acc)
+    tl.store(out_ptr + m * out_row + n.T, acc.to(out_ptr.dtype.element_ty), mask=(m < M) & (n.T < N))
+
+
+def matmul(x, w, out=None, config=None):
+    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("toy", x, w)))
+
+
+def require(x, w, out=None):
+    validate(x, w, out)
+    require_runnable(toy_kernel, x)
+
+
+def prepare(x, w, out, config):
+    grid = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
+    args = dict(
+        x_ptr=x, w_ptr=w, out_ptr=out, M=len(x), N=len(w), K=x.shape[1], x_row=x.stride(0), w_row=w.stride(0),
+        out_row=out.stride(0), BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return KernelLaunch(toy_kernel, grid, args)
+
+
+def candidates(problem, bases):
+    return around(problem, bases, lambda base: [[dict(num_stages=base.num_stages + more) for more in (0, 1, 9)]])
+
+
+TOY = Kernel(
+    name="toy", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("toy", x, w)),
+    jit=toy_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    space=SearchSpace(candidates, ring_bytes),
+)  # fmt: skip
