@@ -48,7 +48,6 @@ from kernels.registry import Kernel, register
 from kernels.tuning.candidates import FAR, Problem, SearchSpace, around, ring_bytes
 from kernels.workspace import Workspace, workspace
 from roofline.theory import decode_split
-from roofline.theory.decode_split import Deal, choose
 
 MOST_TOKENS = 64
 """Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
@@ -205,12 +204,9 @@ def config_for(x: Tensor, w: Tensor) -> Config:
     return replace(config, split=deal_for(x, w, config).split) if dealt else config
 
 
-def deal_for(x: Tensor, w: Tensor, config: Config) -> Deal:
+def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
     """By `config`'s split, or the one chosen where that is 0."""
-    (n, k), sms = w.shape, programs(x.device)
-    if not config.split:
-        return choose(n, k, config.block_n, config.block_k, sms)
-    return Deal(-(-n // config.block_n), -(-k // config.block_k), config.split, sms)
+    return decode_split.choose(*w.shape, config.block_n, config.block_k, programs(x.device), config.split)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> KernelLaunch:

@@ -1,8 +1,8 @@
 """The matmul that starts before its input has arrived: it waits on the device, chunk by chunk, for arrival flags.
 
 out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ranks while this kernel runs. One launch of
-as many programs as there are SMs; each walks its visits (`roofline.theory.schedule`): a tile of `out` times a run of
-chunks, in the order of their arrival. Within a visit a look at the flags says how many chunks are here, and one
+as many programs as there are SMs; each walks its work tiles (`roofline.theory.schedule`): a tile of `out` times a run
+of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
 pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
 so it is spilled to memory in fp32, exactly, so that the program can go on with another tile.
 
@@ -52,18 +52,18 @@ LOOKS = tl.constexpr(64)
 
 @dataclass(frozen=True)
 class TileSchedule:
-    """A table of visits on the device, by `tile_schedule`: for one shape, order of arrival and height of row blocks."""
+    """A table of work tiles on the device, of `tile_schedule`: for a shape, order of arrival, height of row blocks."""
 
     table: Table
     grid: Grid
     order: tuple[int, ...]
     block_rows: int
     config: Config
-    visits: Tensor
-    """int32 [visits, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks is resumed, and one
-    that lacks some in the end is spilled."""
+    work_tiles: Tensor
+    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks is resumed, and
+    one that lacks some in the end is spilled."""
     first: Tensor
-    """int32 [programs + 1]: where in `visits` those of each program begin."""
+    """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
     spilled: Tensor
     """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
 
@@ -117,14 +117,14 @@ def flagged_kernel(
     x_desc,
     w_desc,
     out_desc,
-    visits_ptr,
+    work_tiles_ptr,
     first_ptr,
     spilled_ptr,
     flags_ptr,
     wanted,
     lost_ptr,
     patience,
-    stamps_ptr,  # [visits, RANKS + 1, 2] int64: at each look its time and that of its success; last, the visit's end
+    stamps_ptr,  # [work tiles, RANKS + 1, 2] int64: at each look its time and that of its success; last, the end
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
@@ -143,8 +143,8 @@ def flagged_kernel(
     program = tl.program_id(0)
     order = order.to(tl.int64)  # a short one comes as 32 bits
     known, known_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
-    for visit in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
-        about = visits_ptr + visit * 4
+    for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
+        about = work_tiles_ptr + work_tile * 4
         m, n = tl.load(about), tl.load(about + 1)
         chunk, chunk_to = tl.load(about + 2), tl.load(about + 3)
         first_flag = m // row_tiles * (RANKS - 1)
@@ -161,7 +161,7 @@ def flagged_kernel(
             acc = tl.load(held, mask=chunk > 0, other=0.0)
         while chunk < chunk_to:
             if STAMPED:
-                stamp = stamps_ptr + (visit * (RANKS + 1) + chunk) * 2
+                stamp = stamps_ptr + (work_tile * (RANKS + 1) + chunk) * 2
                 tl.store(stamp, globaltimer())
             if known < chunk_to:  # else there is nothing to look for
                 flags = flags_ptr + first_flag - 1
@@ -177,7 +177,7 @@ def flagged_kernel(
                 acc = tl.dot(x, w.T, acc, input_precision="ieee")
             chunk = here
         if STAMPED:
-            tl.store(stamps_ptr + (visit * (RANKS + 1) + RANKS) * 2, globaltimer())
+            tl.store(stamps_ptr + (work_tile * (RANKS + 1) + RANKS) * 2, globaltimer())
         if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
             if chunk_to < RANKS:
                 tl.store(held, acc)
@@ -188,7 +188,7 @@ def flagged_kernel(
 def tile_schedule(
     table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
 ) -> TileSchedule:
-    """Put `table`, which visits all of `grid` with all chunks, on `device`.
+    """Put `table`, which has all of `grid` with all chunks, on `device`.
 
     `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, the height of
     the pieces that flags are of; M where the rows are not cut. Raises ValueError for a table that does not fit the grid
@@ -204,26 +204,27 @@ def tile_schedule(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
         )
     ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    visits = torch.tensor([visit[:4] for visits in table for visit in visits], dtype=torch.int32)
+    work_tiles = torch.tensor([work_tile[:4] for own in table for work_tile in own], dtype=torch.int32)
     tiles = len(grid.tiles) if schedule.spills(table) else 0
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
-    return TileSchedule(table, grid, tuple(order), block_rows, config, visits.to(device), ends.to(device), spilled)
+    return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 
 
 def stamps_for(tiles: TileSchedule) -> Tensor:
     """Where a launch leaves its time stamps: int64 nanoseconds, as `runs` reads them."""
-    return torch.zeros((len(tiles.visits), len(tiles.order) + 1, 2), dtype=torch.int64, device=tiles.visits.device)
+    shape = len(tiles.work_tiles), len(tiles.order) + 1, 2
+    return torch.zeros(shape, dtype=torch.int64, device=tiles.work_tiles.device)
 
 
 def runs(tiles: TileSchedule, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Of each unbroken run of the inner loop, (program, m, n, chunk_from, chunk_to) and (look, start, end) in ns."""
     found = []
-    visits = [(program, visit) for program, own in enumerate(tiles.table) for visit in own]
-    for (program, visit), times in zip(visits, stamps.tolist(), strict=True):
-        begun = [chunk for chunk in range(visit.chunk_from, visit.chunk_to) if times[chunk][0]]
-        ends = [(chunk, times[chunk][0]) for chunk in begun[1:]] + [(visit.chunk_to, times[-1][0])]
+    work_tiles = [(program, work_tile) for program, own in enumerate(tiles.table) for work_tile in own]
+    for (program, work_tile), times in zip(work_tiles, stamps.tolist(), strict=True):
+        begun = [chunk for chunk in range(work_tile.chunk_from, work_tile.chunk_to) if times[chunk][0]]
+        ends = [(chunk, times[chunk][0]) for chunk in begun[1:]] + [(work_tile.chunk_to, times[-1][0])]
         for chunk, (chunk_to, end_ns) in zip(begun, ends, strict=True):
-            found.append(((program, visit.m, visit.n, chunk, chunk_to), (*times[chunk], end_ns)))
+            found.append(((program, work_tile.m, work_tile.n, chunk, chunk_to), (*times[chunk], end_ns)))
     return found
 
 
@@ -231,7 +232,7 @@ def matmul(
     x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals, stamps: Tensor | None = None
 ) -> Tensor:
     """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter), each chunk of x's columns once its
-    flag is up; returns `out`. With `stamps` (of `stamps_for`) each visit leaves the times of its looks there.
+    flag is up; returns `out`. With `stamps` (of `stamps_for`) each work tile leaves the times of its looks there.
 
     It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
     raises.
@@ -264,9 +265,9 @@ def prepare(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        visits_ptr=tiles.visits, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
+        work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        stamps_ptr=tiles.visits if stamps is None else stamps,
+        stamps_ptr=tiles.work_tiles if stamps is None else stamps,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
         CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
@@ -277,18 +278,18 @@ def prepare(
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
-def example(visits: Callable[..., Table], config: Config, dtype: torch.dtype, *, stamped: bool = False) -> KernelLaunch:
-    """The launch over 8 ranks by the table that `visits` makes, which spills or does not; `stamped` as for a trace."""
+def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype, *, stamped: bool = False) -> KernelLaunch:
+    """The launch over 8 ranks by the table that `deal` makes, which spills or does not; `stamped` as for a trace."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
-    made = tile_schedule(visits(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    made = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
     return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1), stamps_for(made) if stamped else None)
 
 
 # Each with tiles of its own: what is spilled takes registers.
-for _name, _visits in (("flagged", schedule.tile_outer), ("flagged_spills", schedule.chunk_outer)):
+for _name, _deal in (("flagged", schedule.tile_outer), ("flagged_spills", schedule.chunk_outer)):
     register(Kernel(
-        name=_name, jit=flagged_kernel, example=partial(example, _visits), least_tma=(1, 1), waits=True,
+        name=_name, jit=flagged_kernel, example=partial(example, _deal), least_tma=(1, 1), waits=True,
         beside_link=True,
     ))  # fmt: skip

@@ -29,15 +29,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.configs import Config, capability, choose_for
-from kernels.contract import (
-    KernelLaunch,
-    example_operands,
-    host,
-    interpreted,
-    reason,
-    require_runnable,
-    validate,
-)
+from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
 from kernels.tuning.candidates import Problem, SearchSpace, around, staged_bytes
@@ -290,12 +282,6 @@ def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
     return around(problem, bases, axes, [replace(base, **tail) for tail in tails[:1]])
 
 
-def sums_example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch that leaves fp32 products."""
-    x, w, out = example_operands(dtype)
-    return prepare(x, w, out.float(), config)
-
-
 register(Kernel(
     name="persistent", run=matmul, why_not=partial(reason, require),
     config=lambda x, w: str(choose_for("persistent", x, w)),
@@ -303,5 +289,6 @@ register(Kernel(
     modelled="sm90", tailed=True, space=SearchSpace(candidates, staged_bytes),
 ))  # fmt: skip
 register(Kernel(
-    name="persistent_sums", jit=persistent_kernel, example=sums_example, least_tma=(1, 1), beside_link=True,
+    name="persistent_sums", jit=persistent_kernel, least_tma=(1, 1), beside_link=True,
+    example=lambda config, dtype: prepare(*example_operands(dtype, out_dtype=torch.float32), config),
 ))  # fmt: skip

@@ -8,14 +8,9 @@ names elsewhere; what relates kernels to one another is `ORDER`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor, dtype
-
-if TYPE_CHECKING:  # these modules look kernels up here
-    from kernels.configs import Config
-    from kernels.contract import KernelLaunch
-    from kernels.tuning.candidates import SearchSpace
+from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +43,8 @@ class Kernel(Contender):
     why_not: Callable[..., str | None] | None = None
 
     jit: Any  # the Triton function, so that nobody times an interpreted one; None of a kernel that is absent
-    example: "Callable[[Config, dtype], KernelLaunch]"
-    """A launch as those that count, to be compiled and looked at: its memory is never touched."""
+    example: Callable[..., Any]
+    """(Config, dtype) -> the KernelLaunch to be compiled and looked at, as those that count: it is never run."""
     least_tma: tuple[int, int] = (0, 0)  # TMA loads and stores in its code, if it multiplies on tensor cores
     register_counts: tuple[int, int] | None = None
     """Registers a thread that setmaxnreg must give the consumers and the producer, if its warps are specialised."""
@@ -58,7 +53,7 @@ class Kernel(Contender):
 
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
     tailed: bool = False  # has `flatten` and `tail`
-    space: "SearchSpace | None" = None  # what a tuning tries; None: cannot be tuned
+    space: Any = None  # the SearchSpace of a tuning (kernels.tuning.candidates); None: cannot be tuned
 
 
 CONTENDERS: dict[str, Contender] = {}

@@ -200,24 +200,16 @@ def as_text(findings: list[Finding], small: dict[str, dict]) -> str:
     head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
     rows = [head]
     for finding in findings:
-        job, cubin = finding.job, finding.cubin
-        numbers = (
-            ["-"] * 4
-            if cubin is None
-            else [cubin.registers, cubin.stack_bytes, cubin.local_accesses, cubin.shared_bytes]
-        )
-        tma = ["-"] * 2 if cubin is None else [cubin.tma_loads, cubin.tma_stores]
+        job, c = finding.job, finding.cubin
+        numbers = [c.registers, c.stack_bytes, c.local_accesses, c.shared_bytes] if c else "----"
+        instructions = [finding.mma, job.mma, *([c.tma_loads, c.tma_stores] if c else "--")]
         verdict = "BAD" if finding.problems() else "ok"
-        rows.append(
-            [job.kernel, f"sm_{job.target}", job.config, job.dtype, *numbers, finding.mma, job.mma, *tma, verdict]
-        )
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def align(i: int, cell: str) -> str:
-        return cell.rjust(widths[i]) if head[i] in numeric else cell.ljust(widths[i])
-
-    lines = ["  ".join(align(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
+        rows.append([job.kernel, f"sm_{job.target}", job.config, job.dtype, *numbers, *instructions, verdict])
+    columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
+    for name, column in zip(head, columns, strict=True):
+        width = max(map(len, column))
+        column[:] = [cell.rjust(width) if name in numeric else cell.ljust(width) for cell in column]
+    lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
     for name, own in small.items():
         taken = f"{own['registers']} registers, {own['shared_bytes']} bytes of shared memory"
         lines.append(f"beside them, {name}: {taken} of an SM; {own['kept'][0]} and {own['kept'][1]} are kept")

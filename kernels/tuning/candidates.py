@@ -50,8 +50,7 @@ class Problem:
 
     def deal(self, config: Config) -> decode_split.Deal:
         """Of `decode`'s steps along K, by `config`'s split or the one it would be given."""
-        deal = decode_split.choose(self.n, self.k, config.block_n, config.block_k, self.machine.sms)
-        return replace(deal, split=config.split) if config.split else deal
+        return decode_split.choose(self.n, self.k, config.block_n, config.block_k, self.machine.sms, config.split)
 
     def schedule(self, config: Config) -> Config:
         """`config` with the split, and the least group and the raster, that give the same order of work: two that are

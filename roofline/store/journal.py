@@ -142,11 +142,13 @@ def load(folder: Path) -> Run:
     if first is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
     run = Run({key: value for key, value in first.items() if key != "kind"})
-    for line in lines:
+    for number, line in enumerate(lines, 2):  # what was upgraded can be read
         try:
             run.take(line)
         except TypeError as error:
-            raise ValueError(f"{path} has a line of kind {line['kind']!r} that cannot be read: {error}") from None
+            raise ValueError(
+                f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
+            ) from None
     for shape in run.shapes.values():
         if shape.cut_off:
             shape.stopped_by = INTERRUPTED

@@ -4,10 +4,16 @@ Times are in seconds. A journal's lines are these dataclasses as JSON objects: `
 (`store.upgrade` brings older ones there).
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass, field, fields
 from sys import intern
+from typing import TYPE_CHECKING
 
 from roofline.theory.work import Work
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Scalar = str | int | float | bool | None
 
@@ -16,6 +22,20 @@ NOT_RUN = "not_run"
 
 SAVED = "saved"
 """How the entry ends that says why what a tuning found of a shape could not be saved; it goes once that was."""
+
+SAMPLE_COLUMNS = {
+    "case": "its case id",
+    "shape": "the case id without the contender",
+    "contender": "contender, arm, or what took turns with them for comparison",
+    "role": 'of what took turns for comparison only: `gemm`, `link`, `preset`, `contended`; else ""',
+    "round": "index of the round",
+    "position": "in the order of that round",
+    "pass": "which return to the shape, from 1",
+    "process": "which process measured it",
+    "rank": "which rank",
+    "time_s": "seconds",
+}
+"""Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
 
 INTERRUPTED = "interrupt"
 """What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
@@ -236,6 +256,12 @@ class Run:
         elif kind == "end":
             self.end = line
 
+    def frame(self):
+        """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""
+        from roofline.analysis.records import frame
+
+        return frame(self.records())
+
     def records(self) -> list[dict]:
         """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
         the run is closed."""
@@ -245,4 +271,27 @@ class Run:
             return self._records
         found = [{"case": f"{shape.id}-{name}"} | derive(self, shape, name) for shape, name in self.cases()]
         self._records = found if self.end is not None else None
+        return found
+
+    def samples(self) -> DataFrame:
+        """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
+        import pandas
+
+        rows = []
+        for shape in self.shapes.values():
+            names = {
+                name: (f"{shape.id}-{name}", shape.id, name, own.get("role", ""))
+                for name, own in shape.entrants.items()
+            }
+            for one in shape.rounds:
+                place = {name: position for position, name in enumerate(one.order)}
+                where = one.pass_index, one.process, one.rank
+                rows += [
+                    (*names[name], one.index, place[name], *where, time_s, one.values.get(name, {}))
+                    for name, time_s in one.time_s.items()
+                ]
+        found = pandas.DataFrame(rows, columns=[*SAMPLE_COLUMNS, "values"])
+        values = found.pop("values").tolist()
+        if any(values):
+            found = found.join(pandas.DataFrame(values, index=found.index, dtype=float))
         return found

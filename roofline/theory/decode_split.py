@@ -81,13 +81,15 @@ class Deal:
 
 
 @cache
-def choose(n: int, k: int, block_n: int, block_k: int, sms: int) -> Deal:
-    """The smallest split that keeps ENOUGH of the SMs' time; where none does, the one that keeps most.
+def choose(n: int, k: int, block_n: int, block_k: int, sms: int, split: int = 0) -> Deal:
+    """By `split`; where that is 0, by the smallest that keeps ENOUGH of the SMs' time, or else the one that keeps most.
 
     >>> choose(n=6656, k=16384, block_n=128, block_k=128, sms=132)
     Deal(tiles=52, steps=128, split=5, sms=132)
     """
     tiles, steps = -(-n // block_n), -(-k // block_k)
+    if split:
+        return Deal(tiles, steps, split, sms)
     deals = [Deal(tiles, steps, split, sms) for split in range(1, max(1, min(steps // LEAST_STEPS, sms)) + 1)]
     enough = (deal for deal in deals if deal.efficiency >= ENOUGH)
     return next(enough, None) or max(deals, key=lambda deal: deal.efficiency)

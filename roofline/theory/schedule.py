@@ -1,8 +1,8 @@
 """Who sends which chunk when, and which tiles each program multiplies with which chunks. Times are inputs here.
 
 The case is an all-gather before a matmul: x[B, D] is sharded by columns, one chunk a rank. Rank i owns chunk i, and
-needs all of them, because every tile of out[B, F_loc] sums over all of D. A table of visits is made before the launch
-for one rank; it counts chunks by their position in that rank's arrival order, the own chunk at 0.
+needs all of them, because every tile of out[B, F_loc] sums over all of D. A table of work tiles is made before the
+launch for one rank; it counts chunks by their position in that rank's arrival order, the own chunk at 0.
 """
 
 import heapq
@@ -49,7 +49,7 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """All (m, n), in the order of visits.
+        """All (m, n), in the order of their computation.
 
         >>> Grid(3, 2, group=2).tiles
         ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1))
@@ -63,7 +63,7 @@ class Grid:
         return -(-self.row_tiles * self.column_tiles // programs)
 
 
-class Visit(NamedTuple):
+class WorkTile(NamedTuple):
     """Tile (m, n) multiplied with the chunks at positions [chunk_from, chunk_to) of the arrival order.
 
     `resume`: its fp32 accumulator is read back first. `spill`: it is written afterwards, to be resumed later.
@@ -77,33 +77,35 @@ class Visit(NamedTuple):
     spill: bool
 
 
-Table = tuple[tuple[Visit, ...], ...]
-"""The visits of each program, in order. A tile belongs to one program, so that no state crosses programs."""
+Table = tuple[tuple[WorkTile, ...], ...]
+"""The work tiles of each program, in order. A tile belongs to one program, so that no state crosses programs."""
 
 
 def spills(table: Table) -> int:
-    """How many times an accumulator is written by the visits of `table`, to be read back once each."""
-    return sum(visit.spill for visits in table for visit in visits)
+    """How many times an accumulator is written by the work tiles of `table`, to be read back once each."""
+    return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
 
 
 def check(table: Table, grid: Grid, chunks: int) -> None:
     """Raises ValueError unless `table` multiplies each tile of `grid` with each of `chunks` chunks, once and in order,
     in one program, and spills what is resumed later and nothing else."""
     done: dict[tuple[int, int], tuple[int, int]] = {}  # tile -> (program, chunks done)
-    for program, visits in enumerate(table):
-        for visit in visits:
-            tile = visit[:2]
+    for program, work_tiles in enumerate(table):
+        for work_tile in work_tiles:
+            tile = work_tile[:2]
             owner, chunk = done.get(tile, (program, 0))
-            fits = (owner, visit.chunk_from) == (program, chunk) and chunk < visit.chunk_to <= chunks
-            if not fits or (visit.resume, visit.spill) != (chunk > 0, visit.chunk_to < chunks):
-                raise ValueError(f"program {program}: {visit} does not follow chunk {chunk} of {chunks} of its tile")
-            done[tile] = program, visit.chunk_to
+            fits = (owner, work_tile.chunk_from) == (program, chunk) and chunk < work_tile.chunk_to <= chunks
+            if not fits or (work_tile.resume, work_tile.spill) != (chunk > 0, work_tile.chunk_to < chunks):
+                raise ValueError(
+                    f"program {program}: {work_tile} does not follow chunk {chunk} of {chunks} of its tile"
+                )
+            done[tile] = program, work_tile.chunk_to
     if left := set(grid.tiles) ^ {tile for tile, (_, chunk) in done.items() if chunk == chunks}:
         raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
 
 
 class InnerLoop(NamedTuple):
-    """One unbroken run over chunks [chunk_from, chunk_to) of a visit, begun with a look at the flags at `look_s`."""
+    """An unbroken run over chunks [chunk_from, chunk_to) of a work tile, begun with a look at the flags at `look_s`."""
 
     chunk_from: int
     chunk_to: int
@@ -190,11 +192,11 @@ def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
 def inner_loops(
     arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float, wait_s: float = 0.0
 ) -> tuple[InnerLoop, ...]:
-    """The runs of the inner loop in one visit: each takes all chunks that are here when it looks at the flags.
+    """The runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the flags.
 
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
-    A visit that finds all its chunks here runs as the vendor's kernel does and pays nothing. Else every look is a wait:
-    it loses `wait_s` (the poll, and filling the pipeline again) on top of the time until the next chunk is here.
+    A work tile that finds all its chunks here runs as the vendor's kernel does and pays nothing. Else each look is a
+    wait: it loses `wait_s` (the poll, and filling the pipeline again) on top of the time until the next chunk is here.
     """
     loops = []
     now, chunk = start_s, chunk_from
@@ -218,14 +220,14 @@ def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
     at_least_one(chunks=chunks)
-    return tuple(tuple(Visit(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in _dealt(grid, programs))
+    return tuple(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in _dealt(grid, programs))
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """For each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
     at_least_one(chunks=chunks)
     return tuple(
-        tuple(Visit(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
+        tuple(WorkTile(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
         for tiles in _dealt(grid, programs)
     )
 
@@ -241,15 +243,15 @@ def row_block(
     at_least_one(programs=programs)
     if len(arrival_s) != grid.row_tiles:
         raise ValueError(f"arrival_s has {len(arrival_s)} rows for {grid.row_tiles} row tiles: give one row for each")
-    table: list[list[Visit]] = [[] for _ in range(programs)]
+    table: list[list[WorkTile]] = [[] for _ in range(programs)]
     free = [(0.0, program) for program in range(programs)]  # already a heap
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
-        table[program].append(Visit(m, n, 0, chunks, False, False))
+        table[program].append(WorkTile(m, n, 0, chunks, False, False))
         end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s, wait_s)[-1].end_s
         heapq.heappush(free, (end_s, program))
-    return tuple(tuple(visits) for visits in table)
+    return tuple(tuple(work_tiles) for work_tiles in table)
 
 
 def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:
@@ -268,7 +270,7 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
     return tuple(
         tuple(
-            Visit(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
+            WorkTile(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
             for tile, chunk_from, chunk_to in plans[len(tiles)]
         )
         for tiles in dealt
@@ -276,7 +278,7 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
 
 
 def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
-    """(tile, chunk_from, chunk_to) of each visit of a program that has `tiles` tiles."""
+    """(tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
     plan: list[tuple[int, int, int]] = []

@@ -14,7 +14,7 @@ from kernels.configs import arch_of, choose_for, table
 from kernels.contract import Signals
 from roofline.analysis.overlap import simulator
 from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Visit
+from roofline.theory.schedule import Grid, WorkTile
 
 RANKS, BLOCKS, PROGRAMS = 4, 2, 3
 ORDER = (2, 0, 3, 1)
@@ -122,16 +122,16 @@ def test_right_by_every_table_in_every_order(case, table, order):
 
 
 def any_table(grid, seed):
-    """Each tile's chunks cut anywhere, dealt to anybody, the visits of a program in any order that goes forward."""
+    """Each tile's chunks cut anywhere, dealt to anybody, the work tiles of a program in any order that goes forward."""
     rng = random.Random(seed)
     table = [[] for _ in range(PROGRAMS)]
     for m, n in grid.tiles:
         cuts = [0, *sorted(rng.sample(range(1, RANKS), rng.randrange(RANKS))), RANKS]
-        runs = [Visit(m, n, a, b, a > 0, b < RANKS) for a, b in pairwise(cuts)]
+        runs = [WorkTile(m, n, a, b, a > 0, b < RANKS) for a, b in pairwise(cuts)]
         own = rng.choice(table)
         places = sorted(rng.randrange(len(own) + 1) for _ in runs)
-        for shift, (place, visit) in enumerate(zip(places, runs, strict=True)):
-            own.insert(place + shift, visit)
+        for shift, (place, work_tile) in enumerate(zip(places, runs, strict=True)):
+            own.insert(place + shift, work_tile)
     return tuple(map(tuple, table))
 
 

@@ -17,7 +17,7 @@ from roofline.analysis.overlap.simulator import (
     simulate,
 )
 from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Visit
+from roofline.theory.schedule import Grid, WorkTile
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -89,7 +89,7 @@ def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_com
     table = schedule.spill_once(grid, 1, arrival_s[0], chunk_s)
     end_s = simulate(table, arrival_s, chunk_s).end_s
     assert hidden_fraction(gemm_over_comm, 1.0, end_s) == pytest.approx(hidden)
-    assert sum(visit.spill for visit in table[0]) / 6 == pytest.approx(spills_per_tile, abs=0.051)
+    assert sum(work_tile.spill for work_tile in table[0]) / 6 == pytest.approx(spills_per_tile, abs=0.051)
 
 
 @st.composite
@@ -134,18 +134,20 @@ def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_on
 def test_without_losses_a_program_is_as_fast_as_one_that_takes_chunk_after_chunk(made):
     table, arrival_s, chunk_s = made
     ends_s = []
-    for visits in table:
+    for work_tiles in table:
         now = 0.0
-        for visit in visits:
-            for chunk in range(visit.chunk_from, visit.chunk_to):
-                now = max(now, arrival_s[visit.m][chunk]) + chunk_s
+        for work_tile in work_tiles:
+            for chunk in range(work_tile.chunk_from, work_tile.chunk_to):
+                now = max(now, arrival_s[work_tile.m][chunk]) + chunk_s
         ends_s.append(now)
     assert simulate(table, arrival_s, chunk_s).end_s == pytest.approx(max(ends_s))
 
 
 def test_each_loss_is_charged_once_where_it_arises():
     arrival_s = ((0.0, 10.0),)
-    table = ((Visit(0, 0, 0, 1, False, True), Visit(0, 1, 0, 2, False, False), Visit(0, 0, 1, 2, True, False)),)
+    table = (
+        (WorkTile(0, 0, 0, 1, False, True), WorkTile(0, 1, 0, 2, False, False), WorkTile(0, 0, 1, 2, True, False)),
+    )
     ran = simulate(table, arrival_s, 1.0, slowdown=2.0, wait_s=0.25, spill_s=0.5, resume_s=0.125)
     # Tile 0: until 2, spilled until 2.5. Tile 1: a look, 2.75 to 4.75; waits for 10, until 12.25. Tile 0: read back.
     assert [(span.start_s, span.end_s) for span in ran.spans] == [

@@ -12,6 +12,7 @@ import pytest
 from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 
+from roofline.analysis.base import records_of
 from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.cli import main
 from roofline.report import references, tables
@@ -29,16 +30,109 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copy(journal.find(REFERENCE / name), tmp_path / "run")
     drawn = write(tmp_path / "run")
-    saved = [json.loads((folder / "prediction.json").read_text()) for folder in (tmp_path / "run", REFERENCE / name)]
-    assert _digits(saved[0]) == _digits(saved[1])
-    assert (tmp_path / "run" / "report.md").read_text() == (REFERENCE / name / "report.md").read_text()
-    assert {path.name for path in drawn} <= {path.name for path in (REFERENCE / name).iterdir()}
-    for picture in [path.name for path in drawn if path.suffix == ".svg"]:
+    again, committed = (json.loads((f / "prediction.json").read_text()) for f in (tmp_path / "run", REFERENCE / name))
+    assert _digits(_common(again, committed)) == _digits(_common(committed, again))
+    assert (
+        changes(*((folder / name / "report.md").read_text() for folder, name in ((REFERENCE, name), (tmp_path, "run"))))
+        == []
+    )
+    pictures = {path.name for path in drawn if path.suffix == ".svg"} & {p.name for p in (REFERENCE / name).iterdir()}
+    assert pictures
+    for picture in pictures:
         again, committed = (
             re.sub("<[^>]+>", " ", (folder / picture).read_text()).split()
             for folder in (tmp_path / "run", REFERENCE / name)
         )
         assert sorted(again) == sorted(committed), picture
+
+
+def changes(committed: str, again: str) -> list[str]:
+    """What a report says otherwise than the committed one, of all that both have: cells of columns, and lines that are
+    the same but for their numbers. Columns, tables and lines that one of them lacks are no changes."""
+    before, after = parts(committed), parts(again)
+    found = [f"lacks {key}" for key in before if isinstance(before[key], dict) and key not in after]
+    for key in before.keys() & after.keys():
+        if isinstance(before[key], dict):
+            columns = [name for name in before[key] if name in after[key]]
+            found += [f"{key}: {columns} only"] if len(columns) < min(4, len(before[key])) else []
+            found += [f"{key}: {name}" for name in columns if before[key][name] != after[key][name]]
+        elif before[key] != after[key]:
+            found.append(f"{before[key]} is {after[key]}")
+    lines = [key for key in before if not isinstance(before[key], dict)]
+    assert sum(key in after for key in lines) > len(lines) / 2
+    return sorted(found)
+
+
+def parts(report: str) -> dict:
+    """{(heading, number of the table below it): {column: cells}} and {(heading, line without numbers): lines}."""
+    found, heading, table, count = {}, "", None, 0
+    for line in report.splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            if table is None:
+                table, count = {name: [] for name in cells}, count + 1
+                found[heading, count] = table
+            elif set(line) - set("|:- "):
+                for own, cell in zip(table.values(), cells, strict=True):
+                    own.append(cell)
+            continue
+        table = None
+        if line.startswith("#"):
+            heading, count = re.sub(NUMBER, "#", line), 0
+        if line:
+            found.setdefault((heading, re.sub(NUMBER, "#", line)), []).append(line)
+    return found
+
+
+NUMBER = r"\d[\d.,]*(e[+-]?\d+)?"
+REPORT = """# FFN on a chip
+
+| shape | contender | time | of roof |
+| :-- | :-- | --: | --: |
+| m16 | torch | 1.00 ms | 50 % |
+| m32 | torch | 2.00 ms | 55 % |
+
+- numpy: 1.09 of torch in the geometric mean over 28 shapes
+- read: 30.1 GB/s measured
+
+## Not measured
+
+- skipped: m64: why
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("", "", True),
+        ("2.00 ms", "2.01 ms", False),
+        ("1.09 of", "1.08 of", False),
+        ("30.1 GB", "3.1e+02 GB", False),
+        ("| m32 | torch | 2.00 ms | 55 % |\n", "", False),
+        ("m32 | torch", "m32 | numpy", False),
+        ("## Not", "| a | b |\n| :-- | :-- |\n| 1 | 2 |\n\nNew words.\n\n## Not", True),
+        ("- skipped: m64: why", "- skipped: m64, for another reason", True),
+    ],
+)
+def test_changes_of_a_report_are_found_and_additions_are_none(old, new, same):
+    assert (changes(REPORT, REPORT.replace(old, new, 1)) == []) == same
+
+
+def test_a_new_column_is_no_change_of_a_report():
+    lines = REPORT.splitlines()
+    wider = [f"{line} {end} |" for line, end in zip(lines[2:6], ("new", ":--", "3", "4"), strict=True)]
+    assert changes(REPORT, "\n".join([*lines[:2], *wider, *lines[6:]])) == []
+    assert changes("\n".join([*lines[:2], *wider, *lines[6:]]), REPORT) == []
+    assert changes(REPORT, "\n".join([*lines[:2], *lines[6:]])) != []
+
+
+def _common(value, other):
+    """What of `value`, of JSON, `other` has too: the keys that both have, however deep."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return {key: _common(inner, other[key]) for key, inner in value.items() if key in other}
+    if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):
+        return [_common(*pair) for pair in zip(value, other, strict=True)]
+    return value
 
 
 def _digits(value):
@@ -224,3 +318,19 @@ def test_reasons_hold_neither_host_nor_home(monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
     assert anonymous("no /home/ada/x on thehost7, nor on thehost77") == "no ~/x on <host>, nor on thehost77"
+
+
+def test_readme_draws_a_plot_of_its_own_from_a_frame(monkeypatch):
+    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    found = {}
+    exec(snippet, found)
+    frame = found["frame"]
+    assert set(frame["op"]) == {"matmul", "all_gather_matmul", "weight_prefetch"}
+    assert (str(frame["m"].dtype), str(frame["t_gemm_s"].dtype), str(frame["above_roof"].dtype)) == (
+        "Int64", "float64", "boolean"
+    )  # fmt: skip
+    assert frame["ranks"].isna().equals(frame["op"] == "matmul")
+    run = journal.load(REFERENCE / RUNS[-1])
+    assert records_of(run.frame()) == [{name: r.get(name) for name in run.frame()} for r in run.records()]

@@ -39,10 +39,10 @@ def tables(draw):
 def test_each_tile_meets_each_chunk_once_in_order_and_in_one_program(made):
     table, grid, chunks = made
     met, owners = defaultdict(list), defaultdict(set)
-    for program, visits in enumerate(table):
-        for visit in visits:
-            met[visit.m, visit.n] += range(visit.chunk_from, visit.chunk_to)
-            owners[visit.m, visit.n].add(program)
+    for program, work_tiles in enumerate(table):
+        for work_tile in work_tiles:
+            met[work_tile.m, work_tile.n] += range(work_tile.chunk_from, work_tile.chunk_to)
+            owners[work_tile.m, work_tile.n].add(program)
     assert met == {(m, n): list(range(chunks)) for m in range(grid.row_tiles) for n in range(grid.column_tiles)}
     assert all(len(programs) == 1 for programs in owners.values())
 
@@ -51,15 +51,15 @@ def test_each_tile_meets_each_chunk_once_in_order_and_in_one_program(made):
 @given(tables())
 def test_what_is_spilled_is_resumed_and_nothing_else_is(made):
     table, _, chunks = made
-    for visits in table:
+    for work_tiles in table:
         spilled = {}
-        for visit in visits:
-            assert visit.chunk_from < visit.chunk_to
-            assert visit.resume == (visit.chunk_from > 0)
-            assert visit.spill == (visit.chunk_to < chunks)
-            assert spilled.pop((visit.m, visit.n), 0) == visit.chunk_from
-            if visit.spill:
-                spilled[visit.m, visit.n] = visit.chunk_to
+        for work_tile in work_tiles:
+            assert work_tile.chunk_from < work_tile.chunk_to
+            assert work_tile.resume == (work_tile.chunk_from > 0)
+            assert work_tile.spill == (work_tile.chunk_to < chunks)
+            assert spilled.pop((work_tile.m, work_tile.n), 0) == work_tile.chunk_from
+            if work_tile.spill:
+                spilled[work_tile.m, work_tile.n] = work_tile.chunk_to
         assert not spilled
 
 
@@ -145,20 +145,20 @@ def test_only_a_visit_that_misses_chunks_pays_for_waiting():
 def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
     # Program 0 is held by row tile 0 until 6; program 1 takes the rest, which is all here.
     table = schedule.row_block(Grid(4, 1), 2, [(0, 5), (0, 0), (0, 0), (0, 0)], chunk_s=1.0)
-    assert [[visit.m for visit in visits] for visits in table] == [[0], [1, 2, 3]]
+    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in table] == [[0], [1, 2, 3]]
 
 
 def test_row_block_counts_on_what_waits_lose():
     # Row tile 0 takes a look, a product, a wait and a product: 2 without the losses, 4 with them.
     arrival_s = [(0, 1), (0, 0), (0, 0)]
     lossless, lossy = (schedule.row_block(Grid(3, 1), 2, arrival_s, 1.0, wait_s) for wait_s in (0.0, 1.0))
-    assert [[visit.m for visit in visits] for visits in lossless] == [[0, 2], [1]]
-    assert [[visit.m for visit in visits] for visits in lossy] == [[0], [1, 2]]
+    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in lossless] == [[0, 2], [1]]
+    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in lossy] == [[0], [1, 2]]
 
 
 def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
     slow_link = schedule.spill_once(Grid(2, 1), 1, (0.0, 9.0), chunk_s=1.0)
-    assert [tuple(visit) for visit in slow_link[0]] == [
+    assert [tuple(work_tile) for work_tile in slow_link[0]] == [
         (0, 0, 0, 1, False, True),
         (1, 0, 0, 2, False, False),  # nothing else to do: it waits with the accumulator in registers
         (0, 0, 1, 2, True, False),
@@ -191,7 +191,7 @@ def test_bad_schedules_are_named(call, said):
         call()
 
 
-WHOLE = schedule.Visit(0, 0, 0, 2, False, False)
+WHOLE = schedule.WorkTile(0, 0, 0, 2, False, False)
 BEGUN, ENDED = WHOLE._replace(chunk_to=1, spill=True), WHOLE._replace(chunk_from=1, resume=True)
 
 

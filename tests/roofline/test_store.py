@@ -1,0 +1,120 @@
+"""A run on disk and in memory: what is written is read back, older and packed journals too, and as a table."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from made_up_run import HEAD, LINES, save, shape
+
+import roofline
+from roofline.store import journal
+from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
+from roofline.theory.work import Work
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+SHAPE = Shape(
+    "toy-a-fp32", "toy", "throughput", {"a": 1}, "fp32", Work(6, 4, 2), "torch", "cold",
+    {"torch": {"config": "known"}, "link": {"config": "", "role": "link"}},
+    seed=3, facts={"b": 2}, stopped_by="interrupt", round_count=2, late={"torch": 1, "link": 0},
+)  # fmt: skip
+ROUNDS = [
+    Round(0, ["link", "torch"], {"link": 2e-3}, {"link": {"last_arrival_s": 1e-3}}),
+    Round(1, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1, 3),
+]
+PASS = {"kind": "pass", "shape": SHAPE.id, "passes": 2, "stopped_by": "width", "round_count": 2}
+WRITTEN = [
+    HEAD | {"schema": journal.SCHEMA}, SHAPE.line(), ROUNDS[0].line(SHAPE.id),
+    PASS | {"telemetry": {"throttled": False}, "late": {"torch": 1, "link": 0}}, ROUNDS[1].line(SHAPE.id),
+]  # fmt: skip
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    run = roofline.load(save(tmp_path / "run", WRITTEN))
+    (found,) = run.shapes.values()
+    assert found.rounds == ROUNDS
+    assert (found.work, found.params, found.facts, found.seed) == (SHAPE.work, SHAPE.params, SHAPE.facts, SHAPE.seed)
+    assert (found.passes, found.stopped_by, found.telemetry) == (2, "width", {"throttled": False})
+    assert (found.times_s("torch"), found.times_s("link")) == ({1: 1e-3}, {0: 2e-3, 1: 3e-3})
+    assert found.values("link", "last_arrival_s") == {0: 1e-3}
+    assert (found.measured, found.of_role("link"), found.get("a"), found.get("b")) == (["torch"], ["link"], 1, 2)
+
+
+def test_rounds_that_come_later_are_seen():
+    run = Run({"notes": []})
+    for line in WRITTEN[1:]:
+        run.take(line)
+        times = run.shapes[SHAPE.id].times_s("link")
+    assert times == {0: 2e-3, 1: 3e-3}
+
+
+def test_run_that_was_killed_among_its_rounds_is_cut_short(tmp_path):
+    assert roofline.load(save(tmp_path / "run", WRITTEN[:-1])).interrupted == [SHAPE.id]
+    assert roofline.load(save(tmp_path / "run", LINES[:-4])).interrupted == ["matmul-1024x1024-up-tp1-m8192-bf16"]
+
+
+@pytest.mark.parametrize("number", ["", "-2", "-5", "-6"])
+def test_samples_of_older_journals_are_those_that_were_written(number):
+    folder = REFERENCE / f"amd-epyc-2026-11-21{number}"
+    lines = [json.loads(line) for line in journal.read(journal.find(folder)).decode().splitlines()]
+    wanted = {(s["shape"], s["contender"], s["round"]): s["time_s"] for s in lines if s["kind"] == "sample"}
+    found = roofline.load(folder).samples()
+    keys = zip(found["shape"], found["contender"], found["round"], strict=True)
+    assert dict(zip(keys, found["time_s"], strict=True)) == wanted
+    assert found["pass"].max() == max(line.get("visit", 1) for line in lines)
+
+
+def test_table_of_samples_has_the_documented_columns(tmp_path):
+    found = roofline.load(save(tmp_path / "run", WRITTEN)).samples()
+    assert list(found.columns) == [*SAMPLE_COLUMNS, "last_arrival_s"]
+    assert found.iloc[0, :-1].tolist() == ["toy-a-fp32-link", SHAPE.id, "link", "link", 0, 0, 1, 0, 0, 2e-3]
+    assert found["role"].tolist() == ["link", "", "link"]
+    assert found["last_arrival_s"].isna().tolist() == [False, True, True]
+    readme = (REFERENCE.parent / "README.md").read_text()
+    assert all(f"| `{name}` | {text} |" in readme for name, text in SAMPLE_COLUMNS.items())
+
+
+def test_records_are_derived_once_when_a_run_is_closed(tmp_path):
+    closed, open_ = (roofline.load(save(tmp_path / "run", lines)) for lines in (LINES, LINES[:-1]))
+    assert closed.records() is closed.records()
+    first = open_.records()
+    for line in shape(64, {"cublas": 3e-6})[:1]:
+        open_.shapes["other"] = Shape(line["shape"], "matmul", "throughput", {}, "bf16", Work(1, 1), "cublas", "", {})
+    assert open_.records() is not first
+
+
+def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):
+    plain = roofline.load(save(tmp_path / "run", LINES))
+    packed = []
+    for _ in range(2):
+        save(tmp_path / "run", LINES)
+        journal.pack(tmp_path / "run")
+        packed.append((tmp_path / "run" / journal.PACKED).read_bytes())
+    assert packed[0] == packed[1]
+    assert roofline.load(tmp_path / "run") == plain
+    assert roofline.load(tmp_path / "run" / journal.PACKED) == plain
+    with pytest.raises(OSError, match="unpack it"):
+        journal.Journal(tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-20], lambda b: b"no" + b, lambda b: b[:50] + bytes(60) + b[110:]])
+def test_damaged_packed_journal_is_named(tmp_path, damage):
+    (tmp_path / journal.PACKED).write_bytes(damage(gzip.compress(json.dumps(HEAD).encode() * 20)))
+    with pytest.raises(ValueError, match=r"samples.jsonl.gz is no journal"):
+        roofline.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (WRITTEN[2] | {"shape": "other"}, "is of 'other', a shape that no line before it describes"),
+        ({"kind": "round", "shape": SHAPE.id, "index": 0, "order": []}, "without 'time_s'"),
+        (WRITTEN[2] | {"time_s": {"link": 0}}, "a line of kind 'round' whose 'time_s' is no number above 0"),
+        (WRITTEN[2] | {"odd": 1}, "a line of kind 'round' that cannot be read: .*'odd'"),
+        (WRITTEN[1] | {"work": {"flop": 1}}, "whose 'work' is no table of device_bytes, flop"),
+        ({"kind": "sample", "shape": SHAPE.id}, "has a line of unknown kind 'sample'"),
+    ],
+)  # fmt: skip
+def test_damaged_lines_are_named(tmp_path, line, said):
+    with pytest.raises(ValueError, match=f"samples.jsonl:3 .*{said}"):
+        roofline.load(save(tmp_path / "run", [*WRITTEN[:2], line]))
