@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 HEAVY = ("torch", "pandas", "seaborn", "pytest_benchmark.plugin")
 MESSAGE_BYTES = 1 << 18
@@ -60,6 +61,8 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     os.environ.update(env)
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
+    with suppress(ImportError):  # an interpreter of its own would
+        import sitecustomize  # noqa: F401
     sys.exit(__import__("pytest").main(arguments))
 
 
