@@ -59,17 +59,17 @@ class Counted:
             except Exception as error:  # operands that do not fit beside those of the run that began this, for one
                 self._say(LOST, shape, name, device_errors.reason(error))
                 continue
-            if name not in found.ready:
-                reason = found.unable.get(name) or found.wrong.get(name) or found.lost or "it was left out"
-                self._say(LOST, shape, name, reason)
-                found.ready.clear()
+            if name not in found.entrants:
+                rejection = found.rejected.get(name)
+                self._say(LOST, shape, name, rejection.reason if rejection else found.device_lost or "it was left out")
+                found.entrants.clear()
                 continue
             try:
                 with _counted(self._device):
                     self._say(CALL, shape, name)
-                    found.ready[name]()
+                    found.entrants[name].call()
                 self._say(DONE, shape, name)
-                found.ready.clear()  # lets go of operands that are not shared with other cases
+                found.entrants.clear()  # lets go of operands that are not shared with other cases
             except Exception as error:
                 self._say(LOST, shape, name, device_errors.reason(error))
                 pytest.exit(f"{shape}-{name}: {device_errors.reason(error)}", returncode=1)  # a new process is safer

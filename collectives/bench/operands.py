@@ -1,4 +1,4 @@
-"""Tensors and quick timings for the cases that gather over a wire. Imports `kernels` late, as `matmul_lineup` does."""
+"""Tensors and quick timings for the cases that gather over a wire."""
 
 import functools
 import time
@@ -8,7 +8,8 @@ from statistics import median
 
 import torch
 
-from kernels.bench import matmul
+from kernels import CONTENDERS
+from kernels.bench.matmul import DTYPES
 
 CALIBRATIONS = 5
 
@@ -55,7 +56,7 @@ def seconds(call: Callable, device: str) -> float:
 
 def unsplit(device: str, x, w) -> dict[str, object]:
     """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
-    known = matmul.known_contenders()
+    known = CONTENDERS
     names = [name for name, c in known.items() if c.kind == "vendor" and c.device == device] + ["persistent"]
     return {name: known[name] for name in names if known[name].device == device and not known[name].why_not(x, w)}
 
@@ -73,7 +74,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
 def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: float) -> torch.Tensor:
     """Zero-mean normal values. The shapes of a run share what they have alike."""
     generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=device, dtype=matmul.DTYPES[dtype]).mul_(scale)
+    return torch.randn(shape, generator=generator, device=device, dtype=DTYPES[dtype]).mul_(scale)
 
 
 @functools.lru_cache(maxsize=8)
@@ -85,4 +86,4 @@ def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tupl
 
 @functools.lru_cache(maxsize=8)
 def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=matmul.DTYPES[dtype], device=device)
+    return torch.empty(shape, dtype=DTYPES[dtype], device=device)

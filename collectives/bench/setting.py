@@ -1,7 +1,4 @@
-"""One case that gathers over a wire: its operands, its link, the unsplit matmul, and how its arms are checked.
-
-`kernels` and `collectives` are imported late throughout, as in `matmul_lineup`.
-"""
+"""One case that gathers over a wire: its operands, its link, the unsplit matmul, and how its arms are checked."""
 
 import functools
 import math
@@ -10,8 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from collectives.bench.operands import buffer, chip_flops, computing, host_ahead, normal, seconds, shards_of, unsplit
-from kernels.bench import matmul as matmul_lineup
+import kernels
+from collectives import links
+from collectives.bench.operands import chip_flops, computing, host_ahead, seconds, unsplit
+from kernels import CONTENDERS
+from kernels.bench import matmul
 from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
@@ -33,10 +33,8 @@ def persistent_arms(arms: dict[str, Callable], device: str) -> dict[str, Callabl
 
 
 def _by_persistent(arm: Callable, operands, link):
-    from kernels import persistent
-
     fastest = operands.matmul
-    operands.matmul, operands.products = persistent.matmul, persistent.products
+    operands.matmul, operands.products = kernels.persistent.matmul, kernels.persistent.products
     try:
         return arm(operands, link)
     finally:
@@ -75,18 +73,17 @@ class Setting:
 
     def link(self):
         """A link of its own for each call: its timeline is that call's."""
-        from collectives import links
-
         kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
         return links.make(kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
-    def about(self) -> dict:
+    def facts(self) -> dict:
+        """Of the case, for the journal."""
         link = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": link}
         if self.device == "cuda" and link == "paced":
             found["copier_programs"] = self.link().programs
-        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_about()
+        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_facts()
 
     @property
     def t_comm_s(self) -> float:
@@ -105,7 +102,7 @@ class Setting:
     def cache(self) -> str:
         """The state of the cache that a sample starts from, in words."""
         nbytes = self.case.gathered_bytes * self.gathered_copies
-        state = "cold" if nbytes > 2 * matmul_lineup.cache_bytes(self.device) else "warm"
+        state = "cold" if nbytes > 2 * matmul.cache_bytes(self.device) else "warm"
         return f"{state}: {nbytes / 2**20:.0f} MiB of shards and buffers, used by turns"
 
     def restore(self) -> None:
@@ -123,9 +120,9 @@ class Setting:
 
     def matmul_of(self, arm: str):
         """The contender that `arm` multiplies by."""
-        return self.best if base_arm(arm) == arm else matmul_lineup.known_contenders()["persistent"]
+        return self.best if base_arm(arm) == arm else CONTENDERS["persistent"]
 
-    def beside_link(self) -> dict[str, object]:
+    def matmuls_beside_link(self) -> dict[str, object]:
         """Name -> the matmuls that arms run, to be run while the link brings something else."""
         found, ours = {"gemm beside link": self.best}, self.unsplit.get("persistent", self.best)
         return found if ours is self.best else found | {"gemm persistent beside link": ours}
@@ -135,7 +132,7 @@ class Setting:
         """The timeline of a call of `arm` that is made for it; None if its samples have them."""
 
     @staticmethod
-    def details(arm: str) -> dict:
+    def facts_of(arm: str) -> dict:
         """Further fields of `arm`'s entry in the journal."""
         return {}
 
@@ -157,79 +154,13 @@ class Setting:
         link.timeline()  # raises where the link is dead
         if operands.out.isnan().any() or any(not _same(transfer) for transfer in transfers):
             return math.nan
-        rows = matmul_lineup.checked_rows(len(x))
-        reference = matmul_lineup.reference_rows(x, w)
+        rows = matmul.checked_rows(len(x))
+        reference = matmul.reference_rows(x, w)
         return float((operands.out[rows].double() - reference).norm() / reference.norm())
 
 
 def _same(transfer) -> bool:
     return torch.equal(transfer.target, transfer.source.to(transfer.target.device))
-
-
-class Prefetch(Setting):
-    """The next layer's w[n, k] is sharded by rows."""
-
-    def _operands(self) -> list:
-        from collectives.weight_prefetch import Operands
-
-        case = self.case
-        layers = [
-            normal((case.n, case.k), case.dtype, self.device, self.seed + layer, 1 / math.sqrt(case.k))
-            for layer in range(2)
-        ]
-        shards = [shards_of(layer, case.ranks, 0, self.pinned) for layer in layers]
-        buffers = [buffer((case.n, case.k), case.dtype, self.device, number) for number in range(2)]
-        x = normal((case.m, case.k), case.dtype, self.device, self.seed + 2, 1.0)
-        return [Operands(shards, buffers, x, x.new_empty(case.m, case.n))]
-
-    @staticmethod
-    def _gemm(operands) -> tuple:
-        return operands.x, operands.buffers[0], operands.out
-
-    gathered_copies = 4
-    """Shards and a buffer for each of two layers."""
-
-    @staticmethod
-    def transfers(operands) -> list:
-        return operands.next
-
-    @staticmethod
-    def all_transfers(operands) -> list:
-        return [transfer for layer in operands.transfers for transfer in layer]
-
-    def _factors(self, operands) -> tuple:
-        for transfer in operands.transfers[operands.step % 2]:  # whatever another arm has left there
-            transfer.target.copy_(transfer.source)
-        return operands.x, operands.now.clone()
-
-    @staticmethod
-    def _grid_about() -> dict:
-        return {}
-
-    def config(self, arm: str) -> str:
-        return self.matmul_of(arm).config(*self._gemm(self.sets[0])[:2])
-
-    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
-        operands, link = self.sets[0], self.link()
-        found = {
-            f"gemm {name}": (
-                "gemm",
-                [functools.partial(c.run, operands.x, w, operands.out) for w in operands.buffers],
-                None,
-            )
-            for name, c in self.unsplit.items()
-        }
-        found["link"] = ("link", [functools.partial(alone, link, t) for t in operands.transfers], link)
-        for name, contender in self.beside_link().items():
-            link = self.link()
-            runs = [
-                functools.partial(
-                    contended, link, transfers, functools.partial(contender.run, operands.x, w, operands.out)
-                )
-                for w, transfers in zip(operands.buffers, reversed(operands.transfers), strict=True)
-            ]
-            found[name] = ("contended", runs, link)
-        return found
 
 
 def alone(link, transfers) -> None:

@@ -1,4 +1,4 @@
-"""The peer in the line-ups of the all-gather matmul: torch's fused operator, over as many GPUs as there are ranks.
+"""The peer of the all-gather matmul's arms: torch's fused operator, over as many GPUs as there are ranks.
 
 It runs in processes of its own, over the GPUs' real fabric, and times itself there: its time stands beside the arms',
 and nothing of it is compared with the emulated link.
@@ -9,9 +9,10 @@ import math
 
 import torch
 
-from kernels.bench import matmul
+from collectives import peer
+from kernels.bench.matmul import DTYPES
 from roofline.measure import device_errors
-from roofline.measure.prepared import TOLERANCE, Lineup, verdict
+from roofline.measure.prepared import FAILED, SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, verdict
 
 NAME = "symm_mem"
 
@@ -32,30 +33,28 @@ def tolerance(dtype: str, ranks: int) -> float:
     return TOLERANCE[dtype] * math.sqrt((ranks + 1) / 2)
 
 
-def add(lineup: Lineup, seed: int) -> None:
-    """Take the peer into `lineup`, or note why not."""
-    from collectives import peer
-
-    case = lineup.case
+def enter(prepared: PreparedCase, seed: int) -> None:
+    """Take the peer into `prepared`, or note why not."""
+    case = prepared.case
     if reason := peer.why_not(case.ranks):
-        lineup.unable[NAME] = f"{NAME}: {reason}"
+        prepared.rejected[NAME] = Rejection(SKIPPED, f"{NAME}: {reason}")
         return
-    try:
-        lineup.trying(NAME, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
-        group = _group(case.ranks)
-        dtype = matmul.DTYPES[case.dtype]
-        error = group.prepare(case.m, case.n, case.k, dtype, seed, 1 / math.sqrt(case.k))
-    except Exception as failure:
-        if isinstance(_groups.get(case.ranks), peer.PeerGroup):
-            del _groups[case.ranks]  # it ran, and may again
-        lineup.wrong[NAME] = f"{NAME}: {device_errors.reason(failure)}"
-        return
-    if reason := verdict(NAME, error, case.dtype, tolerance(case.dtype, case.ranks)):
-        lineup.wrong[NAME] = reason
-        return
-    lineup.ready[NAME], lineup.relative_error[NAME] = _Call(group), error
-    lineup.config[NAME] = f"torch {torch.__version__}, {case.ranks} GPUs, bursts, sums in {case.dtype}"
-    lineup.details[NAME] = {"link": f"fabric of {case.ranks} GPUs"}
+
+    def check() -> Entrant | Rejection:
+        try:
+            group = _group(case.ranks)
+            error = group.prepare(case.m, case.n, case.k, DTYPES[case.dtype], seed, 1 / math.sqrt(case.k))
+        except Exception as failure:
+            if isinstance(_groups.get(case.ranks), peer.PeerGroup):
+                del _groups[case.ranks]  # it ran, and may again
+            return Rejection(FAILED, f"{NAME}: {device_errors.reason(failure)}")
+        if wrong := verdict(NAME, error, case.dtype, tolerance(case.dtype, case.ranks)):
+            return wrong
+        config = f"torch {torch.__version__}, {case.ranks} GPUs, bursts, sums in {case.dtype}"
+        facts = {"link": f"fabric of {case.ranks} GPUs"}
+        return Entrant(NAME, _Call(group), config=config, relative_error=error, facts=facts)
+
+    prepared.enter(NAME, check, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
 
 
 class _Call:
@@ -73,8 +72,6 @@ class _Call:
 def _group(ranks: int):
     """One group for all shapes: each process takes seconds to start. One that could not is not started again: that may
     have taken `peer.START_S`. Raises the PeerError of then."""
-    from collectives import peer
-
     if ranks not in _groups:
         try:
             _groups[ranks] = peer.PeerGroup(ranks)

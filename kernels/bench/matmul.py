@@ -1,22 +1,32 @@
-"""What the matmul benchmarks bring to the harness: operands, the reference, checked contenders, probes.
-
-`kernels` is imported late throughout: pytest may load this file before the plugin has switched Triton's interpreter on,
-and that must come before Triton is imported.
-"""
+"""How the operation `matmul` runs: operands, the reference, checked contenders, probes."""
 
 import functools
 import itertools
 import math
 import zlib
+from importlib.util import find_spec
 
 import torch
 
-from roofline.measure import device_errors
+from kernels import CONTENDERS
+from kernels.contract import interpreted
+from roofline.measure import runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
-from roofline.measure.prepared import VENDOR_TOLERANCE, Lineup, untold, verdict
+from roofline.measure.prepared import (
+    SKIPPED,
+    VENDOR_TOLERANCE,
+    Entrant,
+    PreparedCase,
+    Rejection,
+    unwatched,
+    verdict,
+)
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
+
+if find_spec("triton"):
+    from kernels import instruments
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -30,71 +40,76 @@ CHECKED_ROWS = 32
 """One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
 
 
-def known_contenders() -> dict:
-    """Name -> `kernels.Contender`."""
-    from kernels import CONTENDERS
+class Runner(runner.Runner):
+    """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
 
-    return CONTENDERS
+    def known(self) -> list[str]:
+        return list(CONTENDERS)
+
+    def names(self, case) -> list[str]:
+        """Those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted."""
+        options = self.options
+        if options.contenders:
+            return [name for name in options.contenders if name in CONTENDERS]
+        return [
+            name
+            for name, contender in CONTENDERS.items()
+            if contender.default
+            and (contender.device == options.device or (not options.timed and contender.kind == "triton"))
+        ]
+
+    def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
+        """Operands on the device, each contender checked; where timed, the vendor among them."""
+        device = self.options.device
+        vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == device)
+        prepared = PreparedCase(case, vendor, device, first_call=first_call)
+        names = [vendor, *names] if self.options.timed else names
+        enter(prepared, case, self.options, {name: CONTENDERS[name] for name in names})
+        return prepared
+
+    def probes(self) -> list[Probe]:
+        return probes(self.options)
+
+    def instruments(self) -> type | None:
+        """Where a GPU is timed and Triton is there: the gate and the SM clock are kernels of it."""
+        if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
+            return None
+        return instruments.Instruments
 
 
-def names_of(options) -> list[str]:
-    """Names to run: those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted."""
-    known = known_contenders()
-    if options.contenders:
-        return [name for name in options.contenders if name in known]
-    return [
-        name
-        for name, contender in known.items()
-        if contender.default
-        and (contender.device == options.device or (not options.timed and contender.kind == "triton"))
-    ]
-
-
-def prepare(options, case: Matmul, names: list[str], trying=untold) -> Lineup:
-    """Operands on the device, each contender checked, the right ones ready; where timed, the vendor among them."""
-    known = known_contenders()
-    vendor = next(name for name, c in known.items() if c.kind == "vendor" and c.device == options.device)
-    lineup = Lineup(case, vendor, trying=trying)
-    enter(lineup, case, options, {name: known[name] for name in ([vendor, *names] if options.timed else names)})
-    return lineup
-
-
-def enter(lineup: Lineup, case: Matmul, options, contenders: dict) -> None:
-    """Check {name: `kernels.Contender`} on the operands of `case`, and make the right ones ready."""
+def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts: dict | None = None) -> None:
+    """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter, each with its `facts`."""
     sets = operands(case, options)
     x, w, out = sets[0]
     reference = reference_rows(x, w)
     turn = itertools.cycle(sets)
+
+    def check(name: str, contender) -> Entrant | Rejection:
+        error = relative_error(contender.run, x, w, out, reference)
+        limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
+        if wrong := verdict(name, error, case.dtype, limit):
+            return wrong
+        return Entrant(
+            name,
+            lambda: contender.run(*next(turn)),
+            config=contender.config(x, w),
+            relative_error=error,
+            facts=(facts or {}).get(name, {}),
+        )
+
     for name, contender in contenders.items():
+        if prepared.device_lost:
+            break
         if reason := why_not(contender, options, x, w):
-            lineup.unable[name] = reason
-            continue
-        try:
-            lineup.trying(name, contender.first_call_s)
-            error = relative_error(contender.run, x, w, out, reference)
-            limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-            reason = verdict(name, error, case.dtype, limit)
-        except Exception as failure:  # whatever a kernel dies of, the others of this shape still get their numbers
-            lineup.refuse(name, failure)
-            if device_errors.device_lost(options.device):  # but for this: then nobody gets any more
-                lineup.ready.clear()
-                lineup.lost = f"{name}: {device_errors.reason(failure)}"
-                break
-            continue
-        if reason:
-            lineup.wrong[name] = reason
-            continue
-        lineup.config[name] = contender.config(x, w)
-        lineup.relative_error[name] = error
-        lineup.ready[name] = lambda run=contender.run: run(*next(turn))
+            prepared.rejected[name] = Rejection(SKIPPED, reason)
+        else:
+            prepared.enter(name, functools.partial(check, name, contender), contender.first_call_s)
     size = len(sets) * case.work.device_bytes
-    lineup.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
+    prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
 
 
 def why_not(contender, options, x, w) -> str | None:
     """Why `contender` cannot run, or must not be timed, here; None if it can."""
-    from kernels.contract import interpreted
-
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
@@ -226,5 +241,4 @@ def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
 
 def _libraries(device: str) -> dict:
     """Name -> run(x, w, out) of the vendors' and libraries' matmuls that are timed on `device` by default."""
-    known = known_contenders()
-    return {n: c.run for n, c in known.items() if c.device == device and c.default and c.kind != "triton"}
+    return {n: c.run for n, c in CONTENDERS.items() if c.device == device and c.default and c.kind != "triton"}

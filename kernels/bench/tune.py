@@ -1,8 +1,6 @@
 """What the tunings bring to the harness: the configurations to try, sound and checked, and the table to save what wins.
 
 Behind those of each kernel come those of `matmul`, which takes one of our kernels: with the configurations just saved.
-
-`kernels` is imported late, as in `matmul_lineup`.
 """
 
 import dataclasses
@@ -13,14 +11,20 @@ from pathlib import Path
 
 import torch
 
+from kernels import CONTENDERS, configs
 from kernels.bench import matmul
+from kernels.configs import Config
+from kernels.configs.table_writer import save, save_pick
+from kernels.registry import ahead_of, preferred, tunable
+from kernels.tuning import search
 from roofline.measure import device_errors
-from roofline.measure.prepared import Lineup, untold
+from roofline.measure.prepared import SKIPPED, PreparedCase, Rejection, unwatched
 from roofline.operations.tune import Tuning, sweep
 from roofline.store.run import NOT_RUN
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 from roofline.tuning import verdict
+from roofline.tuning.campaign import Campaign
 from roofline.tuning.verdict import INCUMBENT
 
 WORKERS = 16
@@ -33,8 +37,6 @@ MATMUL = "matmul"
 
 def kernels() -> list[str]:
     """Those that can be tuned, in the order they are, and `MATMUL`."""
-    from kernels.registry import tunable
-
     return [*tunable(), MATMUL]
 
 
@@ -42,9 +44,6 @@ def cases(options) -> list[Tuning]:
     """What is to be tuned: none unless that was asked for. What was not measured before comes first."""
     if not options.tune_s:
         return []
-    from kernels import configs
-    from kernels.registry import ahead_of
-
     arch, machine = hardware()
     wanted = [name for name in kernels() if name in (options.contenders or kernels())]
     known = configs.table(arch)
@@ -69,9 +68,6 @@ def shape(case: Tuning) -> tuple:
 
 def able(case: Tuning) -> list[str]:
     """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
-    from kernels import configs
-    from kernels.registry import preferred, tunable
-
     known = configs.table(hardware()[0])
     return [name for name in dict.fromkeys([*preferred(), *tunable()]) if known.admits(name, *shape(case)[1:])]
 
@@ -79,8 +75,6 @@ def able(case: Tuning) -> list[str]:
 @functools.cache
 def hardware() -> tuple[str, GpuSpec]:
     """The table and the machine to tune for: this one's; an H200's where there is no GPU, to list what it would try."""
-    from kernels import configs
-
     if not torch.cuda.is_available():
         return "sm90", GpuSpec.of_chip(find("H200"))
     device = torch.device("cuda", torch.cuda.current_device())
@@ -90,21 +84,16 @@ def hardware() -> tuple[str, GpuSpec]:
 @functools.cache
 def contenders(case: Tuning) -> dict:
     """{name: configuration} of the incumbent and all candidates that are not run alike; of `MATMUL` {name: kernel}."""
-    from kernels import configs
-    from kernels.tuning.search import token
-
     if case.kernel == MATMUL:
         arch, machine = hardware()
         names, picked = able(case), configs.table(arch).picked(*shape(case)[1:], machine)
         now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
         return {INCUMBENT: now} | {name: name for name in names if name != now}
-    return {INCUMBENT: incumbent(case)} | {token(config): config for config in plan(case)[0]}
+    return {INCUMBENT: incumbent(case)} | {search.token(config): config for config in plan(case)[0]}
 
 
 def incumbent(case: Tuning):
     """The configuration that the case's kernel takes at present."""
-    from kernels import configs
-
     arch, machine = hardware()
     dtype = matmul.DTYPES[case.dtype]
     return configs.choose(case.kernel, arch, case.m, case.n, case.k, dtype, machine)
@@ -113,8 +102,6 @@ def incumbent(case: Tuning):
 @functools.cache
 def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
-    from kernels.tuning import search
-
     arch, machine = hardware()
     now = incumbent(case)
     found = search.candidates(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
@@ -123,41 +110,56 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     return others, {search.token(config): reason for config, reason in found.pruned.items()}
 
 
-def prepare(options, case: Tuning, names: list[str], selected: dict[str, list[str]], trying=untold) -> Lineup:
-    """The incumbent, which is the yardstick, and those of `names` that compile as they should, checked. Of `MATMUL`
-    these are kernels, each with what it takes for the shape by now.
+class Runner(matmul.Runner):
+    """Runs tunings: the incumbent, and beside it the candidates."""
 
-    `selected` is {shape: names} of the whole run: all of a kernel's are compiled before its first shape is measured,
-    so that nothing else runs while there is timing.
-    """
-    known, configs = matmul.known_contenders(), contenders(case)
-    lineup = Lineup(case, INCUMBENT, trying=trying)
-    if case.kernel == MATMUL:
-        kernels = {name: configs[name] for name in dict.fromkeys([INCUMBENT, *names])}
-        lineup.details = {name: {"kernel": kernel} for name, kernel in kernels.items()}
-        lineup.about = {"table": hardware()[0]}
-        named = {name: _named(known[kernel]) for name, kernel in kernels.items()}
-        matmul.enter(lineup, case.matmul, options, named)
-        return lineup
-    wanted = tuple(
-        (other.dtype, contenders(other)[name])
-        for other in sorted(cases(options), key=lambda other: other.id)  # else another order once an entry is saved
-        if other.kernel == case.kernel
-        for name in selected.get(other.id, ())
-        if name in contenders(other)
-    )
-    unsound, trouble = compile_all(case.kernel, wanted)
-    sound = {}
-    for name in dict.fromkeys([INCUMBENT, *names]):
-        reason = unsound.get((case.dtype, configs[name]))
-        if reason and name != INCUMBENT:  # that one is what runs at present
-            lineup.unable[name] = verdict.PRUNED + reason
+    def cases(self) -> list[Tuning]:
+        return cases(self.options)
+
+    def known(self) -> list[str]:
+        return kernels()
+
+    def names(self, case: Tuning) -> list[str]:
+        return list(contenders(case))
+
+    def prepare(self, case: Tuning, names: list[str], first_call=unwatched) -> PreparedCase:
+        """The incumbent, which is the baseline, and those of `names` that compile as they should, checked. Of `MATMUL`
+        these are kernels, each with what it takes for the shape by now.
+
+        All candidates of a kernel that the run selected are compiled before its first shape is measured, so that
+        nothing else runs while there is timing.
+        """
+        known, names = contenders(case), list(dict.fromkeys([INCUMBENT, *names]))
+        prepared = PreparedCase(case, INCUMBENT, self.options.device, first_call=first_call)
+        prepared.facts = {"table": hardware()[0]}
+        if case.kernel == MATMUL:
+            facts = {name: {"kernel": known[name]} for name in names}
+            found = {name: _named(CONTENDERS[known[name]]) for name in names}
         else:
-            sound[name] = _contender(known[case.kernel], configs[name])
-            lineup.details[name] = {"tile": dataclasses.asdict(configs[name])}
-    lineup.about = {"table": hardware()[0], "pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
-    matmul.enter(lineup, case.matmul, options, sound)
-    return lineup
+            unsound, trouble = compile_all(case.kernel, self._wanted(case.kernel))
+            prepared.facts |= {"pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
+            for name in names:
+                reason = unsound.get((case.dtype, known[name]))
+                if reason and name != INCUMBENT:  # that one is what runs at present
+                    prepared.rejected[name] = Rejection(SKIPPED, verdict.PRUNED + reason)
+            sound = [name for name in names if name not in prepared.rejected]
+            facts = {name: {"tile": dataclasses.asdict(known[name])} for name in sound}
+            found = {name: _contender(CONTENDERS[case.kernel], known[name]) for name in sound}
+        matmul.enter(prepared, case.matmul, self.options, found, facts)
+        return prepared
+
+    def _wanted(self, kernel: str) -> tuple:
+        """(dtype, configuration) of all candidates of `kernel` that the run selected."""
+        return tuple(
+            (other.dtype, contenders(other)[name])
+            for other in sorted(self.cases(), key=lambda other: other.id)  # else another order once an entry is saved
+            if other.kernel == kernel
+            for name in self.selected.get(other.id, ())
+            if name in contenders(other)
+        )
+
+    def observers(self, session) -> list:
+        return [Campaign(session, keep, lambda run: dropped(run, self.options))]
 
 
 def _named(kernel):
@@ -175,18 +177,16 @@ def _contender(kernel, config):
 def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
     """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
     be looked at: the compiler's tools being out of order is no reason to time nothing."""
-    from kernels.tuning.search import FAILED, unsound
-
     arch = hardware()[0]
     workers = min(WORKERS, os.cpu_count() or 1)
     found = {}
     try:
         for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
             own = [config for other, config in wanted if other == dtype]
-            found |= {(dtype, config): why for config, why in unsound(kernel, dtype, arch, own, workers).items()}
+            found |= {(dtype, config): why for config, why in search.unsound(kernel, dtype, arch, own, workers).items()}
     except Exception as error:  # a process that was killed for its memory, for one
         return {}, device_errors.reason(error)
-    if found.keys() >= set(wanted) and all(reason.startswith(FAILED) for reason in found.values()):
+    if found.keys() >= set(wanted) and all(reason.startswith(search.FAILED) for reason in found.values()):
         return {}, next(iter(found.values()), "")
     return found, ""
 
@@ -199,17 +199,12 @@ def dropped(run, options) -> list[str]:
 
 
 def table_path(arch: str) -> Path:
-    from kernels import configs
-
     return configs.FOLDER / f"{arch}.json"
 
 
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
     line to be told, "" where there is nothing to save."""
-    from kernels.configs import Config
-    from kernels.configs.table_writer import save, save_pick
-
     found = verdict.verdict(run, shape)
     if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""

@@ -38,7 +38,7 @@ class Figure:
     name: str
     needs: frozenset[str]
     draw: Callable
-    """`draw(run, records)` -> a matplotlib figure."""
+    """`draw(run, frame)` -> a matplotlib figure of the rows of its analysis, as in `Run.frame()`."""
     there: Callable[..., bool] = lambda run: True
     """`there(run)`: whether the run has what it needs beside the columns."""
 
@@ -72,3 +72,8 @@ class Analysis:
     summary: Callable[[list[dict]], list[str]]
     """Lines that sum up its records."""
     tables: tuple[Table, ...] = ()
+
+
+def records_of(frame) -> list[dict]:
+    """The rows of a frame as records, None where a value is missing."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -6,6 +6,9 @@ from roofline.analysis.throughput.analysis import THROUGHPUT
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.store.run import Run, Shape
 
+NUMBERS = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
+"""Types of all values that a column has -> its dtype, which knows missing values; of others it is float64 or object."""
+
 ANALYSES = {one.name: one for one in (THROUGHPUT, OVERLAP)}
 
 
@@ -17,3 +20,16 @@ def analysis_of(run: Run, record: dict) -> Analysis:
 def derive(run: Run, shape: Shape, contender: str) -> dict:
     """One flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots."""
     return ANALYSES[shape.analysis].metrics(run, shape, contender)
+
+
+def frame(records: list[dict]):
+    """`records` as a DataFrame, with every declared column of the analyses; what a record has not is missing there."""
+    import pandas
+
+    columns = {column.name: column for analysis in ANALYSES.values() for column in analysis.columns if column.doc}
+    data = {}
+    for name, column in columns.items():
+        values = [record.get(name) for record in records]
+        dtype = NUMBERS.get(frozenset(type(value) for value in values if value is not None))
+        data[name] = pandas.Series(values, dtype=dtype or ("float64" if column.unit else "object"))
+    return pandas.DataFrame(data)

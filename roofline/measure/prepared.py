@@ -1,7 +1,8 @@
-"""A line-up: the contenders of one shape, checked and ready to be timed side by side."""
+"""A prepared case: the entrants of one shape, checked and ready to be timed in turns, and who was rejected and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from roofline.measure import device_errors
 from roofline.measure.clocks import Call
@@ -13,61 +14,103 @@ VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
 """Of the vendor, who may split K and add up parts that are rounded to the dtype (torch's default on a GPU). Without him
 there is no ratio; his `relative_error` tells what he is compared at."""
 
+SKIPPED, FAILED = "skipped", "failed"
 
-def untold(name: str, within_s: float | None = None) -> None:
-    """What `prepare` is to call before the first call of the contender `name`, which may take `within_s` seconds, or
-    the usual, with what it compiles and its check. It may raise what refuses the contender."""
+
+def unwatched(name: str, within_s: float | None = None) -> None:
+    """What a runner calls before the first call of the contender `name`, which may take `within_s` seconds, or the
+    usual, with what it compiles and its check. It may raise what refuses the contender."""
 
 
 @dataclass
-class Lineup:
-    """What `prepare(shape, names, trying)` returns: what may be timed, and what may not, each with its reason."""
+class Entrant:
+    """Who takes turns in a round: a contender, an arm, or a reference beside them."""
+
+    name: str
+    call: Call
+    role: str = ""
+    """Of a reference, which contenders are compared with: `gemm`, `link`, `preset` or `contended`; of others, none."""
+    config: str = ""
+    relative_error: float | None = None
+    facts: dict = field(default_factory=dict)
+    """Further fields of its entry in the journal: plain values."""
+    timeline: dict | None = None
+    """Of a call that was made for it, and is no sample."""
+
+
+class Rejection(NamedTuple):
+    """Why a contender gets no number."""
+
+    outcome: str
+    """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
+    reason: str
+
+
+@dataclass
+class PreparedCase:
+    """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
 
     case: object
-    """Has `id`, `op`, `model`, `layer`, `tp`, `m`, `n`, `k`, `dtype` and `work`."""
-    vendor: str
-    """Name of the yardstick. It is measured beside every selection."""
-    ready: dict[str, Call] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)
-    details: dict[str, dict] = field(default_factory=dict)
-    """Further fields of a contender's entry in the journal: plain values."""
-    traced: dict[str, dict] = field(default_factory=dict)
-    """Timelines of calls that were made for them, and are no samples."""
-    relative_error: dict[str, float] = field(default_factory=dict)
-    unable: dict[str, str] = field(default_factory=dict)
-    """Contenders that cannot run this case here: skipped."""
-    wrong: dict[str, str] = field(default_factory=dict)
-    """Contenders whose result is wrong, or that crashed: their case fails and gets no number."""
-    beside: dict[str, Call] = field(default_factory=dict)
-    """Calls that are no contenders, but take turns with them: what the contenders are to be compared with."""
-    role: dict[str, str] = field(default_factory=dict)
-    """What each of `beside` is, for the report: `gemm`, `link`, `preset` or `contended`."""
-    about: dict[str, object] = field(default_factory=dict)
+    """A `roofline.operations.base.Case`; None where there was no preparing it."""
+    baseline: str
+    """Name of the contender that the others are compared with. It is measured beside every selection."""
+    device: str = "cpu"
+    entrants: dict[str, Entrant] = field(default_factory=dict)
+    rejected: dict[str, Rejection] = field(default_factory=dict)
+    facts: dict = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
-    trying: Callable[..., None] = untold
-    """Called before each first call."""
+    first_call: Callable[..., None] = unwatched
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
-    lost: str = ""
+    device_lost: str = ""
     """Why the device answers no more, if that is so: nothing else can be measured by this process."""
 
+    @property
+    def contenders(self) -> list[str]:
+        """Names of those that were asked for, and the baseline's, as far as they are in."""
+        return [name for name, entrant in self.entrants.items() if not entrant.role]
+
+    @property
+    def references(self) -> list[str]:
+        """Names of those that take turns for comparison only."""
+        return [name for name, entrant in self.entrants.items() if entrant.role]
+
+    def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
+        """Take in what `check()` returns, which makes the first call of `name`. Whatever that dies of, the others still
+        get their numbers; but where the device is lost, nobody does."""
+        try:
+            self.first_call(name, within_s)
+            found = check()
+        except Exception as error:
+            self.refuse(name, error)
+            if device_errors.device_lost(self.device):
+                self.entrants.clear()
+                self.device_lost = f"{name}: {device_errors.reason(error)}"
+            return
+        if isinstance(found, Rejection):
+            self.rejected[name] = found
+        else:
+            self.entrants[name] = found
+
     def refuse(self, name: str, error: Exception) -> None:
-        """Take `name` out, which raised `error`: unable where memory or support lacks, wrong if it crashed."""
-        self.ready.pop(name, None)
-        self.beside.pop(name, None)
-        where = self.unable if device_errors.lack(error) else self.wrong
-        where[name] = f"{name}: {device_errors.reason(error)}"
+        """Take `name` out, which raised `error`: skipped where memory or support lacks, failed if it crashed."""
+        self.entrants.pop(name, None)
+        outcome = SKIPPED if device_errors.lack(error) else FAILED
+        self.rejected[name] = Rejection(outcome, f"{name}: {device_errors.reason(error)}")
 
 
-Prepare = Callable[..., Lineup]
+Prepare = Callable[..., PreparedCase]
+"""`prepare(shape, names, first_call)`: the case that the id `shape` names, with its contenders `names`."""
 
 
-def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> str | None:
+def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> Rejection | None:
     """Why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is. `limit`
     is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
     if error <= limit:
         return None
     if error != error:
-        return f"{name}: the output holds NaN: an element was left unwritten, or an input was read out of bounds"
-    return f"{name}: relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
+        said = "the output holds NaN: an element was left unwritten, or an input was read out of bounds"
+    else:
+        said = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
+    return Rejection(FAILED, f"{name}: {said}")

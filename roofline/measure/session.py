@@ -12,11 +12,12 @@ from pathlib import Path
 from roofline.analysis.records import derive
 from roofline.measure import ceilings, device_errors, steady
 from roofline.measure.machine import anonymous
-from roofline.measure.prepared import Lineup, Prepare
+from roofline.measure.observer import Observer
+from roofline.measure.prepared import FAILED, SKIPPED, Entrant, Prepare, PreparedCase, Rejection
 from roofline.measure.rounds import CallError, Plan, Rounds
 from roofline.measure.shape_measurement import ShapeMeasurement
 from roofline.store import journal
-from roofline.store.run import INTERRUPTED, NOT_RUN, SAVED, Run
+from roofline.store.run import INTERRUPTED, NOT_RUN, Run
 
 MOST_REMEASURED = 3
 """Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
@@ -30,9 +31,6 @@ another limit. Triton compiles a kernel within half a minute; on a CPU one call 
 
 PREPARE_S = {"cuda": 360.0, "cpu": 1200.0}
 """Of what precedes the first calls: operands, on a GPU also matmuls that are compiled and timed to choose one."""
-
-COMPILE_S = 1800.0
-"""Of the same in a tuning, where all candidates of a kernel are compiled then, on however few cores."""
 
 CALLS = 10
 """The rounds of a visit may take this many times as long as preparing the shape did, beyond their time: each contender
@@ -57,19 +55,17 @@ class Session:
         self.planned = planned
         self.over = ""
         """Why nothing more can be measured, if that is so."""
-        self.afterwards: list[Callable[[], None]] = []
-        """What to do once all is timed. Each has `what`, in words, of what is lacking where it is interrupted."""
+        self.observers: list[Observer] = []
+        self.prepare_s = PREPARE_S[options.device]
+        """Longest that preparing a shape may take, up to its first calls."""
         self.prepare: Prepare | None = None
         self.lacking = ""
         """What the end of the run is at."""
         self.closed = ""
         """Why no further shape is begun, if that is so, which is no failure: its time is up."""
-        self.measured: Callable[[str], str] | None = None
-        """Called with each shape that has all its rounds; returns a line to be told where it saved something. Raises
-        OSError and ValueError."""
         self.expect: Callable[..., None] = lambda *step: None
         """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
-        self._closes = math.inf
+        self._closes, self._why_closed = math.inf, ""
         self._probes: list[ceilings.Probe] = []
         self._remeasured = 0
         if isinstance(run, dict):
@@ -84,16 +80,19 @@ class Session:
         clock.while_busy = telemetry.read
 
     def begin(self, make_probes, *, when: str) -> None:
-        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here. A tuning's time
-        begins behind them."""
+        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here."""
         try:
             with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
                 self._probes = make_probes()
             self.measure_ceilings(when)
         except Exception as error:
             self.over = f"the ceilings could not be measured: {device_errors.reason(error)}"
-        if self.options.tune_s:
-            self._closes = self.clock.now() + self.options.tune_s
+        for observer in self.observers:
+            observer.begun()
+
+    def close_after(self, seconds: float, why: str) -> None:
+        """Begin no shape once so many `seconds` are over."""
+        self._closes, self._why_closed = self.clock.now() + seconds, why
 
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""
@@ -124,7 +123,7 @@ class Session:
         if self.over or self._is_done(shape):
             return
         if self.clock.now() >= self._closes:
-            self.closed = f"the {self.options.tune_s:g} s of --ffn-tune were over"
+            self.closed = self._why_closed
             return
         visits = self.clock.visits
         shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
@@ -135,7 +134,8 @@ class Session:
                     entered[name] = self._enter(name)
                 self._visit(entered[name], visit)
                 if visit == visits and name in self.run.shapes:
-                    self.tell(name, say)
+                    for observer in self.observers:
+                        observer.shape_done(name, say)
                 if self.over:
                     return
             if visits > 1 and (visit % PASSES_TOLD == 0 or visit == visits):
@@ -147,31 +147,30 @@ class Session:
         measured = self.run.measured(shape)
         return all(name in measured or self.entry(f"{shape}-{name}") for name in self.planned[shape])
 
-    def line_up(self, shape: str, names: list[str]) -> Lineup:
+    def prepared(self, shape: str, names: list[str]) -> PreparedCase:
         """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
-        within_s = COMPILE_S if self.options.tune_s else PREPARE_S[self.options.device]
-        with self._watched(within_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
-            return self.prepare(shape, names, lambda *told: self._trying(shape, *told))
+        with self._watched(self.prepare_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
+            return self.prepare(shape, names, lambda *call: self._first_call(shape, *call))
 
     def _enter(self, shape: str) -> ShapeMeasurement:
         """Prepare what was planned for `shape`, but for what was tried before."""
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
         began = time.monotonic()
         try:
-            found = self.line_up(shape, names)
+            found = self.prepared(shape, names)
         except Exception as error:  # operands that do not fit, for one
-            found = Lineup(case=None, vendor="", ready=dict.fromkeys(names))
+            found = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
             self._take_out(found, error)
         seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
         plan = Plan(max_seconds=self.options.max_seconds)
-        entrants = found.ready | found.beside
-        rounds = Rounds(entrants, self.clock, plan, seed=seed, visits=self.clock.visits)
+        calls = {name: entrant.call for name, entrant in found.entrants.items()}
+        rounds = Rounds(calls, self.clock, plan, seed=seed, visits=self.clock.visits)
         within_s = FIRST_CALL_S[self.options.device] + plan.max_seconds + CALLS * (time.monotonic() - began)
         return ShapeMeasurement(shape, found, rounds, seed, within_s)
 
-    def _trying(self, shape: str, name: str, within_s: float | None = None) -> None:
+    def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
         """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on
-        with: a yardstick, which comes along unasked."""
+        with: a baseline, which comes along unasked."""
         case = f"{shape}-{name}"
         if (entry := self.entry(case)) and entry["reason"].startswith(HUNG):
             raise RuntimeError(entry["reason"])
@@ -180,7 +179,7 @@ class Session:
 
     def _visit(self, one: ShapeMeasurement, visit: int) -> None:
         last = visit == self.clock.visits
-        while one.found.ready:
+        while one.found.contenders:
             self.telemetry.start()
             cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]
             try:
@@ -194,37 +193,23 @@ class Session:
                     one.rounds.drop(name)
                 continue
             self._record(one, visit)
-            if last and not one.found.beside:  # else its roof is what was measured beside it
+            if last and not one.found.references:  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
                     self._steady_state(one)
             break
         self._say_why_not(one)
         if last:
-            one.found.ready.clear()  # lets go of operands that are not shared with other shapes
-            one.found.beside.clear()
-
-    def tell(self, shape: str, say) -> None:
-        """Call `measured` with a shape that has all its rounds, until it has saved it: somebody may save another one
-        later. A failure is an entry of its own; no sample is lost."""
-        if self.run.shapes[shape].saved:
-            return
-        try:
-            if self.measured and (line := self.measured(shape)):
-                self.add({"kind": "saved", "shape": shape})
-                say(line)
-        except (OSError, ValueError) as error:
-            self.not_measured(f"{shape}-{SAVED}", "failed", device_errors.reason(error))
+            one.found.entrants.clear()  # lets go of operands that are not shared with other shapes
 
     def _say_why_not(self, one: ShapeMeasurement) -> None:
-        for outcome, reasons in (("skipped", one.found.unable), ("failed", one.found.wrong)):
-            for name, reason in reasons.items():
-                if not self.entry(f"{one.shape}-{name}"):
-                    self.not_measured(f"{one.shape}-{name}", outcome, reason)
-        if one.found.lost:
-            self.over = f"the device was lost at {one.shape}: {one.found.lost}"
+        for name, (outcome, reason) in one.found.rejected.items():
+            if not self.entry(f"{one.shape}-{name}"):
+                self.not_measured(f"{one.shape}-{name}", outcome, reason)
+        if one.found.device_lost:
+            self.over = f"the device was lost at {one.shape}: {one.found.device_lost}"
 
-    def _take_out(self, found: Lineup, error: Exception) -> list[str]:
+    def _take_out(self, found: PreparedCase, error: Exception) -> list[str]:
         """Take the entrant that raised `error` out; all of them where it was no single one.
 
         Where the device is lost, all are out, and one contender at least has failed, or else a run that is gone on with
@@ -232,15 +217,14 @@ class Session:
         get their turn then.
         """
         named = [error.name] if isinstance(error, CallError) else []
-        names = named or [*found.ready, *found.beside]
+        names = named or list(found.entrants)
         if lost := device_errors.device_lost(self.options.device):
-            names = [name for name in named if name in found.ready] or _suspects(found)
-            found.lost = device_errors.reason(error)
+            names = [name for name in named if name in found.contenders] or _suspects(found)
+            found.device_lost = device_errors.reason(error)
         for name in names:
             found.refuse(name, error)
         if lost:
-            found.ready.clear()
-            found.beside.clear()
+            found.entrants.clear()
         return names
 
     def _record(self, one: ShapeMeasurement, visit: int) -> None:
@@ -253,9 +237,8 @@ class Session:
         turns = one.rounds.turns
         if turns.stopped_by:
             for name in [name for name, times in turns.times_s.items() if not times]:
-                one.found.wrong[name] = (
-                    f"{name}: the host was late for every sample; close the programs that keep it busy"
-                )
+                said = f"{name}: the host was late for every sample; close the programs that keep it busy"
+                one.found.rejected[name] = Rejection(FAILED, said)
 
     def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
@@ -263,17 +246,16 @@ class Session:
 
         def failed(name: str, error: Exception) -> None:
             if device_errors.device_lost(self.options.device):
-                one.found.lost = device_errors.reason(error)
+                one.found.device_lost = device_errors.reason(error)
                 raise error
-            outcome = "skipped" if device_errors.lack(error) else "failed"
+            outcome = SKIPPED if device_errors.lack(error) else FAILED
             self.not_measured(f"{one.shape}-{name}-steady", outcome, device_errors.reason(error))
 
+        calls = {name: one.found.entrants[name].call for name in one.found.contenders}
         step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
         try:
             with self._watched(*step):
-                for block in steady.blocks(
-                    one.found.ready, medians, self.clock, self.telemetry, seed=one.seed, failed=failed
-                ):
+                for block in steady.blocks(calls, medians, self.clock, self.telemetry, seed=one.seed, failed=failed):
                     line = {"shape": one.shape} | asdict(block)
                     line |= line.pop("telemetry")
                     if self._write({"kind": "steady"} | line):
@@ -333,14 +315,14 @@ class Session:
             self.run.take(line)
 
     def finish(self, why_cut_short: str) -> None:
-        """End the run: the ceilings once more if it came to its end, then what is to be done `afterwards`, and a reason
-        for all that has no number."""
+        """End the run: the ceilings once more if it came to its end, then what `observers` do, and a reason for
+        all that has no number."""
         if not why_cut_short and not self.over:
             self.lacking = "the last ceilings were not measured"
             self._ceilings_again("end")
-            for step in self.afterwards:
-                self.lacking = step.what
-                step()
+            for observer in self.observers:
+                self.lacking = observer.lacking
+                observer.finished()
         reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
@@ -359,9 +341,9 @@ class Session:
         return True
 
 
-def _suspects(found: Lineup) -> list[str]:
-    """Who may have broken or hung what nobody is known to have: all but the yardstick, or that if it was alone."""
-    return [name for name in found.ready if name != found.vendor] or list(found.ready)
+def _suspects(found: PreparedCase) -> list[str]:
+    """Who may have broken or hung what nobody is known to have: all but the baseline, or that if it was alone."""
+    return [name for name in found.contenders if name != found.baseline] or found.contenders
 
 
 def _now() -> str:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from roofline.measure import telemetry
-from roofline.measure.prepared import Lineup
+from roofline.measure.prepared import PreparedCase
 from roofline.measure.rounds import Rounds
 from roofline.store.run import INTERRUPTED, Round, Shape
 
@@ -14,7 +14,7 @@ class ShapeMeasurement:
     """A shape whose contenders are prepared, between the passes over it."""
 
     shape: str
-    found: Lineup
+    found: PreparedCase
     rounds: Rounds
     seed: int
     within_s: float
@@ -58,16 +58,16 @@ class ShapeMeasurement:
             params=dataclasses.asdict(case),
             dtype=case.dtype,
             work=case.work,
-            baseline=found.vendor,
+            baseline=found.baseline,
             cache=found.cache,
             entrants={
-                name: {"config": found.config[name], "relative_error": found.relative_error.get(name)}
-                | ({"role": found.role[name]} if name in found.role else {})
-                | found.details.get(name, {})
-                for name in self.rounds.turns.times_s
+                name: {"config": entrant.config, "relative_error": entrant.relative_error}
+                | ({"role": entrant.role} if entrant.role else {})
+                | entrant.facts
+                for name, entrant in found.entrants.items()
             },
             seed=self.seed,
-            facts=case.facts | found.about,
+            facts=case.facts | found.facts,
             **now,
         )
 
@@ -78,7 +78,7 @@ class ShapeMeasurement:
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
             noted = middle is not None and self._note(name, middle).get("timeline")
-            traced = self.found.traced.get(name)
+            traced = self.found.entrants[name].timeline
             if timeline := noted and (traced or noted):
                 about = {"kind": "timeline", "shape": self.shape, "contender": name}
                 lines.append(about | {"round": None if traced else middle} | timeline)

@@ -18,6 +18,7 @@ from pathlib import Path
 from roofline import worker
 from roofline.measure import device_errors
 from roofline.measure.machine import anonymous
+from roofline.measure.observer import Observer
 from roofline.profile import ncu, parse
 from roofline.store.run import Run
 
@@ -75,7 +76,7 @@ def missing(run: Run, number: int | None) -> list[Case]:
 
 
 @dataclass
-class Counting:
+class Counting(Observer):
     """Counts what `session`'s run lacks. `files` hold its tests, `root` is where pytest runs."""
 
     session: object
@@ -85,9 +86,9 @@ class Counting:
     lost: dict[Case, str] = field(default_factory=dict)
     wanted: list[Case] = field(default_factory=list)
 
-    what = "not all of the counters were read, --ffn-resume reads the rest"
+    lacking = "not all of the counters were read, --ffn-resume reads the rest"
 
-    def __call__(self) -> None:
+    def finished(self) -> None:
         run, options = self.session.run, self.session.options
         self.wanted = missing(run, options.counters)
         if not self.wanted:

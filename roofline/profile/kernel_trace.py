@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from roofline.measure import device_errors
+from roofline.measure.observer import Observer
 from roofline.profile import kernel_names
 from roofline.tuning import verdict
 
@@ -10,7 +11,7 @@ TOPIC = "kernel names"
 
 
 @dataclass
-class Naming:
+class KernelTrace(Observer):
     """Journals the names of the kernels that `session`'s run measured and that have none yet.
 
     Shapes are prepared once more for it, which takes a moment each. Arms are left out: what they run is the matmul of
@@ -18,9 +19,9 @@ class Naming:
     """
 
     session: object
-    what = "not all kernels were named"
+    lacking = "not all kernels were named"
 
-    def __call__(self) -> None:
+    def finished(self) -> None:
         session = self.session
         if not kernel_names.available(session.options.device):
             return
@@ -30,15 +31,17 @@ class Naming:
             if about.analysis == "overlap" or verdict.is_tuning(about.op) or not names:
                 continue
             try:
-                found = session.line_up(shape, names)
-                named = {name: kernel_names.of_call(found.ready[name]) for name in names if name in found.ready}
+                found = session.prepared(shape, names)
+                named = {
+                    name: kernel_names.of_call(found.entrants[name].call) for name in names if name in found.entrants
+                }
             except Exception as error:  # a name is not worth a run
                 failures.append(device_errors.reason(error))
                 if device_errors.device_lost(session.options.device):
                     break
                 continue
-            found.ready.clear()  # lets go of operands that are not shared with other shapes
-            failures += [found.unable.get(name) or found.wrong.get(name) or "" for name in names if name not in named]
+            found.entrants.clear()  # lets go of operands that are not shared with other shapes
+            failures += [found.rejected[name].reason for name in names if name in found.rejected]
             if named:
                 session.add({"kind": "kernels", "shape": shape, "kernel_names": named})
         if failures:

@@ -7,6 +7,7 @@ marker that shadows the timer (merged at collection, checked after the replay), 
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
 """
 
+import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ import pytest
 from roofline import operations
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
+from roofline.measure.prepared import SKIPPED, PreparedCase, unwatched
+from roofline.measure.runner import Runner
 from roofline.profile import collect
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
@@ -49,11 +52,19 @@ class State:
     watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
+    runners: dict[str, Runner] = field(default_factory=dict)
+    """By operation, of those whose tests were generated."""
     files: dict[Path, None] = field(default_factory=dict)
     session: object | None = None  # of roofline.measure.session, once the first benchmark begins
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
+
+    def runner(self, operation: operations.Operation) -> Runner:
+        """Of `operation`. Imports torch and Triton: not before Triton's interpreter was switched."""
+        if operation.name not in self.runners:
+            self.runners[operation.name] = operation.load_runner()(self.options, self.selected)
+        return self.runners[operation.name]
 
 
 STATE = pytest.StashKey[State]()
@@ -155,6 +166,32 @@ def _watch(config, state: State) -> None:
         state.session.expect = state.watchdog.expect
 
 
+def pytest_generate_tests(metafunc):
+    """Give `test_<operation>(ffn_benchmark, shape, contender)` the cases of the operation, unless it has its own."""
+    own = metafunc.definition.get_closest_marker("parametrize")
+    if own or not {"ffn_benchmark", "shape", "contender"} <= set(metafunc.fixturenames):
+        return
+    state, pairs = metafunc.config.stash[STATE], []
+    operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
+    if operation.mode == state.options.mode:
+        runner = state.runner(operation)
+        cases = operation.sweep(state.options) if operation.sweep else runner.cases()
+        pairs = [(case.id, name) for case in cases for name in runner.names(case)]
+    metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+
+
+def _refuse_unknown_contenders(state: State) -> None:
+    if not state.runners or not state.options.contenders:
+        return
+    own = [operation for operation in operations.OPERATIONS.values() if operation.mode == state.options.mode]
+    known = dict.fromkeys(name for operation in own for name in state.runner(operation).known())
+    for name in state.options.contenders:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            refuse(f"--ffn-contenders {name!r}: {hint}known are {', '.join(known)}")
+
+
 def pytest_collection_modifyitems(config, items):
     """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
 
@@ -162,6 +199,9 @@ def pytest_collection_modifyitems(config, items):
     run, what the run had not planned.
     """
     state = config.stash[STATE]
+    _refuse_unknown_contenders(state)
+    # pytest makes an item of an empty list of cases too.
+    items[:] = [item for item in items if "NOTSET" not in getattr(item, "name", "")]
     if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
         if state.resumed:
@@ -208,8 +248,28 @@ def ffn_clock(request):
 
 
 @pytest.fixture(scope="session")
-def ffn_instruments():
-    """None, or what makes the instruments of a `CudaClock`: kernels, which those who have some put in its place."""
+def ffn_instruments(request):
+    """None, or what makes the instruments of a `CudaClock`."""
+    return next((runner.instruments() for runner in request.config.stash[STATE].runners.values()), None)
+
+
+@pytest.fixture(scope="session")
+def ffn_probes(request):
+    """Calls that reach for the ceilings."""
+    return next((runner.probes() for runner in request.config.stash[STATE].runners.values()), [])
+
+
+@pytest.fixture(scope="session")
+def ffn_prepare(request):
+    """`ffn_prepare(shape, names, first_call)`: the `PreparedCase` of the case that the id `shape` names. `first_call`
+    is as `unwatched`."""
+    state = request.config.stash[STATE]
+
+    def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
+        case, _ = operations.parse(shape)
+        return state.runner(operations.find(case.op)).prepare(case, names, first_call)
+
+    return prepare
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +304,8 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         state.session.note("instruments", lacking)
         say(lacking)
     count = collect.Counting(state.session, list(state.files), request.config.rootpath, say)
-    state.session.afterwards = [kernel_trace.Naming(state.session), count]  # the shorter first
+    of_runners = [observer for runner in state.runners.values() for observer in runner.observers(state.session)]
+    state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
 
@@ -274,9 +335,7 @@ def _equip(clock, make_instruments) -> str:
 def ffn_benchmark(request, benchmark, ffn_prepare):
     """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
 
-    Both are the test's parameters. `ffn_prepare(shape, names, trying)` is a session fixture of the benchmarks' and
-    returns a `roofline.measure.prepared.Lineup`; `trying` is as `untold` there. A contender that cannot run is skipped,
-    a wrong one fails; neither gets a number.
+    Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
     state = request.config.stash[STATE]
 
@@ -293,7 +352,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         session = request.getfixturevalue("ffn_session")
         session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
         if entry := session.entry(f"{shape}-{contender}"):
-            _skip_or_fail(entry["outcome"] == "skipped", entry["reason"])
+            _skip_or_fail(entry["outcome"] == SKIPPED, entry["reason"])
         record = session.record(shape, contender)
         if not record and (session.over or session.closed):
             pytest.skip(session.over or session.closed)
@@ -310,10 +369,10 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     return run
 
 
-def _verdict(lineup, contender: str) -> None:
-    if reason := lineup.unable.get(contender) or lineup.wrong.get(contender):
-        _skip_or_fail(contender in lineup.unable, reason)
-    if contender not in lineup.ready:
+def _verdict(prepared: PreparedCase, contender: str) -> None:
+    if rejection := prepared.rejected.get(contender):
+        _skip_or_fail(rejection.outcome == SKIPPED, rejection.reason)
+    if contender not in prepared.entrants:
         pytest.fail(LEFT_OUT.format(contender), pytrace=False)
 
 

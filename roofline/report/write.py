@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from roofline.analysis.prediction import figure, score, text
+from roofline.analysis.records import frame
 from roofline.report import sections, tables, theme
 from roofline.report.sections import Section
 from roofline.store.journal import load
@@ -30,7 +31,7 @@ def write(folder: Path) -> list[Path]:
     written = [report, text.write(run, predicted, folder)]
     for section in found:
         for one in section.figures:
-            written += theme.save(one.draw(run, section.rows), folder, one.name)
+            written += theme.save(one.draw(run, frame(section.rows)), folder, one.name)
     if predicted.scored:
         written += theme.save(figure.draw(run, predicted.scored), folder, figure.NAME)
     return written

@@ -256,6 +256,12 @@ class Run:
         elif kind == "end":
             self.end = line
 
+    def frame(self):
+        """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""
+        from roofline.analysis.records import frame
+
+        return frame(self.records())
+
     def records(self) -> list[dict]:
         """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
         the run is closed."""

@@ -1,4 +1,4 @@
-"""The line-ups of cases that gather: arms are checked before they are timed, and one that fails leaves the others."""
+"""Cases that gather, prepared: arms are checked before they are timed, and one that fails leaves the others."""
 
 import subprocess
 import sys
@@ -9,10 +9,7 @@ import numpy
 import pytest
 import torch
 
-from collectives.bench import all_gather as all_gather_setting
-from collectives.bench import gather as overlap_lineup
-from collectives.bench import operands as overlap_operands
-from collectives.bench import setting as overlap_setting
+from collectives.bench import all_gather_matmul, arms, operands, setting, weight_prefetch
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
@@ -37,64 +34,66 @@ def all_gather(wire="0.05GBps", dtype="fp32"):
     return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)
 
 
+def roles(found):
+    return {name: found.entrants[name].role for name in found.references}
+
+
 @pytest.fixture
 def arm(monkeypatch):
     """`arm(name, run)` stands in for an arm of the all-gather matmul."""
-    from collectives import all_gather_matmul
-
-    return lambda name, run: monkeypatch.setitem(all_gather_matmul.ARMS, name, run)
+    return lambda name, run: monkeypatch.setitem(all_gather_matmul.Runner.own_arms, name, run)
 
 
 def test_each_first_call_is_told_before_it_begins(options, monkeypatch):
     told = []
-    monkeypatch.setattr(overlap_lineup, "off_pace", lambda setting: None)
-    monkeypatch.setattr(overlap_setting.Setting, "why_not", lambda self, arm: told.append(f"{arm} is looked at"))
-    monkeypatch.setattr(all_gather_setting.AllGather, "why_not", overlap_setting.Setting.why_not)
-    overlap_lineup.prepare(options, all_gather(), ARMS[:2], told.append)
+    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
+    monkeypatch.setattr(setting.Setting, "why_not", lambda self, arm: told.append(f"{arm} is looked at"))
+    monkeypatch.setattr(all_gather_matmul.AllGather, "why_not", setting.Setting.why_not)
+    all_gather_matmul.Runner(options).prepare(all_gather(), ARMS[:2], lambda name, within_s: told.append(name))
     assert told[:4] == ["serial", "serial is looked at", "chunk_launches", "chunk_launches is looked at"]
 
 
 def test_arms_are_ready_beside_what_they_are_compared_with(options):
-    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
-    assert list(lineup.ready) == ARMS
-    assert lineup.vendor == "serial"
-    assert max(lineup.relative_error.values()) < 1e-6
-    assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for call in (lineup.ready | lineup.beside).values():
-        call()
-    notes = lineup.ready["row_block_launches"].notes()
+    found = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
+    assert found.contenders == ARMS
+    assert found.baseline == "serial"
+    assert max(found.entrants[name].relative_error for name in ARMS) < 1e-6
+    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for entrant in found.entrants.values():
+        entrant.call()
+    notes = found.entrants["row_block_launches"].call.notes()
     assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"] + 1e-9  # which is rounded
-    assert len(notes["timeline"]["transfers"]) == 3 * lineup.about["row_blocks"]
-    notes = lineup.beside["gemm beside link"].notes()
+    assert len(notes["timeline"]["transfers"]) == 3 * found.facts["row_blocks"]
+    notes = found.entrants["gemm beside link"].call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
 
 
 def test_serial_is_measured_beside_any_choice(options):
     one = ["row_block_launches"]
-    assert list(overlap_lineup.prepare(options, all_gather(), one).ready) == ["serial", *one]
-    assert overlap_lineup.names_of(options_of((*one, "numpy")), "all_gather_matmul") == one
+    assert all_gather_matmul.Runner(options).prepare(all_gather(), one).contenders == ["serial", *one]
+    assert all_gather_matmul.Runner(options_of((*one, "numpy"))).names(all_gather()) == one
 
 
 def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
-    setting = all_gather_setting.AllGather(options, all_gather("ridge1.4"))
+    setting = all_gather_matmul.AllGather(options, all_gather("ridge1.4"))
     assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
-    fixed = all_gather_setting.AllGather(options, all_gather("0.25GBps"))
-    assert fixed.link().bytes_per_s == fixed.about["link_bytes_per_s_requested"] == 0.25e9
+    fixed = all_gather_matmul.AllGather(options, all_gather("0.25GBps"))
+    assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
 
 
 def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
-    monkeypatch.setattr(overlap_setting, "chip_flops", lambda *case: 86e9)
-    assert all_gather_setting.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
+    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
+    assert all_gather_matmul.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
 
 
 def test_weight_prefetch_is_ready(options):
     case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
-    lineup = overlap_lineup.prepare(options, case, ["overlapped"])
-    assert list(lineup.ready) == ["serial", "overlapped"]
-    assert lineup.role == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for call in (lineup.ready | lineup.beside).values():
-        call()
-    for call in (lineup.ready["overlapped"], lineup.beside["gemm beside link"]):
+    found = weight_prefetch.Runner(options).prepare(case, ["overlapped"])
+    assert found.contenders == ["serial", "overlapped"]
+    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for entrant in found.entrants.values():
+        entrant.call()
+    for call in (found.entrants["overlapped"].call, found.entrants["gemm beside link"].call):
         notes = call.notes()
         assert notes["first_wait_s"] < notes["last_arrival_s"]
 
@@ -132,9 +131,9 @@ def forgets_a_chunk(operands, link):
 )
 def test_wrong_arm_is_not_ready_and_the_others_are(options, arm, run, said):
     arm("chunk_launches", run)
-    lineup = overlap_lineup.prepare(options, all_gather("0.05GBps"), ARMS)
-    assert list(lineup.ready) == ["serial", "row_block_launches"]
-    assert said in lineup.wrong["chunk_launches"]
+    found = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    assert found.contenders == ["serial", "row_block_launches"]
+    assert said in found.rejected["chunk_launches"].reason
 
 
 def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
@@ -147,46 +146,44 @@ def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
         return (serial if len(calls) == 1 else does_not_wait)(operands, link)
 
     arm("row_block_launches", waits_once)
-    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
-    assert "holds NaN" in lineup.wrong["row_block_launches"]
-    assert list(lineup.ready) == ["serial", "chunk_launches"]
+    found = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
+    assert "holds NaN" in found.rejected["row_block_launches"].reason
+    assert found.contenders == ["serial", "chunk_launches"]
 
 
 def test_arm_that_leaves_weights_out_spoils_nothing_for_the_others(options, monkeypatch):
-    from collectives import weight_prefetch
-
     def forgets_the_rest(operands, link):
         link.start(operands.next[:1])
         operands.matmul(operands.x, operands.now, operands.out)
         link.finish()
         operands.step += 1
 
-    monkeypatch.setitem(weight_prefetch.ARMS, "serial", forgets_the_rest)
+    monkeypatch.setitem(weight_prefetch.Runner.own_arms, "serial", forgets_the_rest)
     case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
-    lineup = overlap_lineup.prepare(options, case, ["serial", "overlapped"])
-    assert list(lineup.ready) == ["overlapped"]
-    assert "serial" in lineup.wrong
-    for run in lineup.beside["gemm torch"]._runs:
+    found = weight_prefetch.Runner(options).prepare(case, ["serial", "overlapped"])
+    assert found.contenders == ["overlapped"]
+    assert "serial" in found.rejected
+    for run in found.entrants["gemm torch"].call._runs:
         assert not run().isnan().any()
 
 
 def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
-    monkeypatch.setattr(overlap_lineup, "LONGEST_GATHER_S", 0.3)
-    lineup = overlap_lineup.prepare(options, all_gather("0.001GBps"), ARMS)
-    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in lineup.unable["serial"]
+    monkeypatch.setattr(arms, "LONGEST_GATHER_S", 0.3)
+    found = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
+    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in found.rejected["serial"].reason
 
 
 def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm):
-    from collectives import all_gather_matmul
+    from collectives.all_gather_matmul import serial
 
     def over_a_dead_link(operands, link):
         link._move = lambda index, source, target: 1 / 0
-        return all_gather_matmul.serial(operands, link)
+        return serial(operands, link)
 
     arm("row_block_launches", over_a_dead_link)
-    lineup = overlap_lineup.prepare(options, all_gather(), ARMS)
-    assert list(lineup.ready) == ["serial", "chunk_launches"]
-    assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in lineup.wrong["row_block_launches"]
+    found = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
+    assert found.contenders == ["serial", "chunk_launches"]
+    assert "chunk 1 (row block 0), which rank 1 sends to rank 0" in found.rejected["row_block_launches"].reason
 
 
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
@@ -198,11 +195,11 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
 
     monkeypatch.setattr(links.PacedThread, "_move", move)
-    lineup = overlap_lineup.prepare(options, all_gather("0.05GBps"), ARMS)
-    assert list(lineup.ready) == ready
+    found = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    assert found.contenders == ready
     if not ready:
         said = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
-        assert f"{said} --ffn-link-bandwidth" in lineup.unable["serial"]
+        assert f"{said} --ffn-link-bandwidth" in found.rejected["serial"].reason
 
 
 class Link:
@@ -226,28 +223,30 @@ def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
     monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
     about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None], options=SimpleNamespace(timed=True))
     setting = SimpleNamespace(device="cuda", link=lambda: Link(order), transfers=lambda operands: [], **about)
-    assert overlap_lineup.off_pace(setting) is None
-    assert order == ["held", "start"] * overlap_operands.CALIBRATIONS
+    assert arms.off_pace(setting) is None
+    assert order == ["held", "start"] * operands.CALIBRATIONS
     order.clear()
-    all_gather_setting.AllGather.trace(setting, "row_block", Link(order))
-    assert order == ["held", "start"] * all_gather_setting.TRACES
+    all_gather_matmul.AllGather.trace(setting, "row_block", Link(order))
+    assert order == ["held", "start"] * all_gather_matmul.TRACES
 
 
 def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
-    assert "fp32, not bf16" in overlap_lineup.prepare(options, all_gather(dtype="bf16"), ARMS).unable["serial"]
+    found = all_gather_matmul.Runner(options).prepare(all_gather(dtype="bf16"), ARMS)
+    assert found.rejected["serial"].outcome == "skipped"
+    assert "fp32, not bf16" in found.rejected["serial"].reason
 
 
 def test_preset_link_has_no_time_of_its_own(options):
-    lineup = overlap_lineup.prepare(options, all_gather("preset"), ARMS)
-    assert list(lineup.ready) == ARMS
-    assert list(lineup.beside) == ["gemm torch"]
-    assert not hasattr(lineup.ready["serial"], "notes")
-    assert lineup.about["link_bytes_per_s_requested"] is None
+    found = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ARMS)
+    assert found.contenders == ARMS
+    assert found.references == ["gemm torch"]
+    assert not hasattr(found.entrants["serial"].call, "notes")
+    assert found.facts["link_bytes_per_s_requested"] is None
 
 
 def test_one_core_is_left_to_the_link():
     threads = torch.get_num_threads()
-    with overlap_operands.computing("cpu"):
+    with operands.computing("cpu"):
         assert torch.get_num_threads() == max(1, threads - 1)
     assert torch.get_num_threads() == threads
 

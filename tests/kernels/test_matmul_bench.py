@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels import CONTENDERS
 from kernels.bench import matmul
+from roofline.measure import device_errors
 from roofline.operations.matmul import Matmul, sweep
 from roofline.pytest_plugin.options import Options
 
@@ -21,7 +23,7 @@ def timed():
 @pytest.fixture
 def contender(monkeypatch):
     """`contender(run)` stands in for NumPy's."""
-    known = matmul.known_contenders()
+    known = CONTENDERS
 
     def install(run):
         monkeypatch.setitem(known, "numpy", dataclasses.replace(known["numpy"], run=run))
@@ -34,10 +36,10 @@ def right(x, w, out):
 
 
 def test_right_contender_is_ready_beside_the_vendor(timed):
-    lineup = matmul.prepare(timed, CASE, ["numpy"])
-    assert list(lineup.ready) == ["torch", "numpy"]
-    assert lineup.relative_error["numpy"] < 1e-6
-    lineup.ready["numpy"]()
+    found = matmul.Runner(timed).prepare(CASE, ["numpy"])
+    assert found.contenders == ["torch", "numpy"]
+    assert found.entrants["numpy"].relative_error < 1e-6
+    found.entrants["numpy"].call()
 
 
 def skips_a_row(x, w, out):
@@ -69,10 +71,11 @@ def runs_out_of_memory(x, w, out):
 )
 def test_wrong_contender_is_not_ready_and_the_vendor_still_is(timed, contender, run, said):
     contender(run)
-    lineup = matmul.prepare(timed, CASE, ["numpy"])
-    assert list(lineup.ready) == ["torch"]
-    assert said in lineup.wrong["numpy"]
-    assert "\n" not in lineup.wrong["numpy"]
+    found = matmul.Runner(timed).prepare(CASE, ["numpy"])
+    assert found.contenders == ["torch"]
+    assert found.rejected["numpy"].outcome == "failed"
+    assert said in found.rejected["numpy"].reason
+    assert "\n" not in found.rejected["numpy"].reason
 
 
 @pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
@@ -81,55 +84,56 @@ def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(timed, monke
         exact = x.float() @ w.float().T
         return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))
 
-    known = matmul.known_contenders()
+    known = CONTENDERS
     for name, kind in (("torch", "vendor"), ("numpy", "library")):
         monkeypatch.setitem(known, name, dataclasses.replace(known["torch"], name=name, kind=kind, run=rounds))
     options = dataclasses.replace(timed, dtypes=("bf16",))
-    lineup = matmul.prepare(options, dataclasses.replace(CASE, dtype="bf16"), ["numpy"])
-    assert list(lineup.ready) == ready
-    assert all(0.9 * error <= lineup.relative_error[name] <= 0.01 for name in ready)
+    found = matmul.Runner(options).prepare(dataclasses.replace(CASE, dtype="bf16"), ["numpy"])
+    assert found.contenders == ready
+    assert all(0.9 * error <= found.entrants[name].relative_error <= 0.01 for name in ready)
 
 
 def test_each_first_call_is_told_before_it_begins(timed, contender):
     told = []
     contender(lambda x, w, out: told.append("called") or right(x, w, out))
-    matmul.prepare(timed, CASE, ["numpy"], lambda *told_of: told.append(told_of))
+    matmul.Runner(timed).prepare(CASE, ["numpy"], lambda *told_of: told.append(told_of))
     assert told == [("torch", None), ("numpy", None), "called"]
-    assert matmul.known_contenders()["inductor"].first_call_s == 1800
+    assert CONTENDERS["inductor"].first_call_s == 1800
 
 
 def test_contender_that_is_refused_before_its_first_call_is_not_called(timed, contender):
     called = []
     contender(lambda x, w, out: called.append(x) or right(x, w, out))
 
-    def trying(name, within_s):
+    def first_call(name, within_s):
         if name == "numpy":
             raise RuntimeError("hung in its first call")
 
-    lineup = matmul.prepare(timed, CASE, ["numpy"], trying)
-    assert list(lineup.ready) == ["torch"]
-    assert "hung in its first call" in lineup.wrong["numpy"]
+    found = matmul.Runner(timed).prepare(CASE, ["numpy"], first_call)
+    assert found.contenders == ["torch"]
+    assert "hung in its first call" in found.rejected["numpy"].reason
     assert not called
 
 
 def test_lost_device_leaves_nobody_ready(timed, contender, monkeypatch):
     contender(crashes)
-    monkeypatch.setattr(matmul.device_errors, "device_lost", lambda device: True)
-    lineup = matmul.prepare(timed, CASE, ["numpy", "torch"])
-    assert not lineup.ready
-    assert lineup.lost == lineup.wrong["numpy"]
-    assert "torch" not in lineup.wrong
+    monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
+    found = matmul.Runner(timed).prepare(CASE, ["numpy", "torch"])
+    assert not found.entrants
+    assert found.device_lost == found.rejected["numpy"].reason
+    assert "torch" not in found.rejected
 
 
 def test_out_of_memory_is_no_failure(timed, contender):
     contender(runs_out_of_memory)
-    lineup = matmul.prepare(timed, CASE, ["numpy"])
-    assert "out of memory: tried to allocate 3 TiB" in lineup.unable["numpy"]
+    found = matmul.Runner(timed).prepare(CASE, ["numpy"])
+    assert found.rejected["numpy"].outcome == "skipped"
+    assert "out of memory: tried to allocate 3 TiB" in found.rejected["numpy"].reason
 
 
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
-    assert "timed on cuda only" in matmul.prepare(timed, CASE, ["tiled"]).unable["tiled"]
-    known = matmul.known_contenders()["tiled"]
+    assert "timed on cuda only" in matmul.Runner(timed).prepare(CASE, ["tiled"]).rejected["tiled"].reason
+    known = CONTENDERS["tiled"]
     interpreted = dataclasses.replace(known, jit=object())
     on_a_gpu = dataclasses.replace(timed, device="cuda")
     assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
@@ -146,7 +150,7 @@ def test_operands_rotate_beyond_the_cache(timed):
 
 def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
     options = dataclasses.replace(timed, tokens=(300, 10**12))
-    assert list(matmul.prepare(options, sweep(options)[0], ["numpy"]).ready) == ["torch", "numpy"]
+    assert matmul.Runner(options).prepare(sweep(options)[0], ["numpy"]).contenders == ["torch", "numpy"]
     with pytest.raises(RuntimeError, match="memory"):
         matmul.operands(sweep(options)[-1], options)
 
@@ -157,7 +161,7 @@ def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
     matmul.cache_bytes.cache_clear(), matmul.memory_bytes.cache_clear()
     options = dataclasses.replace(timed, tokens=(1, 2, 3))
     for case in sweep(options):
-        matmul.prepare(options, case, ["numpy"])
+        matmul.Runner(options).prepare(case, ["numpy"])
     assert asked == ["cpu", "cpu"]  # for the cache and for the memory
 
 

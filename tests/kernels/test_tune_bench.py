@@ -17,6 +17,7 @@ from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
+from roofline.tuning.campaign import Campaign
 from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -91,17 +92,18 @@ def test_a_pick_of_a_kernel_that_is_gone_is_none(of_an_h200):
 
 def test_a_kernel_is_compared_as_it_is_taken(monkeypatch):
     """By its own choice of a tile when it runs, which an earlier tuning of this run may have written."""
-    entered = {}
-    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, found: entered.update(found))
+    entered = []
+    monkeypatch.setattr(tune.matmul, "enter", lambda prepared, case, options, *found: entered.extend(found))
     options = dataclasses.replace(PERSISTENT, tune_s=1.0)
-    lineup = tune.prepare(options, matmul_case(64), ["warpgroup"], {})
-    assert {name: contender.run for name, contender in entered.items()} == {
+    tune.Runner(options).prepare(matmul_case(64), ["warpgroup"])
+    contenders, facts = entered
+    assert {name: contender.run for name, contender in contenders.items()} == {
         INCUMBENT: CONTENDERS["decode"].run,
         "warpgroup": CONTENDERS["warpgroup"].run,
     }
     x, w = torch.empty((64, 128), dtype=torch.float16), torch.empty((256, 128), dtype=torch.float16)
-    assert entered[INCUMBENT].config(x, w).startswith("decode 64x128x128 warps4")
-    assert lineup.details == {INCUMBENT: {"kernel": "decode"}, "warpgroup": {"kernel": "warpgroup"}}
+    assert contenders[INCUMBENT].config(x, w).startswith("decode 64x128x128 warps4")
+    assert facts == {INCUMBENT: {"kernel": "decode"}, "warpgroup": {"kernel": "warpgroup"}}
 
 
 def test_what_has_a_measured_entry_comes_last(of_an_h200):
@@ -125,7 +127,8 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session, now, begun = Session.__new__(Session), [5.0], []
     session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
     session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
-    session.over, session.closed, session._entries = "", "", {}
+    session.over, session.closed, session._entries, session._closes = "", "", {}, float("inf")
+    session.observers, session.prepare_s = [Campaign(session, keep=None, dropped=lambda run: [])], 1.0
     session._enter = begun.append
     session._visit = lambda entered, visit: None
     session.expect = lambda *step: None
@@ -156,14 +159,14 @@ def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
     asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
     case = tune.cases(asked)[1]
     names = list(tune.contenders(case))
-    entered = {}
+    entered = []
     monkeypatch.setattr(
         search, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
     )
-    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, sound: entered.update(sound))
-    lineup = tune.prepare(asked, case, names[1:], {case.id: names})
-    assert list(entered) == [INCUMBENT]
-    assert lineup.unable == dict.fromkeys(names[1:], "pruned, spills: 8")
+    monkeypatch.setattr(tune.matmul, "enter", lambda prepared, case, options, *found: entered.extend(found))
+    found = tune.Runner(asked, {case.id: names}).prepare(case, names[1:])
+    assert list(entered[0]) == list(entered[1]) == [INCUMBENT]
+    assert found.rejected == dict.fromkeys(names[1:], ("skipped", "pruned, spills: 8"))
 
 
 def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(of_an_h200, monkeypatch):
@@ -171,10 +174,10 @@ def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(o
     cases, compiled = tune.cases(asked), []
     selected = {case.id: list(tune.contenders(case)) for case in cases}
     monkeypatch.setattr(search, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
-    monkeypatch.setattr(tune.matmul, "enter", lambda lineup, case, options, sound: None)
+    monkeypatch.setattr(tune.matmul, "enter", lambda *found: None)
     entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
     for case in cases:
-        tune.prepare(asked, case, selected[case.id], selected)
+        tune.Runner(asked, selected).prepare(case, selected[case.id])
         of_an_h200(dataclasses.replace(entry, m_min=case.m, m_max=case.m, n=case.n, k=case.k, measured={"sms": 132}))
     assert len(compiled) == 1
 

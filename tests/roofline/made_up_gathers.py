@@ -5,7 +5,7 @@ import re
 from made_up_run import HEAD, save
 
 from roofline.analysis.overlap.simulator import base_arm, own_ideal
-from roofline.analysis.records import OVERLAP, analysis_of
+from roofline.analysis.records import OVERLAP, analysis_of, frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
@@ -178,7 +178,7 @@ class Drawn:
         self.paths = []
         for one in drawn:
             if one.name in (only or NAMES):
-                self.paths += theme.save(one.draw(self.run, gathered), folder, one.name)
+                self.paths += theme.save(one.draw(self.run, frame(gathered)), folder, one.name)
         monkeypatch.undo()
         self.figures = {path.stem: figure for path, figure in found.items()}
         self.texts = {

@@ -107,30 +107,29 @@ def call(case, name, durations, calls):
 
 @pytest.fixture(scope="session")
 def ffn_prepare(request):
-    from roofline.measure.prepared import Lineup, untold
-    from roofline.operations.matmul import Matmul
+    from roofline import operations
+    from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatched
 
-    def prepare(shape, names, trying=untold):
-        _, model, layer, tp, m, dtype = shape.split("-")
-        case = Matmul(model, layer, int(tp[2:]), int(m[1:]), dtype)
+    def prepare(shape, names, first_call=unwatched):
+        case, _ = operations.parse(shape)
         strike("prepare", case)
-        lineup = Lineup(case, "torch")
+        found = PreparedCase(case, "torch")
         durations = {"torch": TORCH, "numpy": NUMPY}
         for name in dict.fromkeys(["torch", *names]):
             if name == "wrong":
-                lineup.wrong[name] = "wrong: relative error 1 is above 1e-05"
+                found.rejected[name] = Rejection("failed", "wrong: relative error 1 is above 1e-05")
             elif name == "unable":
-                lineup.unable[name] = "unable: needs a Hopper GPU"
+                found.rejected[name] = Rejection("skipped", "unable: needs a Hopper GPU")
             else:
                 try:
-                    trying(name)
+                    first_call(name)
                     strike(f"first-{name}", case)
                 except RuntimeError as error:
-                    lineup.refuse(name, error)
+                    found.refuse(name, error)
                     continue
-                lineup.ready[name] = functools.partial(call, case, name, durations[name], itertools.count())
-                lineup.config[name], lineup.relative_error[name] = "known", 1e-7
+                run = functools.partial(call, case, name, durations[name], itertools.count())
+                found.entrants[name] = Entrant(name, run, config="known", relative_error=1e-7)
         strike("prepared", case)
-        return lineup
+        return found
 
     return prepare

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from roofline import worker
-from roofline.measure.prepared import Lineup
+from roofline.measure.prepared import Entrant, PreparedCase, Rejection
 
 
 @pytest.fixture
@@ -33,6 +33,10 @@ def cuda(monkeypatch):
     return log
 
 
+def case(**calls):
+    return PreparedCase(None, "v", entrants={name: Entrant(name, call) for name, call in calls.items()})
+
+
 def told(folder):
     return [(line["step"], "-".join(line["case"]), line["reason"]) for line in worker.read(folder)]
 
@@ -44,7 +48,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
     def prepare(shape, names):
         prepared.append((shape, names))
         cuda.append("prepared")
-        return Lineup(None, "cublas", ready={name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
+        return case(**{name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
 
     worker.Counted(tmp_path, "cuda").call("shape", prepare)
     for name in ("one", "two"):
@@ -63,8 +67,10 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
     def prepare(shape, chosen):
         if chosen == ["full"]:
             raise MemoryError("12 GiB asked for")
-        ready = {"right": lambda: None} if chosen == ["right"] else {}
-        return Lineup(None, "v", ready=ready, unable={"unable": "needs a Hopper"}, wrong={"wrong": "is wrong"})
+        found = case(right=lambda: None) if chosen == ["right"] else case()
+        found.rejected["unable"] = Rejection("skipped", "needs a Hopper")
+        found.rejected["wrong"] = Rejection("failed", "is wrong")
+        return found
 
     worker.Counted(tmp_path, "cpu").call("s", prepare)
     lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
@@ -82,10 +88,8 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
     alive = []
 
     def prepare(shape, names):
-        assert not any(lineup.ready for lineup in alive)
-        alive.append(
-            Lineup(None, "v", ready={"v": lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})})
-        )
+        assert not any(found.entrants for found in alive)
+        alive.append(case(v=lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})))
         return alive[-1]
 
     worker.Counted(tmp_path, "cpu").call("s", prepare)
@@ -94,7 +98,7 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
 
 def test_call_that_raises_ends_the_process(tmp_path):
     worker.write(tmp_path, [("s", "bad"), ("s", "next")])
-    bad = Lineup(None, "v", ready={"bad": lambda: 1 / 0, "next": lambda: None})
+    bad = case(bad=lambda: 1 / 0, next=lambda: None)
     with pytest.raises(pytest.exit.Exception, match="ZeroDivisionError"):
         worker.Counted(tmp_path, "cpu").call("s", lambda shape, names: bad)
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]

@@ -24,7 +24,7 @@ def test_run_without_a_fault_measures_all(three_shapes):
 
 
 def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
-    forgets = CONFTEST.replace('        strike("prepared", case)', '        lineup.ready.pop("numpy")')
+    forgets = CONFTEST.replace('        strike("prepared", case)', '        found.entrants.pop("numpy", None)')
     outcome = three_shapes("-k", "m64", conftest=forgets)
     assert outcome.code == 1
     assert "ffn_prepare left out numpy" in outcome.text

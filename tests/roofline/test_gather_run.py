@@ -14,9 +14,9 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
 def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
-    from roofline.analysis.overlap import figures
+    from roofline.analysis.base import Figure
 
-    figures.draw = lambda run, records, folder: []
+    Figure.is_drawn = lambda *a: False
 
 
 class FakeClock:
@@ -63,21 +63,20 @@ class Call:
 
 @pytest.fixture(scope="session")
 def ffn_prepare():
-    from roofline.measure.prepared import Lineup
-    from roofline.operations.all_gather_matmul import AllGatherMatmul
+    from roofline import operations
+    from roofline.measure.prepared import Entrant, PreparedCase
 
-    def prepare(shape, names, trying):
-        case = AllGatherMatmul("16x32", "up", 1, int(shape.split("-m")[1].split("-")[0]), "fp32", 4, "ridge")
+    def prepare(shape, names, first_call):
+        case, _ = operations.parse(shape)
         times = {"serial": 7e-3, "row_block": 5e-3}
-        beside = {"gemm torch": 4e-3, "link": 3e-3}
-        lineup = Lineup(case, "serial", {name: Call(name, times[name]) for name in dict.fromkeys(["serial", *names])})
-        lineup.beside = {name: Call(name, time_s) for name, time_s in beside.items()}
-        lineup.role = {"gemm torch": "gemm", "link": "link"}
-        lineup.config = dict.fromkeys([*times, *beside], "known")
-        lineup.relative_error = dict.fromkeys(times, 0.0)
-        lineup.about = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
-        lineup.about |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
-        return lineup
+        found = PreparedCase(case, "serial")
+        for name in dict.fromkeys(["serial", *names]):
+            found.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
+        for name, role, time_s in (("gemm torch", "gemm", 4e-3), ("link", "link", 3e-3)):
+            found.entrants[name] = Entrant(name, Call(name, time_s), role, "known")
+        found.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
+        found.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
+        return found
 
     return prepare
 """

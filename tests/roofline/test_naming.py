@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_up_run import LINES, save
 
-from roofline.measure.prepared import Lineup
+from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.profile import kernel_names, kernel_trace
 from roofline.store import journal
 
@@ -65,17 +65,23 @@ def test_cpu_has_none(three_shapes):
     assert kernel_names.available("cuda")
 
 
+def prepared(names):
+    return PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names})
+
+
 def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
-    run, lineups, lines = journal.load(save(tmp_path / "run", LINES)), [], []
+    run, cases, lines = journal.load(save(tmp_path / "run", LINES)), [], []
 
     def prepare(shape, names):
-        assert not any(lineup.ready for lineup in lineups)
-        lineups.append(Lineup(None, "cublas", ready=dict.fromkeys(names)))
-        return lineups[-1]
+        assert not any(found.entrants for found in cases)
+        cases.append(prepared(names))
+        return cases[-1]
 
     options = types.SimpleNamespace(device="cuda")
-    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=lines.append))()
+    kernel_trace.KernelTrace(
+        types.SimpleNamespace(run=run, options=options, prepared=prepare, add=lines.append)
+    ).finished()
     assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
 
 
@@ -88,32 +94,32 @@ def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch)
 
     def prepare(shape, names):
         asked.append((shape, names))
-        return Lineup(None, "cublas", ready=dict.fromkeys(names))
+        return prepared(names)
 
     options = types.SimpleNamespace(device="cuda")
-    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
+    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
     assert asked == [(second, ["tiled"])]
 
 
 def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
-    run, prepared = journal.load(save(tmp_path / "run", LINES)), []
+    run, asked = journal.load(save(tmp_path / "run", LINES)), []
     first, second = run.shapes
     run.shapes[first].op = "tune_persistent"
 
     def prepare(shape, names):
-        prepared.append(shape)
-        return Lineup(None, "cublas", ready=dict.fromkeys(names))
+        asked.append(shape)
+        return prepared(names)
 
     options = types.SimpleNamespace(device="cuda")
-    kernel_trace.Naming(types.SimpleNamespace(run=run, options=options, line_up=prepare, add=run.take))()
-    assert prepared == [second]
+    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
+    assert asked == [second]
 
 
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
         "kernel_names.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
-        "collect.Counting.__call__ = lambda self: self.session.note('counters', 'counted now')\n"
+        "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
     kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]

@@ -12,6 +12,7 @@ import pytest
 from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 
+from roofline.analysis.base import records_of
 from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.cli import main
 from roofline.report import references, tables
@@ -317,3 +318,19 @@ def test_reasons_hold_neither_host_nor_home(monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))
     assert anonymous("no /home/ada/x on thehost7, nor on thehost77") == "no ~/x on <host>, nor on thehost77"
+
+
+def test_readme_draws_a_plot_of_its_own_from_a_frame(monkeypatch):
+    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    found = {}
+    exec(snippet, found)
+    frame = found["frame"]
+    assert set(frame["op"]) == {"matmul", "all_gather_matmul", "weight_prefetch"}
+    assert (str(frame["m"].dtype), str(frame["t_gemm_s"].dtype), str(frame["above_roof"].dtype)) == (
+        "Int64", "float64", "boolean"
+    )  # fmt: skip
+    assert frame["ranks"].isna().equals(frame["op"] == "matmul")
+    run = journal.load(REFERENCE / RUNS[-1])
+    assert records_of(run.frame()) == [{name: r.get(name) for name in run.frame()} for r in run.records()]

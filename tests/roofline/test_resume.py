@@ -8,7 +8,7 @@ import pytest
 
 from roofline.cli import main
 from roofline.measure import device_errors
-from roofline.measure.prepared import Lineup
+from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.measure.rounds import CallError
 from roofline.measure.session import Session
 from roofline.report import references
@@ -54,13 +54,13 @@ def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready,
     monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
     session, call = Session.__new__(Session), lambda: None
     session.options = SimpleNamespace(device="cuda")
-    found = Lineup(None, "torch", dict.fromkeys(ready, call), beside={"link": call})
+    found = PreparedCase(None, "torch", entrants={name: Entrant(name, call) for name in ready})
+    found.entrants["link"] = Entrant("link", call, "link")
     error.__cause__ = RuntimeError("an illegal memory access")
     assert session._take_out(found, error) == failed
-    assert list(found.wrong) == failed
-    assert found.lost
-    assert not found.ready
-    assert not found.beside
+    assert list(found.rejected) == failed
+    assert found.device_lost
+    assert not found.entrants
 
 
 @pytest.mark.parametrize(("signal", "name"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGHUP")])

@@ -50,8 +50,7 @@ class Chain:
 def project(root: Path) -> Path:
     """A checkout of nothing but the benchmark and its table."""
     (root / "benchmarks").mkdir(parents=True)
-    for name in ("conftest.py", "test_tune.py"):
-        shutil.copy(ROOT / "tests" / "benchmarks" / name, root / "benchmarks")
+    shutil.copy(ROOT / "tests" / "benchmarks" / "test_tune.py", root / "benchmarks")
     (root / TABLES).mkdir(parents=True)
     (root / TABLES / "sm90.json").write_text(as_text(TABLE))
     for arguments in (("init",), ("add", "."), ("-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "first")):
@@ -59,7 +58,7 @@ def project(root: Path) -> Path:
     return root
 
 
-ENV = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "benchmarks"), *sys.path])}
+ENV = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 
 @pytest.fixture(scope="module")

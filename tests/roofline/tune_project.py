@@ -1,6 +1,6 @@
 """The real benchmarks' tuning, on a GPU that is made up: kernels of known durations, by configuration and M.
 
-Beside this file lie copies of the benchmarks' own conftest and test, and a table in kernels/configs. The environment
+Beside this file lie a copy of the benchmarks' own test, and a table in kernels/configs. The environment
 variable FSYNC_KILLS, as in `2`, kills the process in so many-th saving of the table.
 
     M = 64      one candidate is faster by 10 %

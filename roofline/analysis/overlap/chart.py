@@ -6,6 +6,7 @@ there to their sum, which is what serial pays.
 
 from itertools import accumulate
 
+from roofline.analysis.base import records_of
 from roofline.analysis.overlap import style as arms
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY
@@ -25,7 +26,8 @@ BEST = 10, 44, 50
 how much, and by which arm."""
 
 
-def draw(run: Run, records: list[dict]):
+def draw(run: Run, frame):
+    records = records_of(frame)
     shapes = [own for own in arms.by_shape(records).values() if arms.is_timed(own[0])]
     drawn = [record for own in shapes for record in own]
     styles, rows = arms.styles(drawn), _rows(shapes)

@@ -7,6 +7,7 @@ has them all: over T_gemm / T_comm they have one roof, and one bound for what ru
 import math
 from statistics import median
 
+from roofline.analysis.base import records_of
 from roofline.analysis.overlap import style as arms
 from roofline.operations.gathering import exercise
 from roofline.report import theme
@@ -28,7 +29,8 @@ CURVE = 200
 """Points of a curved line."""
 
 
-def draw(run: Run, records: list[dict]):
+def draw(run: Run, frame):
+    records = records_of(frame)
     shapes = {name: own for name, own in arms.by_shape(records).items() if arms.is_timed(own[0])}
     drawn = [record for own in shapes.values() for record in arms.over_the_link(own)]
     valid = [record for record in drawn if record["link_off_pace"] is None]

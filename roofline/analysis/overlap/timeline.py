@@ -9,6 +9,7 @@ import math
 from itertools import accumulate
 from typing import NamedTuple
 
+from roofline.analysis.base import records_of
 from roofline.analysis.overlap import style, timeline_raster
 from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.report import theme
@@ -51,7 +52,8 @@ def is_there(run: Run) -> bool:
     return any(arms_of(run, shape) for shape in run.shapes)
 
 
-def draw(run: Run, records: list[dict]):
+def draw(run: Run, frame):
+    records = records_of(frame)
     chosen = _nearest_to_the_ridge(run, records)
     shown = {name: arms_of(run, name) for name in chosen}
     lanes = [_tops(run.shapes[name].timelines, own)[-1] for name, own in shown.items()]

@@ -13,18 +13,16 @@ ISOLINES = (0.5, 0.75, 0.9)
 MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
 
 
-def draw(run: Run, records: list[dict]):
+def draw(run: Run, frame):
     """A panel per dtype."""
-    dtypes = list(dict.fromkeys(record["dtype"] for record in records))
-    contenders = list(dict.fromkeys(record["contender"] for record in records))
+    contenders, panels = frame["contender"].unique(), frame.groupby("dtype", sort=False)
     colours = theme.colours(contenders)
-    figure = theme.new(9.5, 6.4 * len(dtypes))
+    figure = theme.new(9.5, 6.4 * len(panels))
     labels = []
-    for axes, dtype in zip(figure.subplots(len(dtypes), squeeze=False)[:, 0], dtypes, strict=True):
-        own = [record for record in records if record["dtype"] == dtype]
+    for axes, (dtype, own) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
         _limits(axes, own, run, dtype)
         _roofs(axes, run, dtype)
-        _points(axes, own, contenders, colours)
+        _points(axes, own, colours)
         labels.append(_tokens(axes, own))
         axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)
         axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
@@ -48,10 +46,8 @@ def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
     return datasheet.get("flops", {}).get(dtype), datasheet.get("memory_bandwidth_bytes_per_s")
 
 
-def _limits(axes, records: list[dict], run: Run, dtype: str) -> None:
-    xs = [record["device_intensity"] for record in records]
-    xs += [record["counted_intensity"] for record in records if record["counted_intensity"]]
-    ys = [record["tflops"] for record in records]
+def _limits(axes, own, run: Run, dtype: str) -> None:
+    xs, ys = [*own["device_intensity"], *own["counted_intensity"].dropna()], [*own["tflops"]]
     roof = roof_of(run.ceilings, dtype)
     for flops, bandwidth in (_datasheet(run, dtype), (roof and roof.flops, roof and roof.read_bytes_per_s)):
         if flops and bandwidth:
@@ -116,63 +112,41 @@ def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool
     )  # fmt: skip
 
 
-def _points(axes, records: list[dict], contenders: list[str], colours: dict) -> None:
+def _points(axes, frame, colours: dict) -> None:
     """Points by contender; they share an intensity at each shape, so neighbours step a little to the side.
 
     Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
     is joined to its own: how far to the left it lies is what was moved beyond the least.
     """
-    hollow = any(record["counted_intensity"] for record in records)
-    for index, name in enumerate(contenders):
-        edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-        modelled = {"markerfacecolor": "white", "markeredgecolor": colours[name], "markeredgewidth": 1.4}
-        own = [record for record in records if record["contender"] == name]
-        shift = 1.035 ** (index - (len(contenders) - 1) / 2)
-        xs = [record["device_intensity"] * shift for record in own]
-        ys = [record["tflops"] for record in own]
-        errors = [
-            [r["tflops"] - r["tflops_low"] for r in own],
-            [r["tflops_high"] - r["tflops"] for r in own],
-        ]
+    hollow = frame["counted_intensity"].notna().any()
+    edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+    for index, (name, colour) in enumerate(colours.items()):
+        points = {"linestyle": "none", "marker": MARKERS[index % len(MARKERS)], "markersize": 6.5, "color": colour}
+        modelled = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4}
+        own = frame[frame["contender"] == name]
+        shift = 1.035 ** (index - (len(colours) - 1) / 2)
+        xs, ys, counted = own["device_intensity"] * shift, own["tflops"], own["counted_intensity"] * shift
         axes.errorbar(
-            xs, ys, yerr=errors, linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
-            color=colours[name], ecolor=DARK, elinewidth=0.9, capsize=2, label=name, zorder=4,
-            **(modelled if hollow else edge),
+            xs, ys, yerr=[ys - own["tflops_low"], own["tflops_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2,
+            label=name, zorder=4, **points, **(modelled if hollow else edge),
         )  # fmt: skip
-        for x, y, record in zip(xs, ys, own, strict=True):
-            if counted := record["counted_intensity"]:
-                axes.plot([x, counted * shift], [y, y], color=colours[name], linewidth=1.2, zorder=3.5)
-                axes.plot(
-                    [counted * shift], [y], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=6.5,
-                    color=colours[name], zorder=4.5, **edge,
-                )  # fmt: skip
-        hot = [(x, y) for x, y, record in zip(xs, ys, own, strict=True) if record.get("throttled")]
-        if hot:
+        for x, far, y in zip(xs, counted, ys, strict=True):
+            if far == far:  # not NaN
+                axes.plot([x, far], [y, y], color=colour, linewidth=1.2, zorder=3.5)
+                axes.plot([far], [y], zorder=4.5, **points, **edge)
+        hot = own["throttled"].eq(True).fillna(False)
+        if hot.any():
             axes.plot(
-                *zip(*hot, strict=True), linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
+                xs[hot], ys[hot], linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
                 markeredgewidth=0.8, label="throttled", zorder=3,
             )  # fmt: skip
     for label, face in ((MODELLED, "white"), (COUNTED, GREY)) if hollow else ():
         axes.plot([], [], linestyle="none", marker="o", color=GREY, markerfacecolor=face, label=label)
 
 
-def _tokens(axes, records: list[dict]) -> list:
+def _tokens(axes, frame) -> list:
     """A label for each m, under the lowest of its points; returns them."""
-    labels = []
-    for m in sorted({record["m"] for record in records}):
-        lowest = min((r for r in records if r["m"] == m), key=lambda r: r["tflops_low"])
-        labels.append(
-            axes.annotate(
-                f"M={m}",
-                (lowest["device_intensity"], lowest["tflops_low"]),
-                (0, -8),
-                textcoords="offset points",
-                fontsize=8.5,
-                color=DARK,
-                ha="center",
-                va="top",
-                bbox=BEHIND_TEXT,
-                zorder=2.5,
-            )
-        )
-    return labels
+    words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "ha": "center", "va": "top"}
+    lowest = frame.loc[frame.groupby("m")["tflops_low"].idxmin()]
+    places = zip(lowest["m"], lowest["device_intensity"], lowest["tflops_low"], strict=True)
+    return [axes.annotate(f"M={m}", (x, y), (0, -8), bbox=BEHIND_TEXT, zorder=2.5, **words) for m, x, y in places]

@@ -1,4 +1,4 @@
-"""One case of the all-gather matmul: x[m, k] is sharded by columns; how its arms are cut, and what runs beside them."""
+"""How the operation `all_gather_matmul` runs: x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
 import functools
 import math
@@ -7,11 +7,19 @@ from importlib.util import find_spec
 
 import torch
 
+from collectives import all_gather_matmul
+from collectives.all_gather_matmul import BLOCKS, Operands, addmm_sums_in_fp32
+from collectives.bench import arms, symm_mem
 from collectives.bench import setting as settings
 from collectives.bench.operands import buffer, host_ahead, normal, shards_of
+from kernels.configs import choose_for
+from kernels.contract import reason
 from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.theory.schedule import Grid
+
+if find_spec("triton"):
+    from collectives import flagged_arms
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
@@ -27,8 +35,6 @@ class AllGather(settings.Setting):
     """x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
     def _operands(self) -> list:
-        from collectives.all_gather_matmul import Operands
-
         case, found = self.case, []
         w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
         for number in range(settings.SETS):
@@ -55,10 +61,8 @@ class AllGather(settings.Setting):
     def _factors(self, operands) -> tuple:
         return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
 
-    def _grid_about(self) -> dict:
+    def _grid_facts(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""
-        from collectives.all_gather_matmul import BLOCKS
-
         case, t_comm_s = self.case, self.t_comm_s
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
@@ -79,36 +83,28 @@ class AllGather(settings.Setting):
         return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
 
     def why_not(self, arm: str) -> str | None:
-        if arm not in flagged_arms(self.device):
+        if arm not in waiting_arms(self.device):
             return super().why_not(arm)
         if all(arm in operands.prepared for operands in self.sets):
             return None
-        from collectives.flagged_arms import prepare
-        from kernels.contract import reason
-
         times = self.t_gemm_s, self.t_comm_s
-        return reason(lambda: [prepare(operands, arm, *times) for operands in self.sets])
+        return reason(lambda: [flagged_arms.prepare(operands, arm, *times) for operands in self.sets])
 
     def trace(self, arm: str, link) -> dict | None:
-        if arm not in flagged_arms(self.device) or not self.options.timed or link.kind == "preset":
+        if arm not in waiting_arms(self.device) or not self.options.timed or link.kind == "preset":
             return None
-        from collectives.flagged_arms import trace
-
         for _ in range(TRACES):
             host_ahead(self.device)
-            traced = trace(self.sets[0], link, arm)
+            traced = flagged_arms.trace(self.sets[0], link, arm)
         return traced
 
-    def details(self, arm: str) -> dict:
+    def facts_of(self, arm: str) -> dict:
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return {"row_blocks": ready.row_blocks, "spilled_bytes": ready.plan.spilled_bytes}
         return {"row_blocks": operands.blocks} if base_arm(arm) == "row_block_launches" else {}
 
     def config(self, arm: str) -> str:
-        from collectives.all_gather_matmul import addmm_sums_in_fp32
-        from kernels.configs import choose_for
-
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
@@ -121,7 +117,7 @@ class AllGather(settings.Setting):
             return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
         return f"{operands.blocks} row blocks, {ours}" if base == "row_block_launches" else ours
 
-    def beside(self) -> dict[str, tuple[str, list[Callable], object]]:
+    def references(self) -> dict[str, tuple[str, list[Callable], object]]:
         """Name -> (role, a run for each set, link): what takes turns with the arms."""
         found = {
             f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
@@ -129,12 +125,10 @@ class AllGather(settings.Setting):
         }
         contended = {
             name: [functools.partial(c.run, *self._gemm(o)) for o in self.sets]
-            for name, c in self.beside_link().items()
+            for name, c in self.matmuls_beside_link().items()
         }
-        if PRESET in flagged_arms(self.device) and not self.why_not(PRESET):
-            from collectives.flagged_arms import preset
-
-            runs = [functools.partial(preset, operands, PRESET) for operands in self.sets]
+        if PRESET in waiting_arms(self.device) and not self.why_not(PRESET):
+            runs = [functools.partial(flagged_arms.preset, operands, PRESET) for operands in self.sets]
             found["preset"], contended["preset beside link"] = ("preset", runs, None), runs
         link = self.link()
         found["link"] = ("link", [functools.partial(settings.alone, link, o.by_chunk) for o in self.sets], link)
@@ -150,10 +144,29 @@ class AllGather(settings.Setting):
         return found
 
 
-def flagged_arms(device: str) -> dict[str, Callable]:
+def waiting_arms(device: str) -> dict[str, Callable]:
     """The arms that wait on the device; none where kernels are not compiled."""
     if device != "cuda" or not find_spec("triton"):
         return {}
-    from collectives.flagged_arms import ARMS
+    return flagged_arms.ARMS
 
-    return ARMS
+
+class Runner(arms.Runner):
+    """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
+
+    setting, own_arms = AllGather, all_gather_matmul.ARMS
+
+    def arms(self, device: str) -> dict[str, Callable]:
+        return super().arms(device) | waiting_arms(device)
+
+    def known(self) -> list[str]:
+        return [*super().known(), symm_mem.NAME]
+
+    def names(self, case) -> list[str]:
+        return super().names(case) + symm_mem.names(self.options)
+
+    def enter(self, prepared, setting, name: str) -> None:
+        if name == symm_mem.NAME:
+            symm_mem.enter(prepared, setting.seed)
+        else:
+            super().enter(prepared, setting, name)

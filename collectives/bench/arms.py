@@ -1,0 +1,157 @@
+"""What runners of operations that gather over a wire share: arms that were checked, and what to compare them with.
+
+Beside the arms take turns: the unsplit matmul on data that is here (the vendor's and ours; the fastest is T_gemm), the
+link alone (T_comm), and the unsplit matmul while the link brings something else, for what the two take from each other.
+On a CPU all of them compute on all cores but one, which is the link's.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from statistics import median
+
+from collectives.bench import setting as settings
+from collectives.bench.operands import CALIBRATIONS, computing, host_ahead
+from kernels.bench import matmul
+from roofline.analysis.overlap.metrics import OFF_PACE
+from roofline.measure import device_errors
+from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+
+LONGEST_GATHER_S = 2.0
+
+
+class Call:
+    """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns."""
+
+    long = True
+    """Milliseconds: a clock need not call it once more to wake its threads."""
+
+    def __init__(self, runs: list[Callable], device: str):
+        self._runs, self._device, self._next = runs, device, 0
+
+    def __call__(self):
+        self._next = (self._next + 1) % len(self._runs)
+        with computing(self._device):
+            return self._runs[self._next]()
+
+
+class LinkedCall(Call):
+    """One that goes over a link, whose timeline is noted."""
+
+    def __init__(self, runs: list[Callable], device: str, link):
+        super().__init__(runs, device)
+        self._link = link
+
+    def notes(self) -> dict:
+        timeline = self._link.timeline()
+        first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
+        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
+
+
+class Runner(matmul.Runner):
+    """Runs the arms of one operation. A subclass says what they work on, and which they are."""
+
+    setting: type[settings.Setting]
+    own_arms: dict[str, Callable]
+
+    def arms(self, device: str) -> dict[str, Callable]:
+        """Name -> arm(operands, link) on `device`."""
+        return self.own_arms | settings.persistent_arms(self.own_arms, device)
+
+    def known(self) -> list[str]:
+        return list(self.arms("cuda"))
+
+    def names(self, case) -> list[str]:
+        """Those asked for, else all."""
+        arms = self.arms(self.options.device)
+        return [name for name in arms if name in (self.options.contenders or arms)]
+
+    def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
+        """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
+        options = self.options
+        prepared = PreparedCase(case, "serial", options.device, first_call=first_call)
+        names = list(dict.fromkeys(["serial", *names] if options.timed else names))
+        if options.device == "cpu" and case.dtype != "fp32":
+            reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
+            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
+            return prepared
+        setting = self.setting(options, case)
+        prepared.facts = setting.facts
+        if options.timed and (reason := too_slow(setting) or off_pace(setting)):
+            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
+            return prepared
+        for name in names:
+            if not prepared.device_lost:
+                self.enter(prepared, setting, name)
+        if options.timed and not prepared.device_lost:
+            prepared.entrants |= _references(setting)
+        setting.restore()  # what a wrong arm left
+        prepared.cache = setting.cache
+        return prepared
+
+    def enter(self, prepared: PreparedCase, setting, name: str) -> None:
+        """Take the arm `name` in if its result is right, twice on each set of operands."""
+        arm = self.arms("cuda")[name]
+
+        def check() -> Entrant | Rejection:
+            if reason := setting.why_not(name):
+                return Rejection(SKIPPED, f"{name}: {reason}")
+            link = setting.link()
+            errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
+            error = math.nan if any(map(math.isnan, errors)) else max(errors)
+            if wrong := verdict(name, error, prepared.case.dtype):
+                return wrong
+            call = _call([functools.partial(arm, operands, link) for operands in setting.sets], setting, link)
+            facts = setting.facts_of(name)
+            entrant = Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
+            try:
+                entrant.timeline = setting.trace(name, link)
+            except Exception as failure:  # that is told, and the arm keeps its numbers
+                reason = f"{name}: {device_errors.reason(failure)}"
+                prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
+            return entrant
+
+        prepared.enter(name, check)
+
+
+def too_slow(setting) -> str | None:
+    """Why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
+    expected_s = setting.case.work.wire_bytes / (setting.bytes_per_s or math.inf)
+    if expected_s <= LONGEST_GATHER_S:
+        return None
+    return (
+        f"one gather at {setting.bytes_per_s / 1e9:.3g} GB/s takes {expected_s:.3g} s, and {LONGEST_GATHER_S:g} s is "
+        "the limit: choose another bandwidth with --ffn-link-bandwidth"
+    )
+
+
+def off_pace(setting) -> str | None:
+    """Why the link voids the case: it misses the bandwidth that it is asked for. None if it keeps it."""
+    if not setting.bytes_per_s:
+        return None
+    link, transfers = setting.link(), setting.transfers(setting.sets[0])
+    arrivals_s = []
+    for _ in range(CALIBRATIONS):
+        host_ahead(setting.device)
+        settings.alone(link, transfers)
+        arrivals_s.append(max(link.timeline().arrivals_s))
+    reached = setting.case.work.wire_bytes / median(arrivals_s)
+    if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
+        return None
+    return (
+        f"the {link.kind} link reaches {reached / 1e9:.3g} GB/s alone, asked for are {setting.bytes_per_s / 1e9:.3g}, "
+        f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"
+    )
+
+
+def _call(runs: list[Callable], setting, link) -> Call:
+    """A link on which nothing moves has no timeline: on a GPU it knows only when the host enqueued."""
+    return LinkedCall(runs, setting.device, link) if link and link.kind != "preset" else Call(runs, setting.device)
+
+
+def _references(setting) -> dict[str, Entrant]:
+    return {
+        name: Entrant(name, _call(runs, setting, link), role, setting.config("serial"))
+        for name, (role, runs, link) in setting.references().items()
+        if not (link and link.kind == "preset")  # that takes no time, and brings nothing
+    }

@@ -1,0 +1,19 @@
+"""Who is told how a run goes: kernel names and counters come at its end, a tuning keeps what each shape says."""
+
+from collections.abc import Callable
+
+
+class Observer:
+    """Told of a `Session`; does nothing of its own."""
+
+    lacking = ""
+    """In words, what the run lacks where `finished` is interrupted."""
+
+    def begun(self) -> None:
+        """The ceilings are measured, and no shape of this process is yet."""
+
+    def shape_done(self, shape: str, say: Callable[[str], None]) -> None:
+        """`shape` has all its rounds. `say` tells the user a line."""
+
+    def finished(self) -> None:
+        """All timing is over, and the run came to its end."""

@@ -1,0 +1,40 @@
+"""What every operation brings to be run: a runner, found by the name that the operation is declared with."""
+
+from roofline.measure.ceilings import Probe
+from roofline.measure.observer import Observer
+from roofline.measure.prepared import PreparedCase, unwatched
+
+
+class Runner:
+    """Prepares the cases of one operation by `options`. `selected` is {shape: contenders} of the whole run, known once
+    tests are collected."""
+
+    def __init__(self, options, selected: dict[str, list[str]] | None = None):
+        self.options, self.selected = options, {} if selected is None else selected
+
+    def cases(self) -> list:
+        """Every case asked for, of an operation that is declared without a sweep."""
+        raise NotImplementedError
+
+    def known(self) -> list[str]:
+        """The names that --ffn-contenders may have."""
+        raise NotImplementedError
+
+    def names(self, case) -> list[str]:
+        """Contenders of `case` to run: those asked for, else its default ones."""
+        raise NotImplementedError
+
+    def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
+        """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
+        raise NotImplementedError
+
+    def probes(self) -> list[Probe]:
+        """Calls that reach for the ceilings."""
+        return []
+
+    def instruments(self) -> type | None:
+        """What makes the instruments of a `CudaClock`, or None."""
+
+    def observers(self, session) -> list[Observer]:
+        """Who is to be told of the run that `session` measures."""
+        return []
