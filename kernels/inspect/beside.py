@@ -4,7 +4,7 @@ from importlib import import_module
 
 import torch
 
-from kernels import instruments
+from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch
 from kernels.inspect.cubin import WARP_SIZE, compile_launch
 
