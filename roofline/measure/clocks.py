@@ -163,7 +163,7 @@ class CudaClock:
         # The spin counts SM cycles. Slower clocks than this one only make the pre-roll longer.
         self._cycles_per_s = 1.98e9
         self.while_busy: Callable[[], None] | None = None  # called once a turn, before the host waits
-        self.instruments = None  # a `kernels.instruments.Instruments`, from whoever knows kernels
+        self.instruments = None  # a `kernels.bench.instruments.Instruments`, from whoever knows kernels
         self.said: list[dict] = []
 
     @staticmethod

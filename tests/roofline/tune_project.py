@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
+import kernels.bench.instruments as instruments
 import kernels.configs as configs
 import kernels.contract as contract
-import kernels.instruments as instruments
 import kernels.registry as registry
 import kernels.tuning.candidates as candidates
 import kernels.tuning.search as tuning
