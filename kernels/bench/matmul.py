@@ -26,7 +26,7 @@ from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 
 if find_spec("triton"):
-    from kernels import instruments
+    from kernels.bench import instruments
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

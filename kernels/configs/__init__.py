@@ -112,6 +112,7 @@ class Table:
         """Whether it has a tile of `kernel` for a shape; `dtype` as `bf16`."""
         return any(entry.admits(kernel, m, n, k, dtype) for entry in self.entries)
 
+    @lru_cache(maxsize=4096)  # noqa: B019 (in the path of every launch; a table is kept anyway)
     def picked(self, m: int, n: int, k: int, dtype: str, machine: GpuSpec | None) -> str | None:
         """The kernel that was the fastest for exactly this shape, on as many SMs; None where nobody measured that."""
         shape = (m, n, k, dtype)
@@ -213,12 +214,8 @@ def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
 
 def picked_for(x: torch.Tensor, w: torch.Tensor) -> str | None:
     """The kernel that was measured to be the fastest for x[M, K] and w[N, K], by the device they are on."""
-    return _picked(table(arch_of(x.device)), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
-
-
-@lru_cache(maxsize=4096)
-def _picked(of: Table, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None) -> str | None:
-    return of.picked(m, n, k, DTYPE_NAMES[dtype], machine)
+    shape = x.shape[0], w.shape[0], x.shape[1], DTYPE_NAMES[x.dtype]
+    return table(arch_of(x.device)).picked(*shape, machine_of(x.device))
 
 
 @cache

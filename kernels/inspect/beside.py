@@ -4,7 +4,7 @@ from importlib import import_module
 
 import torch
 
-from kernels import instruments
+from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch
 from kernels.inspect.cubin import WARP_SIZE, compile_launch
 
@@ -49,10 +49,10 @@ def beside(target: int = 90) -> dict[str, dict]:
 
 def launches() -> dict[str, KernelLaunch]:
     """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the instruments of the clock."""
-    device_links, links = import_module("collectives.device_links"), import_module("collectives.links")
+    device_links = import_module("collectives.device_links")
     target = torch.empty((EXAMPLE_SIZE, EXAMPLE_SIZE), dtype=torch.bfloat16)
-    parts = enumerate(target.chunk(8, dim=1))
-    chunks = [links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts][1:]
+    parts = enumerate(target.chunk(8, dim=1)[1:], 1)
+    chunks = [device_links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts]
     route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
     return {
         "copier": device_links.copy_launch(route, times, 290e9),

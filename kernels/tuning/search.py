@@ -24,6 +24,9 @@ from roofline.theory.waves import GpuSpec
 SHARED, SPILLS, FAILED, OTHER = "shared memory", "spills", "does not compile", "not as declared"
 """How reasons begin for which a candidate is left out."""
 
+SHORT = {"raster-": "r"} | dict(warps="w", stages="s", group="g", subtile="sub", split="k", flatten="flat", tail="t")
+"""What stands in a token for the words of a configuration."""
+
 
 class Candidates(NamedTuple):
     """What is to be timed for a shape, the model's choice first, and what is not: {configuration: reason}. Of what
@@ -87,13 +90,10 @@ def token(config: Config) -> str:
     >>> token(Config(128, 256, 64, 8, 4, 16, 2, True, "n", 120))
     '128x256x64_w8_s4_g16_sub2_flat_rn_t120'
     """
-    words = [f"{config.block_m}x{config.block_n}x{config.block_k}", f"w{config.num_warps}", f"s{config.num_stages}"]
-    words += [f"g{config.group_m}"]
-    words += [f"sub{config.subtile}"] if config.subtile > 1 else []
-    words += ["flat"] if config.flatten else []
-    words += [f"r{config.raster}"] if config.raster != "m" else []
-    words += [f"t{config.tail}"] if config.tail else []
-    return "_".join(words + ([f"k{config.split}"] if config.split else []))
+    words = str(config)
+    for long, short in SHORT.items():
+        words = words.replace(f" {long}", f"_{short}")
+    return words
 
 
 def unsound(kernel: str, dtype: str, arch: str, wanted: Iterable[Config], workers: int = 1) -> dict[Config, str]:

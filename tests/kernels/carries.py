@@ -21,11 +21,11 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from collectives.device_links import Route, copy_launch, wait_launch
 from collectives.links import Transfer
+from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.configs import DTYPE_NAMES, table
 from kernels.contract import KernelLaunch
 from kernels.inspect.compiled import jobs
 from kernels.inspect.cubin import offline
-from kernels.instruments import clock_launch, gate_launch
 from kernels.registry import KERNELS
 
 HERE = Path(__file__).resolve()

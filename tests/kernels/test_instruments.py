@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import instruments
-from kernels.instruments import gate_launch
+from kernels.bench import instruments
+from kernels.bench.instruments import gate_launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_more_calls_in_a_turn_than_readings_are_kept_is_told():
 COMPILE = """
 import json
 import torch
-from kernels import instruments
+from kernels.bench import instruments
 from kernels.inspect.cubin import compile_launch
 
 flag, readings = torch.zeros(1, dtype=torch.int32), torch.zeros((256, 2), dtype=torch.int64)

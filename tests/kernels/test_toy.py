@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from toy import ENTRY, TOY
 
 from kernels import CONTENDERS, KERNELS, configs, registry
-from kernels.bench import tune
+from kernels.bench import matmul, tune
 from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save_pick
 from kernels.tuning.search import candidates
 from roofline.analysis.prediction import command
+from roofline.operations.matmul import sweep
+from roofline.pytest_plugin.options import Options
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 
@@ -35,7 +38,16 @@ def test_it_multiplies(toy, operands, device):
     case = operands(100, 200, 72, torch.float16)
     assert CONTENDERS["toy"].why_not(case.x, case.w) is None
     case.verify(CONTENDERS["toy"].run(case.x, case.w, case.out))
-    assert toy.config(case.x, case.w) == "64x128x64 warps4 stages3 group1"
+
+
+def test_the_benchmark_runs_it_by_its_name(toy, device):
+    options = Options(device, False, "100x300", ("up",), (300,), (1,), ("fp16",), ("toy",), 0, 1.0, Path("unused"))
+    (case,) = sweep(options)
+    runner = matmul.Runner(options)
+    assert runner.names(case) == ["toy"]
+    entrant = runner.prepare(case, ["toy"]).entrants["toy"]
+    assert entrant.config == "64x128x64 warps4 stages3 group1"
+    assert entrant.relative_error < 5e-4
 
 
 COMPILED = """

@@ -4,16 +4,15 @@ import json
 import math
 import os
 import resource
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from hypothesis import HealthCheck, settings
+from zygote import Zygote
 
 from roofline.store import journal
 
@@ -111,19 +110,10 @@ def in_a_blink():
     return run
 
 
-def _begin_child(file_bytes: int | None) -> None:
-    """A limit on its files, and a terminal in the foreground that was not closed: under nohup, or in the background of
-    a shell script, the tests hand ignored signals on."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if file_bytes:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-
-
 def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
     path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
-    quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is a fifth of a small run
+    quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is as long as a small run
     return kept | {"PYTHONPATH": path, "PYTEST_ADDOPTS": quick} | extra
 
 
@@ -134,7 +124,14 @@ def environment():
 
 
 @pytest.fixture(scope="session")
-def run_project(tmp_path_factory):
+def zygote():
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
     `env` adds to the environment, `file_bytes` limits the size of the files that may be written, as a full disk would.
@@ -145,17 +142,12 @@ def run_project(tmp_path_factory):
         (root / "conftest.py").write_text(conftest)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ffn-device", "cpu", *arguments],
-            cwd=cwd or root,
-            env=_environment(**env or {}),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            preexec_fn=partial(_begin_child, file_bytes),
-        )
+        code, text = zygote.run(
+            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)],
+            cwd=str(cwd or root), env=_environment(**env or {}), file_bytes=file_bytes,
+        )  # fmt: skip
         folders = sorted((root / "results" / "local").glob("*"))
-        return Outcome(done.returncode, done.stdout + done.stderr, folders[-1] if folders else None, root)
+        return Outcome(code, text, folders[-1] if folders else None, root)
 
     return run
 

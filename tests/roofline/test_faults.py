@@ -79,7 +79,7 @@ def test_own_json_is_written_where_no_case_has_a_number(three_shapes, tmp_path):
 
 def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
     conftest = CONFTEST + "\nimport roofline.store.journal as journal\njournal.ROOM_BYTES = 0\n"
-    outcome = three_shapes(conftest=conftest, file_bytes=250_000)
+    outcome = three_shapes(conftest=conftest, file_bytes=100_000)
     assert outcome.code == 1
     assert "the journal could not be written: File too large" in outcome.text
     assert outcome.measured == ["m64-torch", "m64-numpy"]

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
+import kernels.bench.instruments as instruments
 import kernels.configs as configs
 import kernels.contract as contract
-import kernels.instruments as instruments
 import kernels.registry as registry
 import kernels.tuning.candidates as candidates
 import kernels.tuning.search as tuning
@@ -114,7 +114,7 @@ class FakeClock:
     """Each call took what the kernel said; time passes by that much."""
 
     timer = "fake_clock_replay"
-    visits = 1
+    passes = 1
     seconds = 0.0
 
     def now(self):

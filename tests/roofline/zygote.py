@@ -1,0 +1,90 @@
+"""A process that has imported what takes long, and forks a child for each small run of pytest: a second, and not four.
+
+Each child is a run of its own in every way that tests look at: its signals, limits, environment, folder and exit code.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+HEAVY = ("torch", "pandas", "seaborn", "pytest_benchmark.plugin")
+MESSAGE_BYTES = 1 << 18
+
+
+class Zygote:
+    """The tests' end of it."""
+
+    def __init__(self):
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def run(self, arguments: list[str], *, timeout_s: float = 300.0, **about) -> tuple[int, str]:
+        """Exit code and output of `pytest` with `arguments`; `about` is what `begin` takes. Raises TimeoutError."""
+        reader, writer = os.pipe()
+        request = json.dumps({"arguments": arguments} | about).encode()
+        socket.send_fds(self._socket, [request], [writer])
+        os.close(writer)
+        pid = int(self._socket.recv(MESSAGE_BYTES))
+        text, deadline = b"", time.monotonic() + timeout_s
+        with open(reader, "rb", buffering=0) as output:
+            while select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                if not (more := output.read(1 << 16)):
+                    return int(self._socket.recv(MESSAGE_BYTES)), text.decode(errors="replace")
+                text += more
+        os.kill(pid, signal.SIGKILL)
+        self._socket.recv(MESSAGE_BYTES)
+        raise TimeoutError(f"pytest {' '.join(arguments)} took {timeout_s:g} s, and said: {text.decode()}")
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None) -> None:
+    """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return."""
+    # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["pytest", *arguments]
+    sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
+    with suppress(ImportError):  # an interpreter of its own would
+        import sitecustomize  # noqa: F401
+    sys.exit(__import__("pytest").main(arguments))
+
+
+def main(descriptor: int) -> None:
+    """Fork a child for each request, one at a time, and say its process id and its exit code."""
+    for name in HEAVY:
+        __import__(name)
+    channel = socket.socket(fileno=descriptor)
+    while True:
+        request, files, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+        if not request:
+            return
+        if not (pid := os.fork()):
+            channel.close()
+            for number in (1, 2):
+                os.dup2(files[0], number)
+            os.close(files[0])
+            begin(**json.loads(request))
+        os.close(files[0])
+        channel.send(str(pid).encode())
+        channel.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
