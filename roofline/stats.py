@@ -58,25 +58,25 @@ def block_length(samples) -> int:
     return int(min(max(1, math.ceil(ideal)), max(1, len(values) // 5)))
 
 
-def median_interval(samples, *, visits: int = 1, seed: int = 0) -> Interval:
+def median_interval(samples, *, passes: int = 1, seed: int = 0) -> Interval:
     """Median of `samples` with its bootstrap interval. The same samples and seed give the same interval.
 
-    Samples taken in several `visits`, of about as many each, are resampled by blocks as long as a visit: what differs
-    from one visit to the next is then in the interval, however alike the samples within a visit are.
+    Samples taken in several `passes`, of about as many each, are resampled by blocks as long as a pass: what differs
+    from one pass to the next is then in the interval, however alike the samples within a pass are.
     With fewer than `FEWEST` samples the interval runs from the least to the greatest. Raises ValueError on none.
     """
-    return _median_interval(np.asarray(samples, dtype=float).tobytes(), visits, seed)
+    return _median_interval(np.asarray(samples, dtype=float).tobytes(), passes, seed)
 
 
 @lru_cache(maxsize=4096)  # tables, plots and live lines ask for the same interval again and again
-def _median_interval(samples: bytes, visits: int, seed: int) -> Interval:
+def _median_interval(samples: bytes, passes: int, seed: int) -> Interval:
     values = np.frombuffer(samples)
     if values.size == 0:
         raise ValueError("no samples: a median needs at least one")
     median = float(np.median(values))
     if len(values) < FEWEST:
         return Interval(median, float(values.min()), float(values.max()))
-    length = max(block_length(values), math.ceil(len(values) / visits) if visits > 1 else 1)
+    length = max(block_length(values), math.ceil(len(values) / passes) if passes > 1 else 1)
     blocks = math.ceil(len(values) / length)
     # Circular blocks: every sample is as likely as any other to be drawn.
     starts = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, blocks, 1))
@@ -100,7 +100,7 @@ def _student_over_normal(freedom: float) -> float:
     return 1 + (z**2 + 1) / (4 * v) + (5 * z**4 + 16 * z**2 + 3) / (96 * v**2)
 
 
-def paired_ratio(numerator: dict[int, float], denominator: dict[int, float], *, visits: int = 1) -> Interval | None:
+def paired_ratio(numerator: dict[int, float], denominator: dict[int, float], *, passes: int = 1) -> Interval | None:
     """Median over rounds of numerator / denominator, both {round: seconds}; rounds that lack either are left out.
 
     Pairing within a round cancels what both met alike (drift, heat). None where no round has both.
@@ -108,7 +108,7 @@ def paired_ratio(numerator: dict[int, float], denominator: dict[int, float], *, 
     rounds = sorted(numerator.keys() & denominator.keys())
     if not rounds:
         return None
-    return median_interval([numerator[r] / denominator[r] for r in rounds], visits=visits)
+    return median_interval([numerator[r] / denominator[r] for r in rounds], passes=passes)
 
 
 def geometric_mean(values) -> float:

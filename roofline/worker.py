@@ -1,88 +1,94 @@
-"""The benchmark as it runs under Nsight Compute: cases are prepared as ever, and called once while kernels are counted.
+"""Prepares cases by their ids in a process of its own, without pytest, and calls their contenders once each.
 
-A pytest of its own, begun by `counting` with --ffn-counted=FOLDER. What FOLDER says is to be counted, it prepares by
-the benchmarks' own fixtures, so that there is one way to prepare a case. It journals nothing and times nothing. What it
-does, it says in a file there, line by line, since what it does next may be its end.
+    python3 -m roofline.worker FOLDER
+
+FOLDER has a request, which `request` writes: the options of the run, the runner of each operation, and the cases. What
+the worker does, it says in a file there, line by line, since what it does next may be its end. It journals nothing and
+times nothing: a tool that it runs under counts what the calls do.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
+from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import Prepare
+from roofline.measure.prepared import Prepare, PreparedCase
+from roofline.pytest_plugin.options import of_values
 
-CASES, SAID = "cases.json", "progress.jsonl"
+REQUEST, PROGRESS = "request.json", "progress.jsonl"
 PREPARE, CALL, DONE, LOST = "prepare", "call", "done", "lost"
 """Steps that are said of a case. One of the last two is, unless the process ends there; the last has a reason."""
 
 MARKER_CYCLES = 1000
 
-
-def write(folder: Path, cases: list[tuple[str, str]]) -> None:
-    """Tell the benchmark to count `cases`, pairs of shape and contender."""
-    (folder / SAID).unlink(missing_ok=True)
-    (folder / CASES).write_text(json.dumps(cases), encoding="utf-8")
+Case = tuple[str, str]
+"""(shape, contender)."""
 
 
-def read(folder: Path) -> list[dict]:
-    """What it said: {step, case: [shape, contender], reason}. A line that its end cut off is left out."""
-    if not (folder / SAID).exists():
+def request(folder: Path, options: dict, cases: list[Case]) -> list[str]:
+    """Ask for `cases` by the `options` of a run, as its metadata has them; returns the command that does it."""
+    (folder / PROGRESS).unlink(missing_ok=True)
+    runners = {name: one.runner for name, one in operations.OPERATIONS.items() if isinstance(one.runner, str)}
+    asked = {"options": options, "runners": runners, "cases": cases}
+    (folder / REQUEST).write_text(json.dumps(asked), encoding="utf-8")
+    return [sys.executable, "-m", "roofline.worker", str(folder)]
+
+
+def progress(folder: Path) -> list[dict]:
+    """What the worker said: {step, case: [shape, contender], reason}. A line that its end cut off is left out."""
+    if not (folder / PROGRESS).exists():
         return []
-    lines = (folder / SAID).read_text(encoding="utf-8").split("\n")[:-1]
+    lines = (folder / PROGRESS).read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
 
-class Counted:
-    """What `folder` says is to be counted on `device`, once for each shape."""
+class Worker:
+    """Calls cases on `device`, and says in `folder` what it does."""
 
     def __init__(self, folder: Path, device: str):
-        self._said, self._device = folder / SAID, device
-        self._wanted: dict[str, list[str]] = {}
-        for shape, contender in json.loads((folder / CASES).read_text(encoding="utf-8")):
-            self._wanted.setdefault(shape, []).append(contender)
+        self._progress, self._device = folder / PROGRESS, device
 
-    def select(self, items: list, case_of: Callable) -> list:
-        """One of `items` for each shape that is wanted; `case_of(item)` is its (shape, contender)."""
-        by_shape = {case_of(item)[0]: item for item in items if case_of(item)}
-        return [item for shape, item in by_shape.items() if shape in self._wanted]
-
-    def call(self, shape: str, prepare: Prepare) -> None:
-        """Prepare `shape` as the benchmark does, and call each of its contenders once while kernels are counted."""
-        for name in self._wanted[shape]:  # one by one, so that what one of them does is not laid on the others
+    def call_each(self, cases: list[Case], prepare: Prepare) -> None:
+        """Prepare and call one case after the other: what one of them does is not laid on the others. Exits where a
+        call raised, since a new process is safer then."""
+        for shape, name in cases:
             self._say(PREPARE, shape, name)
             try:
                 found = prepare(shape, [name])
             except Exception as error:  # operands that do not fit beside those of the run that began this, for one
                 self._say(LOST, shape, name, device_errors.reason(error))
                 continue
-            if name not in found.entrants:
+            if name in found.entrants:
+                self._call(shape, name, found)
+            else:
                 rejection = found.rejected.get(name)
                 self._say(LOST, shape, name, rejection.reason if rejection else found.device_lost or "it was left out")
-                found.entrants.clear()
-                continue
-            try:
-                with _counted(self._device):
-                    self._say(CALL, shape, name)
-                    found.entrants[name].call()
-                self._say(DONE, shape, name)
-                found.entrants.clear()  # lets go of operands that are not shared with other cases
-            except Exception as error:
-                self._say(LOST, shape, name, device_errors.reason(error))
-                pytest.exit(f"{shape}-{name}: {device_errors.reason(error)}", returncode=1)  # a new process is safer
+            found.entrants.clear()  # lets go of operands that are not shared with other cases
+
+    def _call(self, shape: str, name: str, found: PreparedCase) -> None:
+        try:
+            with _counted(self._device):
+                self._say(CALL, shape, name)
+                found.entrants[name].call()
+            self._say(DONE, shape, name)
+        except Exception as error:
+            self._say(LOST, shape, name, device_errors.reason(error))
+            sys.exit(f"{shape}-{name}: {device_errors.reason(error)}")
 
     def _say(self, step: str, shape: str, contender: str, reason: str = "") -> None:
         line = {"step": step, "case": [shape, contender], "reason": reason}
-        with self._said.open("a", encoding="utf-8") as file:
+        with self._progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 @contextmanager
 def _counted(device: str) -> Iterator[None]:
-    """Count the kernels launched inside, after a marker by which `counters.by_call` tells calls apart."""
+    """Count the kernels launched inside, after a marker by which `profile.parse.by_call` tells calls apart."""
     if device != "cuda":
         yield  # there is nothing to count; tests come this way
         return
@@ -93,3 +99,25 @@ def _counted(device: str) -> Iterator[None]:
         torch.cuda._sleep(MARKER_CYCLES)
         yield
         torch.cuda.synchronize()
+
+
+def main(folder: Path) -> None:
+    """Do what the request in `folder` asks for."""
+    asked = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+    options, runners = of_values(asked["options"]), {}
+    if options.device == "cpu" and not options.timed:
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
+
+    def prepare(shape: str, names: list[str]) -> PreparedCase:
+        case, _ = operations.parse(shape)
+        operation = operations.find(case.op)
+        if operation.name not in runners:
+            named = replace(operation, runner=asked["runners"][operation.name])
+            runners[operation.name] = named.load_runner()(options)
+        return runners[operation.name].prepare(case, names)
+
+    Worker(folder, options.device).call_each([tuple(case) for case in asked["cases"]], prepare)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -6,7 +6,7 @@ Which calls make good probes is the caller's knowledge; this module times them a
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roofline.measure.rounds import Plan, take_turns
+from roofline.measure.rounds import StopRule, take_turns
 from roofline.stats import median_interval
 
 
@@ -38,15 +38,15 @@ class Ceiling:
     rounds: int
 
 
-PLAN = Plan(max_seconds=6.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
+STOP_RULE = StopRule(max_seconds=6.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
 
 
-def measure(probes: list[Probe], clock, *, when: str, seed: int, plan: Plan = PLAN) -> list[Ceiling]:
-    """The best of `probes` for each (kind, dtype). All of one kind take turns, within `plan`'s time."""
+def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule = STOP_RULE) -> list[Ceiling]:
+    """The best of `probes` for each (kind, dtype). All of one kind take turns, within `rule`'s time."""
     best = []
     for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
         group = {probe.name: probe for probe in probes if (probe.kind, probe.dtype) == (kind, dtype)}
-        turns = take_turns({name: probe.call for name, probe in group.items()}, clock, plan, seed=seed)
+        turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
         found = []
         for name, times in turns.times_s.items():
             if times:

@@ -1,6 +1,6 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
-A clock has `timer` (the name saved with every record), `visits` (how many times a run should come back to a shape),
+A clock has `timer` (the name saved with every record), `passes` (how many times a run should come back to a shape),
 `now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
 or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
 without a pause. It may have `said`: a dict for each call of the last turn, of what else it read beside the time.
@@ -34,9 +34,9 @@ class CpuClock:
     """
 
     timer = "perf_counter_replay"
-    visits = 48
+    passes = 48
     """On a shared machine the ratio of two libraries moves by some 3 % within seconds, with what its neighbours do:
-    on an AMD EPYC the medians of visits of a second each, 4 s apart, were uncorrelated."""
+    on an AMD EPYC the medians of passes of a second each, 4 s apart, were uncorrelated."""
     LONGEST_WAIT_S = 0.25
     WAKE_S = 0.001
 
@@ -151,7 +151,7 @@ class CudaClock:
     """
 
     timer = "cuda_event_replay"
-    visits = 1
+    passes = 1
     """A GPU is nobody else's while it is measured."""
     LONGEST_PREROLL_S = 0.02
 

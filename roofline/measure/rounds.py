@@ -15,13 +15,13 @@ from roofline.stats import median_interval
 
 
 @dataclass(frozen=True)
-class Plan:
+class StopRule:
     """When to stop. Fixed before the first sample is seen."""
 
     max_seconds: float = 7.0
-    """Cap on the time of one shape's rounds, all contenders together. A visit in which a call raises begins again."""
+    """Cap on the time of one shape's rounds, all contenders together. A pass in which a call raises begins again."""
     width: float = 0.01
-    """Stop once every contender's interval is narrower than this share of its median; looked at in the last visit."""
+    """Stop once every contender's interval is narrower than this share of its median; looked at in the last pass."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2
@@ -53,13 +53,13 @@ class CallError(Exception):
 
 
 class Rounds:
-    """The rounds of one shape, in one visit or in several with other shapes between them.
+    """The rounds of one shape, in one pass or in several with other shapes between them.
 
-    What slows a shared machine down comes and goes within seconds: visits apart from one another meet more of it than
-    the same time at one go, and their differences are in the interval (`stats.median_interval`'s `visits`).
+    What slows a shared machine down comes and goes within seconds: passes apart from one another meet more of it than
+    the same time at one go, and their differences are in the interval (`stats.median_interval`'s `passes`).
     """
 
-    def __init__(self, entrants: dict[str, Call], clock, plan: Plan, *, seed: int, visits: int = 1):
+    def __init__(self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1):
         """Entrants are {name: call}. The same seed gives the same orders.
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
@@ -68,40 +68,40 @@ class Rounds:
         self.turns = Turns({name: {} for name in entrants}, late=dict.fromkeys(entrants, 0))
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
-        self._clock, self._plan, self._visits = clock, plan, visits
+        self._clock, self._rule, self._passes = clock, rule, passes
         self._rng = np.random.default_rng(seed)
-        self._look = plan.min_rounds
-        self._visited = 0
+        self._look = rule.min_rounds
+        self._passed = 0
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
         for known in (self._entrants, self._notes, self.turns.times_s, self.turns.late, self.turns.notes):
             known.pop(name, None)
 
-    def visit(self) -> None:
-        """Run rounds for this visit's share of the plan's time, the first visit's after a warm-up.
+    def run_pass(self) -> None:
+        """Run rounds for this pass's share of the rule's time, the first pass's after a warm-up.
 
         Whole rounds are in `turns` as soon as they are done, and stay there when this is interrupted. At least one is
-        run, and at least `plan.min_rounds` in all unless the time cap comes first. The last visit notes what stopped
+        run, and at least `rule.min_rounds` in all unless the time cap comes first. The last pass notes what stopped
         it. Raises `CallError` where a call raises, and what the clock raises.
         """
-        if not self._visited:
-            _warm_up(self._entrants, self._clock, self._plan.warmup_s)
-        share = (self._visited + 1) / self._visits
-        deadline = self._clock.now() + self._plan.max_seconds / self._visits
+        if not self._passed:
+            _warm_up(self._entrants, self._clock, self._rule.warmup_s)
+        share = (self._passed + 1) / self._passes
+        deadline = self._clock.now() + self._rule.max_seconds / self._passes
         stopped_by = ""
         while not stopped_by:
             self._round()
             done = len(self.turns.order)
-            if done >= self._plan.max_rounds * share:
+            if done >= self._rule.max_rounds * share:
                 stopped_by = "rounds"
             elif self._clock.now() >= deadline:
                 stopped_by = "time"
             elif done >= self._look:
-                self._look = math.ceil(done * self._plan.check_every)
-                if share == 1 and _narrow(self.turns, self._plan.width, self._visits):
+                self._look = math.ceil(done * self._rule.check_every)
+                if share == 1 and _narrow(self.turns, self._rule.width, self._passes):
                     stopped_by = "width"
-        self._visited += 1  # not if a call raised: then this visit begins again
+        self._passed += 1  # not if a call raised: then this pass begins again
         if share == 1:
             self.turns.stopped_by = stopped_by
 
@@ -122,10 +122,10 @@ class Rounds:
                     self.turns.notes.setdefault(name, {})[index] = note
 
 
-def take_turns(entrants: dict[str, Call], clock, plan: Plan, *, seed: int) -> Turns:
-    """All rounds of `entrants` ({name: call}) in one visit."""
-    rounds = Rounds(entrants, clock, plan, seed=seed)
-    rounds.visit()
+def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Turns:
+    """All rounds of `entrants` ({name: call}) in one pass."""
+    rounds = Rounds(entrants, clock, rule, seed=seed)
+    rounds.run_pass()
     return rounds.turns
 
 
@@ -153,8 +153,8 @@ def _warm_up(entrants, clock, seconds: float) -> None:
         clock.turn(list(entrants.values()))
 
 
-def _narrow(turns: Turns, width: float, visits: int) -> bool:
+def _narrow(turns: Turns, width: float, passes: int) -> bool:
     return all(
-        len(times) > 1 and median_interval(list(times.values()), visits=visits).relative_width < width
+        len(times) > 1 and median_interval(list(times.values()), passes=passes).relative_width < width
         for times in turns.times_s.values()
     )

@@ -14,7 +14,7 @@ from roofline.measure import ceilings, device_errors, steady
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED, SKIPPED, Entrant, Prepare, PreparedCase, Rejection
-from roofline.measure.rounds import CallError, Plan, Rounds
+from roofline.measure.rounds import CallError, Rounds, StopRule
 from roofline.measure.shape_measurement import ShapeMeasurement
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run
@@ -33,7 +33,7 @@ PREPARE_S = {"cuda": 360.0, "cpu": 1200.0}
 """Of what precedes the first calls: operands, on a GPU also matmuls that are compiled and timed to choose one."""
 
 CALLS = 10
-"""The rounds of a visit may take this many times as long as preparing the shape did, beyond their time: each contender
+"""The rounds of a pass may take this many times as long as preparing the shape did, beyond their time: each contender
 was called then, and is called some six times before the rounds look at the clock."""
 
 PASSES_TOLD = 6
@@ -116,7 +116,7 @@ class Session:
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        On a clock that visits shapes several times, all planned shapes are measured, in passes, and `say` is told how
+        On a clock that asks for several passes, all planned shapes are measured in them, and `say` is told how
         far they are. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
         """
         self.prepare = prepare
@@ -125,21 +125,21 @@ class Session:
         if self.clock.now() >= self._closes:
             self.closed = self._why_closed
             return
-        visits = self.clock.visits
-        shapes = [shape] if visits == 1 else [name for name in self.planned if not self._is_done(name)]
+        passes = self.clock.passes
+        shapes = [shape] if passes == 1 else [name for name in self.planned if not self._is_done(name)]
         entered: dict[str, ShapeMeasurement] = {}
-        for visit in range(1, visits + 1):
+        for pass_index in range(1, passes + 1):
             for name in shapes:
-                if visit == 1:
+                if pass_index == 1:
                     entered[name] = self._enter(name)
-                self._visit(entered[name], visit)
-                if visit == visits and name in self.run.shapes:
+                self._run_pass(entered[name], pass_index)
+                if pass_index == passes and name in self.run.shapes:
                     for observer in self.observers:
                         observer.shape_done(name, say)
                 if self.over:
                     return
-            if visits > 1 and (visit % PASSES_TOLD == 0 or visit == visits):
-                say(f"pass {visit} of {visits} over {len(shapes)} shapes done")
+            if passes > 1 and (pass_index % PASSES_TOLD == 0 or pass_index == passes):
+                say(f"pass {pass_index} of {passes} over {len(shapes)} shapes done")
 
     def _is_done(self, shape: str) -> bool:
         if shape in self.run.interrupted:
@@ -162,10 +162,10 @@ class Session:
             found = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
             self._take_out(found, error)
         seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
-        plan = Plan(max_seconds=self.options.max_seconds)
+        rule = StopRule(max_seconds=self.options.max_seconds)
         calls = {name: entrant.call for name, entrant in found.entrants.items()}
-        rounds = Rounds(calls, self.clock, plan, seed=seed, visits=self.clock.visits)
-        within_s = FIRST_CALL_S[self.options.device] + plan.max_seconds + CALLS * (time.monotonic() - began)
+        rounds = Rounds(calls, self.clock, rule, seed=seed, passes=self.clock.passes)
+        within_s = FIRST_CALL_S[self.options.device] + rule.max_seconds + CALLS * (time.monotonic() - began)
         return ShapeMeasurement(shape, found, rounds, seed, within_s)
 
     def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
@@ -177,22 +177,22 @@ class Session:
         self._write({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
-    def _visit(self, one: ShapeMeasurement, visit: int) -> None:
-        last = visit == self.clock.visits
+    def _run_pass(self, one: ShapeMeasurement, pass_index: int) -> None:
+        last = pass_index == self.clock.passes
         while one.found.contenders:
             self.telemetry.start()
             cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]
             try:
                 with self._watched(one.within_s, f"{HUNG}, or another that it took turns with did", cases):
-                    one.rounds.visit()
+                    one.rounds.run_pass()
             except KeyboardInterrupt:
-                self._record(one, visit)
+                self._record(one, pass_index)
                 raise
             except Exception as error:
                 for name in self._take_out(one.found, error):
                     one.rounds.drop(name)
                 continue
-            self._record(one, visit)
+            self._record(one, pass_index)
             if last and not one.found.references:  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
@@ -227,10 +227,10 @@ class Session:
             found.entrants.clear()
         return names
 
-    def _record(self, one: ShapeMeasurement, visit: int) -> None:
-        """Journal the rounds since the last visit, and what is known of the shape by now."""
+    def _record(self, one: ShapeMeasurement, pass_index: int) -> None:
+        """Journal the rounds since the last pass, and what is known of the shape by now."""
         one.telemetry.append(self.telemetry.summary())
-        lines = one.new_lines(visit)
+        lines = one.new_lines(pass_index)
         if self._write(*lines):
             for line in lines:
                 self.run.take(line)

@@ -116,7 +116,7 @@ class CpuTelemetry:
 
 
 def merged(summaries: list[dict]) -> dict:
-    """One summary for several visits: numbers are averaged, words are those of the last."""
+    """One summary for several passes: numbers are averaged, words are those of the last."""
     return {
         key: mean(numbers) if (numbers := [s[key] for s in summaries if type(s.get(key)) is float]) else value
         for key, value in summaries[-1].items()

@@ -1,4 +1,4 @@
-"""--ffn-counters: after the timed run, a benchmark of its own under Nsight Compute counts bytes and tensor operations.
+"""--ffn-counters: after the timed run, workers under Nsight Compute count bytes and tensor operations.
 
 Nothing is timed under the tool, and nothing that is timed is counted. A case that fails or hangs costs no other case
 its counts, and the run nothing: what could not be counted is told in a note. What has been counted is journalled at
@@ -6,8 +6,6 @@ once, and a run that is gone on with counts what it lacks.
 """
 
 import math
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -77,10 +75,9 @@ def missing(run: Run, number: int | None) -> list[Case]:
 
 @dataclass
 class Counting(Observer):
-    """Counts what `session`'s run lacks. `files` hold its tests, `root` is where pytest runs."""
+    """Counts what `session`'s run lacks. `root` is where pytest runs."""
 
     session: object
-    files: list[Path]
     root: Path
     say: Callable[[str], None]
     lost: dict[Case, str] = field(default_factory=dict)
@@ -144,18 +141,12 @@ class Counting(Observer):
         self, tool: str, metrics: list[str], batch: list[Case], folder: Path, seconds: float
     ) -> tuple[ncu.Ended, dict[Case, dict]]:
         """Count `batch` in one process: how it ended, and what was counted. What it lost is in `lost`."""
-        worker.write(folder, batch)
-        command = [
-            *(sys.executable, "-m", "pytest", "-q", "--benchmark-only"),
-            *(f"--ffn-resume={self.session.folder.absolute()}", f"--ffn-counted={folder}"),
-            *map(str, self.files),
-        ]
-        env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        command = worker.request(folder, self.session.run.metadata.get("options", {}), batch)
         ended = ncu.run(
-            tool, metrics, command, folder=folder, progress=folder / worker.SAID, cwd=self.root, stall_s=STALL_S,
-            seconds=seconds, env=env,
+            tool, metrics, command, folder=folder, progress=folder / worker.PROGRESS, cwd=self.root, stall_s=STALL_S,
+            seconds=seconds,
         )  # fmt: skip
-        said = worker.read(folder)
+        said = worker.progress(folder)
         for line in said:
             if line["step"] == worker.LOST:
                 self.lost[tuple(line["case"])] = line["reason"]

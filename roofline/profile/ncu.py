@@ -113,7 +113,7 @@ def version(ncu: str) -> str:
 
 def run(
     ncu: str, metrics: list[str], command: list[str], *, folder: Path, progress: Path, cwd: Path, stall_s: float,
-    seconds: float, env: dict[str, str],
+    seconds: float,
 ) -> Ended:  # fmt: skip
     """Run `command` under the tool, counting between cudaProfilerStart and cudaProfilerStop.
 
@@ -130,7 +130,7 @@ def run(
     why, deadline = None, time.monotonic() + seconds
     with said.open("wb") as output:
         process = subprocess.Popen(
-            [ncu, *flags, *command], cwd=cwd, env=env | LOCALE, stdin=subprocess.DEVNULL, stdout=output,
+            [ncu, *flags, *command], cwd=cwd, env=os.environ | LOCALE, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:

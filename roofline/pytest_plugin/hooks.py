@@ -30,7 +30,6 @@ from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
 from roofline.store.run import Run
-from roofline.worker import Counted
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 BAD_INPUT = 2
@@ -46,15 +45,12 @@ class State:
     folder: Path | None
     resumed: Run | None
     """The run that --ffn-resume goes on with."""
-    counted: Counted | None = None
-    """Where nothing is timed, but counted by the tool that this runs under."""
     restore_signals: Callable[[], None] = lambda: None
     watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
     runners: dict[str, Runner] = field(default_factory=dict)
     """By operation, of those whose tests were generated."""
-    files: dict[Path, None] = field(default_factory=dict)
     session: object | None = None  # of roofline.measure.session, once the first benchmark begins
     interrupted: str = ""
     """What interrupted the run, in words."""
@@ -131,10 +127,8 @@ def _state(config, timed: bool) -> State:
         options = ffn_options.resumed(get, run.metadata, Path(resume))
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not (run.unfinished or collect.missing(run, options.counters) or get("ffn_counted")):
+        if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
-    if get("ffn_counted"):
-        return State(options, None, run, Counted(Path(get("ffn_counted")), options.device))
     folder = None
     if timed and not config.option.collectonly:
         folder = Path(resume) if resume else options.results / metadata.folder_name(options.device)
@@ -207,8 +201,6 @@ def pytest_collection_modifyitems(config, items):
         if state.resumed:
             planned = set(state.resumed.metadata["cases"])
             benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
-        if state.counted:
-            benchmarks = state.counted.select(benchmarks, _case)
         others = [item for item in items if item not in benchmarks]
         for item in others:
             if _case(item) and "benchmark" not in item.fixturenames:
@@ -237,7 +229,6 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             selected.setdefault(case[0], []).append(case[1])
-            session.config.stash[STATE].files[item.path] = None
             item.stash[CASE] = case
 
 
@@ -303,7 +294,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     if lacking:
         state.session.note("instruments", lacking)
         say(lacking)
-    count = collect.Counting(state.session, list(state.files), request.config.rootpath, say)
+    count = collect.Counting(state.session, request.config.rootpath, say)
     of_runners = [observer for runner in state.runners.values() for observer in runner.observers(state.session)]
     state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
@@ -340,11 +331,6 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
-        if state.counted:
-            state.counted.call(shape, ffn_prepare)
-            state.replay.load("counted", [1.0])  # pytest-benchmark asks for a time, which nobody reads
-            benchmark.pedantic(lambda: None)
-            return
         if not state.options.timed:
             _verdict(ffn_prepare(shape, [contender]), contender)
             benchmark.pedantic(lambda: None)

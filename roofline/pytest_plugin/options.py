@@ -1,6 +1,5 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
-import argparse
 import difflib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -91,7 +90,6 @@ def add(parser) -> None:
         "--ffn-counters", metavar="N", nargs="?", const="0",
         help="afterwards, let Nsight Compute count bytes and tensor operations of N of the matmuls (default: of all)",
     )  # fmt: skip
-    add_option("--ffn-counted", metavar="DIR", help=argparse.SUPPRESS)  # how that calls itself
     add_option(
         "--ffn-tune", nargs="?", const=str(TUNE_S), metavar="SECONDS",
         help=f"time configurations of our kernels in place of all else, for so long (default: {TUNE_S}), and save what "
@@ -167,17 +165,23 @@ def resumed(get, head: dict, folder: Path) -> Options:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not head.get("cases") or "options" not in head:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    saved = {
-        field.name: tuple(value) if isinstance(value := head["options"].get(field.name, field.default), list) else value
+    options = replace(of_values(head["options"]), results=folder.parent)
+    if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
+        if options.tune_s:
+            raise ValueError(UNCOUNTED)
+        options = replace(options, counters=count)
+    return options
+
+
+def of_values(values: dict) -> Options:
+    """Options from what a run's metadata has of them."""
+    found = {
+        field.name: tuple(value) if isinstance(value := values.get(field.name, field.default), list) else value
         for field in fields(Options)
         if field.name not in ("results", "gather")
     }
-    gather = {name: tuple(value) for name, value in (head["options"].get("gather", {})).items()}
-    if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
-        saved["counters"] = count
-        if saved["tune_s"]:
-            raise ValueError(UNCOUNTED)
-    return Options(results=folder.parent, gather=gathering.Sweep(**gather), **saved)
+    gather = {name: tuple(value) for name, value in values.get("gather", {}).items()}
+    return Options(results=Path(), gather=gathering.Sweep(**gather), **found)
 
 
 def listed(option) -> str | None:

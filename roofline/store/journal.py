@@ -9,7 +9,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -164,7 +164,7 @@ def _checked(path: Path) -> Iterator[dict]:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
     texts.pop()  # empty, or what a kill cut off while it was written
-    required, shapes, parse = REQUIRED, set(), json.JSONDecoder().raw_decode
+    checks, shapes, parse = _checks(REQUIRED), set(), json.JSONDecoder().raw_decode
     for number, text in enumerate(texts, 1):
         try:
             line, end = parse(text)
@@ -177,10 +177,10 @@ def _checked(path: Path) -> Iterator[dict]:
             if kind != "run" or line.get("schema") not in (*upgrade.OLDER, SCHEMA):
                 raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
             if line["schema"] != SCHEMA:
-                required = {k: names for k, names in REQUIRED.items() if k not in ("round", "pass")} | upgrade.REQUIRED
-        if kind not in required or (number > 1 and kind == "run"):
+                checks = _checks({k: REQUIRED[k] for k in REQUIRED if k not in ("round", "pass")} | upgrade.REQUIRED)
+        if kind not in checks or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if problem := _problem(line, required[kind]):
+        if problem := _problem(line, checks[kind]):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind == "shape":
             shapes.add(line.get("id") or line["shape"])
@@ -189,16 +189,21 @@ def _checked(path: Path) -> Iterator[dict]:
         yield line
 
 
-def _problem(line: dict, required: Iterable[str]) -> str | None:
+def _checks(required: dict[str, tuple[str, ...]]) -> dict[str, list[tuple]]:
+    """{kind: (field, what must be in it if it is a table, whether it must be above 0)}: looked up once, not by line."""
+    return {kind: [(n, TABLES.get(n), n in POSITIVE) for n in names] for kind, names in required.items()}
+
+
+def _problem(line: dict, checks: list[tuple]) -> str | None:
     """What a line lacks, or has of another type, in words; None if it can be read."""
-    for name in required:
+    for name, table, positive in checks:
         if name not in line:
             return f"without {name!r}"
         value = line[name]
-        if name in TABLES and not (isinstance(value, dict) and TABLES[name] <= value.keys()):
-            return f"whose {name!r} is no table of {', '.join(sorted(TABLES[name])) or 'values'}"
-        if name in POSITIVE:
+        if table is not None and not (isinstance(value, dict) and table <= value.keys()):
+            return f"whose {name!r} is no table of {', '.join(sorted(table)) or 'values'}"
+        if positive:
             for one in value.values() if isinstance(value, dict) else (value,):
-                if not (isinstance(one, int | float) and one > 0):
+                if not (isinstance(one, (float, int)) and one > 0):
                     return f"whose {name!r} is no number above 0"
     return None

@@ -7,7 +7,6 @@ Times are in seconds. A journal's lines are these dataclasses as JSON objects: `
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from sys import intern
 from typing import TYPE_CHECKING
 
 from roofline.theory.work import Work
@@ -223,10 +222,7 @@ class Run:
         line = line.copy()
         kind = line.pop("kind")
         if kind == "round":
-            shape = self.shapes[line.pop("shape")]
-            line["order"] = list(map(intern, line["order"]))  # else each line has strings of its own
-            line["time_s"] = dict(zip(map(intern, line["time_s"]), line["time_s"].values(), strict=True))
-            shape.rounds.append(Round(**line))
+            self.shapes[line.pop("shape")].rounds.append(Round(**line))
         elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
             shape = Shape(**line | {"work": Work(**line["work"])})
             self.shapes[shape.id] = shape

@@ -7,6 +7,7 @@ launches by row block is called `row_block`. Schema 4 has no `counters`, `kernel
 """
 
 from collections.abc import Iterable, Iterator
+from sys import intern
 
 OLDER = (1, 2, 3, 4, 5)
 
@@ -53,7 +54,7 @@ def upgrade(lines: Iterable[dict]) -> Iterator[dict]:
 
 
 def _add(rounds: dict[int, dict], sample: dict, pass_index: int) -> None:
-    index, name = sample["round"], sample["contender"]
+    index, name = sample["round"], intern(sample["contender"])  # each line has a string of its own
     line = rounds.get(index)
     if line is None:
         line = rounds[index] = {"kind": "round", "shape": sample["shape"], "index": index, "order": [], "time_s": {}}

@@ -126,11 +126,11 @@ def test_the_incumbent_is_no_candidate_of_its_own():
 def test_no_shape_is_begun_once_the_time_is_up():
     session, now, begun = Session.__new__(Session), [5.0], []
     session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
-    session.clock = types.SimpleNamespace(now=lambda: now[0], visits=1)
+    session.clock = types.SimpleNamespace(now=lambda: now[0], passes=1)
     session.over, session.closed, session._entries, session._closes = "", "", {}, float("inf")
     session.observers, session.prepare_s = [Campaign(session, keep=None, dropped=lambda run: [])], 1.0
     session._enter = begun.append
-    session._visit = lambda entered, visit: None
+    session._run_pass = lambda entered, pass_index: None
     session.expect = lambda *step: None
     session.begin(lambda: [], when="start")
     for now[0], count in ((14.9, 1), (15.0, 1)):

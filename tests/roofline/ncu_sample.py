@@ -107,7 +107,7 @@ if mode[0] == "hangs":
 done = subprocess.run(arguments[arguments.index(sys.executable):])
 with open(os.environ["FAKE_NCU_LOG"] + ".codes", "a") as codes:
     codes.write(str(done.returncode) + "\\n")
-folder = pathlib.Path(next(a for a in arguments if a.startswith("--ffn-counted=")).partition("=")[2])
+folder = pathlib.Path(arguments[-1])
 said = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 called = [line["case"] for line in said if line["step"] == "call"]
 if mode[0] == "denied":

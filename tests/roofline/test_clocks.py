@@ -8,7 +8,7 @@ import types
 import pytest
 
 from roofline.measure import clocks
-from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
+from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
 
 
 def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
@@ -89,7 +89,7 @@ def test_cuda_clock_closes_its_gate_before_a_sample_and_opens_it_behind(gated):
 
 def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
     clock, _ = gated(expired=True)
-    turns = take_turns({"a": lambda: None}, clock, Plan(max_seconds=0, warmup_s=0), seed=0)
+    turns = take_turns({"a": lambda: None}, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert (turns.late, turns.times_s, turns.notes) == ({"a": 1}, {"a": {}}, {})
 
 
@@ -106,7 +106,7 @@ class SelfTimed:
 def test_call_that_times_itself_is_taken_at_its_word_when_all_before_is_done(gated):
     clock, told = gated()
     entrants = {"a": lambda: told.append("call"), "peer": SelfTimed(lambda: told.append("peer") or 0.25)}
-    turns = take_turns(entrants, clock, Plan(max_seconds=0, warmup_s=0), seed=0)
+    turns = take_turns(entrants, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert turns.times_s["peer"] == {0: 0.25}
     assert all(told[i - 1] == "synchronize" for i, word in enumerate(told) if word == "peer")
     assert list(turns.notes) == ["a"]  # whose clock was read
@@ -118,7 +118,7 @@ def test_call_that_times_itself_and_fails_is_named():
         raise RuntimeError("rank 1 is gone")
 
     with pytest.raises(CallError, match="peer"):
-        take_turns({"peer": SelfTimed(seconds)}, clocks.CpuClock(), Plan(max_seconds=0, warmup_s=0), seed=0)
+        take_turns({"peer": SelfTimed(seconds)}, clocks.CpuClock(), StopRule(max_seconds=0, warmup_s=0), seed=0)
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):
@@ -151,8 +151,8 @@ def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awa
 
     short, long = Counted(), Counted()
     long.long = True
-    rounds = Rounds({"short": short, "long": long}, clocks.CpuClock(), Plan(warmup_s=0, max_seconds=1e-9), seed=0)
-    rounds.visit()  # a warm-up and a round, of a turn each
+    rounds = Rounds({"short": short, "long": long}, clocks.CpuClock(), StopRule(warmup_s=0, max_seconds=1e-9), seed=0)
+    rounds.run_pass()  # a warm-up and a round, of a turn each
     assert long.count == 2
     assert short.count == 2 * (10 + 1)
 

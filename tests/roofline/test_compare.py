@@ -178,12 +178,12 @@ def test_runs_without_a_common_case_or_vendor_are_refused(tmp_path, capsys):
     assert main(["compare", str(one), str(alone), "--by", "time"]) == 0
 
 
-def resampled(rng, pairs, visits):
-    """The ratio of rounds [(vendor, contender)] drawn anew, by whole visits or by blocks as long as they correlate."""
-    length = -(-len(pairs) // visits) if visits > 1 else block_length(pairs[:, 0] / pairs[:, 1])
+def resampled(rng, pairs, passes):
+    """The ratio of rounds [(vendor, contender)] drawn anew, by whole passes or by blocks as long as they correlate."""
+    length = -(-len(pairs) // passes) if passes > 1 else block_length(pairs[:, 0] / pairs[:, 1])
     starts = rng.integers(0, len(pairs), size=-(-len(pairs) // length))
     picks = (starts[:, None] + np.arange(length)).ravel()[: len(pairs)] % len(pairs)
-    return paired_ratio(dict(enumerate(pairs[picks, 0])), dict(enumerate(pairs[picks, 1])), visits=visits)
+    return paired_ratio(dict(enumerate(pairs[picks, 0])), dict(enumerate(pairs[picks, 1])), passes=passes)
 
 
 def false_alarms(margin, draws=10):

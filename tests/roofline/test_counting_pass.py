@@ -36,13 +36,13 @@ def session(tmp_path, monkeypatch):
 
     def tool(act):
         def run(ncu, metrics, command, *, folder, progress, seconds, **more):
-            cases = json.loads((folder / "cases.json").read_text())
+            cases = json.loads((folder / "request.json").read_text())["cases"]
             said, printed, ended = act([tuple(case) for case in cases])
             progress.write_text("".join(json.dumps(line) + "\n" for line in said))
             return collect.ncu.Ended(printed, "", 1, *ended)
 
         monkeypatch.setattr(collect.ncu, "run", run)
-        return collect.Counting(Session(), [], tmp_path, lambda text: None)
+        return collect.Counting(Session(), tmp_path, lambda text: None)
 
     return tool
 
@@ -59,7 +59,7 @@ def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_tim
         return called(batch[0]), "", (collect.ncu.OVER, True)
 
     count = session(slow)
-    count()
+    count.finished()
     assert count.lost == {}
     assert count.session.notes == [
         "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 480 s that this may take were over."
@@ -78,7 +78,7 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
         return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
 
     count = session(hangs_at_second)
-    count()
+    count.finished()
     assert [len(batch) for batch in asked] == [1, 3, 2]
     assert count.lost == {asked[1][1]: "it hung"}
     assert asked[2] == [asked[1][0], asked[1][2]]
@@ -97,7 +97,7 @@ def test_kernels_of_a_call_that_raised_are_no_count_of_it(session):
         return lines, "\n".join([HEADER, UNITS, *rows]), (None, False)
 
     count = session(second_raises)
-    count()
+    count.finished()
     assert list(count.lost.values()) == ["it raised"]
     assert set(count.lost).isdisjoint(counted_cases(count.session.run))
 
@@ -110,7 +110,7 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(sess
         return called(batch[0]), "", ("it hung", False)
 
     count = session(hangs)
-    count()
+    count.finished()
     assert len(asked) == 1
     (note,) = count.session.notes
     assert note.endswith(f"counted 0 of 4 cases; {'-'.join(asked[0][0])}: it hung; so no other was tried.")
@@ -125,7 +125,7 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(se
 
     monkeypatch.setattr(collect, "BATCH", 1)
     count = session(of_another_age)
-    count()
+    count.finished()
     assert len(count.lost) == 2
     assert "'5 potatoes', which is no number" in count.session.notes[0]
     log = (count.session.folder / collect.LOG).read_text()
@@ -145,7 +145,7 @@ def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
         return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
 
     count = session(refuses_once)
-    count()
+    count.finished()
     assert count.lost == {}
     assert len(counted_cases(count.session.run)) == 4
 

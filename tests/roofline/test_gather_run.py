@@ -20,7 +20,7 @@ def pytest_configure():  # pictures have tests of their own, and take most of th
 
 
 class FakeClock:
-    timer, visits = "fake_clock_replay", int(os.environ.get("VISITS", "1"))
+    timer, passes = "fake_clock_replay", int(os.environ.get("PASSES", "1"))
     seconds = 0.0
 
     def now(self):
@@ -94,8 +94,8 @@ def test_all_gather_matmul(ffn_benchmark, shape, contender):
 
 @pytest.fixture
 def run(run_project):
-    def start(*arguments, fault=None, visits=1, **more):
-        env = {"VISITS": str(visits)} | ({"FAULT": fault} if fault else {})
+    def start(*arguments, fault=None, passes=1, **more):
+        env = {"PASSES": str(passes)} | ({"FAULT": fault} if fault else {})
         return run_project("--benchmark-only", *arguments, conftest=CONFTEST, tests=TESTS, env=env, **more)
 
     return start
@@ -105,9 +105,9 @@ def found(outcome):
     return {(r["m"], r["contender"]): r for r in journal.load(outcome.folder).records()}
 
 
-@pytest.mark.parametrize("visits", [1, 3])
-def test_arms_are_rows_and_what_is_beside_them_is_not(run, visits):
-    outcome = run(visits=visits)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
+    outcome = run(passes=passes)
     assert outcome.code == 0, outcome.text
     assert list(found(outcome)) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
     assert found(outcome)[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
@@ -125,9 +125,9 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, visits):
     assert len(set(timelines)) == len(timelines) == 8
 
 
-@pytest.mark.parametrize("visits", [1, 3])
-def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_numbers(run, visits):
-    outcome = run(fault="row_block dies", visits=visits)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_numbers(run, passes):
+    outcome = run(fault="row_block dies", passes=passes)
     assert outcome.code == 1
     assert list(found(outcome)) == [(64, "serial"), (128, "serial")]
     assert found(outcome)[64, "serial"]["t_comm_s"] == pytest.approx(3e-3, rel=0.1)

@@ -5,7 +5,7 @@ import pytest
 
 from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.prepared import verdict
-from roofline.measure.rounds import CallError, Plan, Rounds, take_turns
+from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
 
 
 class FakeClock:
@@ -25,7 +25,7 @@ class FakeClock:
         return times
 
 
-QUIET = Plan(max_seconds=1e9, warmup_s=0.0)
+QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
 
 def test_stops_once_the_medians_are_known():
@@ -42,16 +42,16 @@ def test_noise_keeps_it_going_to_the_most_rounds():
 
 
 def test_time_cap_stops_it_and_one_round_is_always_run():
-    turns = take_turns({"a": lambda: 1.0}, FakeClock(), Plan(max_seconds=5, warmup_s=0), seed=0)
+    turns = take_turns({"a": lambda: 1.0}, FakeClock(), StopRule(max_seconds=5, warmup_s=0), seed=0)
     assert turns.stopped_by == "time"
     assert len(turns.order) == 5
-    turns = take_turns({"a": lambda: 100.0}, FakeClock(), Plan(max_seconds=5, warmup_s=0), seed=0)
+    turns = take_turns({"a": lambda: 100.0}, FakeClock(), StopRule(max_seconds=5, warmup_s=0), seed=0)
     assert turns.times_s == {"a": {0: 100.0}}
 
 
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
     clock = FakeClock()
-    turns = take_turns({"a": lambda: 0.01}, clock, Plan(max_seconds=1e9, warmup_s=0.2), seed=0)
+    turns = take_turns({"a": lambda: 0.01}, clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
     assert clock.calls - len(turns.times_s["a"]) in (20, 21)
 
 
@@ -72,20 +72,22 @@ class Noted:
 
 
 def test_notes_are_those_of_the_sample():
-    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), Plan(max_seconds=100, warmup_s=0), seed=0)
+    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=100, warmup_s=0), seed=0)
     assert turns.times_s["a"]
     assert {index: note["noted_s"] for index, note in turns.notes["a"].items()} == turns.times_s["a"]
     assert "b" not in turns.notes
 
 
 def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
-    rounds = Rounds({"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), Plan(max_seconds=100, warmup_s=0), seed=0)
+    rounds = Rounds(
+        {"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=100, warmup_s=0), seed=0
+    )
     with pytest.raises(CallError) as error:
-        rounds.visit()
+        rounds.run_pass()
     assert error.value.name == "a"
     assert len(rounds.turns.times_s["b"]) == 3
     rounds.drop("a")
-    rounds.visit()
+    rounds.run_pass()
     assert rounds.turns.notes == {}
 
 
@@ -97,26 +99,26 @@ def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     assert len({tuple(order) for order in one}) == 6
 
 
-def test_visits_share_the_time_and_only_the_last_may_stop_early():
+def test_passes_share_the_time_and_only_the_last_may_stop_early():
     clock = FakeClock()
-    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, Plan(max_seconds=80, warmup_s=0), seed=0, visits=4)
+    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4)
     seen = []
     for _ in range(4):
         assert not rounds.turns.stopped_by
-        rounds.visit()
+        rounds.run_pass()
         seen.append(len(rounds.turns.order))
-    assert seen == [10, 20, 30, 31]  # of two seconds each; all that is known is looked at from the last visit on
+    assert seen == [10, 20, 30, 31]  # of two seconds each; all that is known is looked at from the last pass on
     assert rounds.turns.stopped_by == "width"
     assert sorted(rounds.turns.times_s["a"]) == list(range(31))
 
 
-def test_visits_share_the_most_rounds():
+def test_passes_share_the_most_rounds():
     rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, visits=3)
-    rounds.visit()
+    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
+    rounds.run_pass()
     assert len(rounds.turns.order) == QUIET.max_rounds / 3
-    rounds.visit()
-    rounds.visit()
+    rounds.run_pass()
+    rounds.run_pass()
     assert rounds.turns.stopped_by == "rounds"
     assert len(rounds.turns.order) == QUIET.max_rounds
 
@@ -125,12 +127,12 @@ def test_call_that_raises_is_named_and_the_others_go_on_without_it():
     left = iter([1.0] * 12)
     rounds = Rounds({"good": lambda: 1.0, "bad": lambda: next(left)}, FakeClock(), QUIET, seed=0)
     with pytest.raises(CallError) as error:
-        rounds.visit()
+        rounds.run_pass()
     assert error.value.name == "bad"
     assert isinstance(error.value.__cause__, StopIteration)
     assert len(rounds.turns.order) == 11  # the warm-up took one
     rounds.drop("bad")
-    rounds.visit()
+    rounds.run_pass()
     assert rounds.turns.times_s.keys() == {"good"}
     assert len(rounds.turns.times_s["good"]) >= 30
 
@@ -148,7 +150,7 @@ def test_ceiling_is_the_best_probe_of_its_kind():
         ceilings.Probe("read", "fast", 300, lambda: 3.0),
         ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
     ]
-    best = ceilings.measure(probes, FakeClock(), when="start", seed=0, plan=QUIET)
+    best = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
     assert [(c.kind, c.dtype, c.probe, c.value) for c in best] == [
         ("read", None, "fast", 100),
         ("matmul", "bf16", "only", 2),
@@ -158,7 +160,7 @@ def test_ceiling_is_the_best_probe_of_its_kind():
 def test_ceiling_without_a_sample_is_an_error():
     with pytest.raises(RuntimeError, match="every sample of slow was late"):
         ceilings.measure(
-            [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, plan=QUIET
+            [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, rule=QUIET
         )
 
 
@@ -170,7 +172,7 @@ def test_verdict(error, dtype, right):
 
 
 def test_nan_is_wrong():
-    assert "unwritten" in verdict("tiled", float("nan"), "fp32")
+    assert "unwritten" in verdict("tiled", float("nan"), "fp32").reason
 
 
 def test_throttling_is_reported_with_its_reason(fake_nvml):

@@ -107,7 +107,7 @@ def test_kill_between_two_shapes_or_within_one_loses_only_what_had_not_ended(thr
 
 
 def test_passes_over_all_shapes_give_each_its_rounds(three_shapes):
-    run = three_shapes(env={"VISITS": "3"})
+    run = three_shapes(env={"PASSES": "3"})
     assert run.code == 0
     assert sorted(run.measured) == sorted(ALL)
     assert "pass 3 of 3 over 3 shapes done" in run.text
@@ -115,33 +115,33 @@ def test_passes_over_all_shapes_give_each_its_rounds(three_shapes):
     for shape in shapes:
         assert (shape.passes, shape.stopped_by) == (3, "width")
         assert {len(shape.times_s(name)) for name in ("torch", "numpy")} == {shape.round_count}
-        assert 400 < shape.round_count < 600  # the last visit may stop early, those before it have a third of 600 each
+        assert 400 < shape.round_count < 600  # the last pass may stop early, those before it have a third of 600 each
     lines = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
     order = [(line.get("id") or line["shape"]).split("-m")[1] for line in lines if line["kind"] in ("shape", "pass")]
     assert order == ["64-fp32", "128-fp32", "256-fp32"] * 3
 
 
 @pytest.mark.parametrize(("signal", "code"), [("SIGKILL", -9), ("SIGTERM", 2)])
-def test_pass_that_is_cut_short_leaves_the_visits_before_it(three_shapes, signal, code):
-    run = three_shapes(env={"VISITS": "3"}, fault=f"numpy 128 {signal}")
+def test_pass_that_is_cut_short_leaves_the_passes_before_it(three_shapes, signal, code):
+    run = three_shapes(env={"PASSES": "3"}, fault=f"numpy 128 {signal}")
     assert run.code == code
     assert run.measured == ["m64-torch", "m64-numpy"]
     assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m64-fp32"].round_count == 200
-    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, env={"VISITS": "3"})
+    again = three_shapes(f"--ffn-resume={run.folder}", root=run.root, env={"PASSES": "3"})
     assert again.code == 0
     assert sorted(again.cases) == sorted(ALL)
     assert all(shape.round_count > 400 for shape in journal.load(run.folder).shapes.values())
 
 
 def test_contender_that_dies_in_a_pass_leaves_the_others_theirs(three_shapes):
-    run = three_shapes(env={"VISITS": "3"}, fault="numpy 128 crash")
+    run = three_shapes(env={"PASSES": "3"}, fault="numpy 128 crash")
     assert run.code == 1
     assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
     assert run.reasons.keys() == {"m128-numpy"}
 
 
 def test_pass_that_is_cut_short_is_no_whole_run(three_shapes):
-    run = three_shapes(env={"VISITS": "3"}, fault="late 256 SIGTERM")
+    run = three_shapes(env={"PASSES": "3"}, fault="late 256 SIGTERM")
     assert run.code == 2
     assert journal.load(run.folder).unfinished
     assert not run.reasons  # each has rounds, but not all of them
@@ -153,9 +153,9 @@ def test_pass_that_is_cut_short_is_no_whole_run(three_shapes):
 
 
 def test_reason_of_a_wrong_contender_is_kept_when_the_run_is_cut_short(run_project):
-    run = run_project("--benchmark-only", env={"VISITS": "3", "FAULT": "numpy 64 SIGKILL"})
+    run = run_project("--benchmark-only", env={"PASSES": "3", "FAULT": "numpy 64 SIGKILL"})
     assert run.code == -9
-    run = run_project("--benchmark-only", env={"VISITS": "3", "FAULT": "late 64 SIGKILL"})
+    run = run_project("--benchmark-only", env={"PASSES": "3", "FAULT": "late 64 SIGKILL"})
     assert {entry["outcome"] for entry in journal.load(run.folder).missing} == {"failed", "skipped"}
 
 

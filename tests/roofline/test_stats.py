@@ -32,14 +32,14 @@ def test_coverage(correlation, n, at_least):
     assert hits / 150 >= at_least
 
 
-@pytest.mark.parametrize(("visits", "low", "high"), [(1, 0.0, 0.75), (8, 0.86, 1.0)])
-def test_what_differs_between_visits_is_in_the_interval_if_it_knows_of_them(visits, low, high):
-    # These 150 series give 0.63 without, and 0.91 with eight visits.
+@pytest.mark.parametrize(("passes", "low", "high"), [(1, 0.0, 0.75), (8, 0.86, 1.0)])
+def test_what_differs_between_passes_is_in_the_interval_if_it_knows_of_them(passes, low, high):
+    # These 150 series give 0.63 without, and 0.91 with eight passes.
     rng = np.random.default_rng(11)
     hits = 0
     for trial in range(150):
         series = 1 + 0.02 * rng.normal(size=(8, 1)) + 0.03 * rng.normal(size=(8, 40))
-        interval = median_interval(series.ravel(), visits=visits, seed=trial)
+        interval = median_interval(series.ravel(), passes=passes, seed=trial)
         hits += interval.low <= 1 <= interval.high
     assert low <= hits / 150 <= high
 

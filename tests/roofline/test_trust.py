@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from roofline.measure import clocks
-from roofline.measure.rounds import Plan, take_turns
+from roofline.measure.rounds import StopRule, take_turns
 from roofline.report.compare import FASTER, SAME, SLOWER, quotient, verdict
 from roofline.stats import median_interval, paired_ratio
 
-PLAN = Plan(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
+PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 
 
 class DriftingClock:
@@ -115,7 +115,7 @@ def test_by_the_cpus_clock_a_planted_slow_contender_is_called_slower_and_an_equa
         time.sleep(3e-4 * rng.lognormal(sigma=0.1))
 
     entrants = {"once": work, "once again": work, "twice": lambda: (work(), work())}
-    plan = Plan(max_seconds=5, max_rounds=60, warmup_s=0.05)
+    plan = StopRule(max_seconds=5, max_rounds=60, warmup_s=0.05)
     times = take_turns(entrants, clocks.CpuClock(), plan, seed=0).times_s
     slow, equal = (paired_ratio(times["once"], times[name]) for name in ("twice", "once again"))
     assert verdict(slow, 0.03) == SLOWER

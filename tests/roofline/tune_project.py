@@ -114,7 +114,7 @@ class FakeClock:
     """Each call took what the kernel said; time passes by that much."""
 
     timer = "fake_clock_replay"
-    visits = 1
+    passes = 1
     seconds = 0.0
 
     def now(self):

@@ -150,7 +150,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
     T_gemm all of a shorter gather, and their sum nothing.
     """
-    visits, about, work = shape.passes, shape.entrants[arm], shape.work
+    passes, about, work = shape.passes, shape.entrants[arm], shape.work
     gemm_name = _fastest_gemm(shape)
     own, gemm, link = shape.times_s(arm), shape.times_s(gemm_name), link_alone(shape)
     t_gemm_s = median(gemm.values()) if gemm else None
@@ -170,7 +170,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         """Of value(T_gemm, T_comm, the arm's time) in each round."""
         rounds = sorted(own.keys() & gemm.keys() & link.keys())
         found = [value(gemm[r], link[r], own[r]) for r in rounds]
-        return median_interval(found, visits=visits) if found else nothing
+        return median_interval(found, passes=passes) if found else nothing
 
     hidden = normalised = of_ideal = own_ideal = nothing
     if not void and not fabric:
@@ -207,9 +207,9 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "gemm_sm_clock_hz": median(gemm_clock.values()) if gemm_clock else None,
         "of_ideal": of_ideal.median,
         "of_own_ideal": own_ideal.median,
-        "preset_slowdown": _ratio(preset, gemm, visits),
-        "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, visits),
-        "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, visits),
+        "preset_slowdown": _ratio(preset, gemm, passes),
+        "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, passes),
+        "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, passes),
         "roof_tflops": work.flop / ideal_s / 1e12 if both else None,
         "of_roof": of_ideal.median,
         "above_roof": hidden.low is not None and hidden.low > 1,
@@ -239,7 +239,7 @@ def _row_blocks(shape: Shape, arm: str) -> int:
     return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
 
 
-def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, visits: int) -> float | None:
+def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, passes: int) -> float | None:
     """The matmul that `arm` runs, beside the link's traffic over alone: the kernel with all flags up of an arm by its
     tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
     traffic (older journals), its own arm stands for it."""
@@ -248,11 +248,11 @@ def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, visits: int
         beside, alone = "preset beside link", preset
     elif arm != simulator.base_arm(arm) and "gemm persistent beside link" in shape.late:
         beside, alone = "gemm persistent beside link", shape.times_s("gemm persistent")
-    return _ratio(shape.values(beside, "first_wait_s"), alone, visits)
+    return _ratio(shape.values(beside, "first_wait_s"), alone, passes)
 
 
-def _ratio(numerator: dict, denominator: dict, visits: int) -> float | None:
-    ratio = paired_ratio(numerator, denominator, visits=visits)
+def _ratio(numerator: dict, denominator: dict, passes: int) -> float | None:
+    ratio = paired_ratio(numerator, denominator, passes=passes)
     return ratio and ratio.median
 
 

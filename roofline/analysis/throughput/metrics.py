@@ -46,14 +46,14 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
     """
     times = shape.times_s(contender)
     samples = list(times.values())
-    visits = shape.passes
-    time = median_interval(samples, visits=visits)
+    passes = shape.passes
+    time = median_interval(samples, passes=passes)
     roof = roof_of(run.ceilings, shape.dtype)
     own = shape.entrants[contender]
     work = shape.work
     intensity = replace(work, spilled_bytes=own.get("spilled_bytes", 0)).device_intensity
     vendor_times = shape.times_s(shape.baseline)
-    ratio = paired_ratio(vendor_times, times, visits=visits) or Interval(*[None] * 3)
+    ratio = paired_ratio(vendor_times, times, passes=passes) or Interval(*[None] * 3)
     flops = {key: work.flop / getattr(time, key) for key in ("median", "low", "high")}
     return {
         "op": shape.op,
@@ -68,7 +68,7 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "time_low_s": time.low,
         "time_high_s": time.high,
         "rounds": len(samples),
-        "visits": visits,
+        "visits": passes,
         "lag1_correlation": lag1_correlation(samples),
         "tflops": flops["median"] / 1e12,
         "tflops_low": flops["high"] / 1e12,
@@ -271,7 +271,7 @@ COLUMNS = (
     Column("dtype", "of the operands and of out"),
     Column("flop", "its work; a multiply-add is 2", "FLOP"),
     Column("device_bytes", "each input read once and each output written once", "bytes"),
-    Column("time_low_s", "95 % interval: moving-block bootstrap; by visits where there are several", "s"),
+    Column("time_low_s", "95 % interval: moving-block bootstrap; by passes where there are several", "s"),
     Column("time_high_s", "its other end", "s"),
     Column("rounds", "samples", "1"),
     Column("visits", "returns to the shape", "1"),

@@ -1,4 +1,4 @@
-"""The process that is counted: what is switched on around a call, and what it says of each case."""
+"""The worker: what is switched on around a call, and what it says of each case."""
 
 import json
 import sys
@@ -38,11 +38,11 @@ def case(**calls):
 
 
 def told(folder):
-    return [(line["step"], "-".join(line["case"]), line["reason"]) for line in worker.read(folder)]
+    return [(line["step"], "-".join(line["case"]), line["reason"]) for line in worker.progress(folder)]
 
 
 def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cuda, tmp_path):
-    worker.write(tmp_path, [("shape", "one"), ("shape", "two")])
+    cases = [("shape", "one"), ("shape", "two")]
     prepared = []
 
     def prepare(shape, names):
@@ -50,7 +50,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
         cuda.append("prepared")
         return case(**{name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
 
-    worker.Counted(tmp_path, "cuda").call("shape", prepare)
+    worker.Worker(tmp_path, "cuda").call_each(cases, prepare)
     for name in ("one", "two"):
         steps = ["prepared", "wait", "start", "marker", name, "wait", "stop"]
         assert cuda[: len(steps)] == steps
@@ -62,7 +62,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
 
 def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
     names = ["unable", "wrong", "absent", "full", "right"]
-    worker.write(tmp_path, [("s", name) for name in names])
+    cases = [("s", name) for name in names]
 
     def prepare(shape, chosen):
         if chosen == ["full"]:
@@ -72,7 +72,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
         found.rejected["wrong"] = Rejection("failed", "is wrong")
         return found
 
-    worker.Counted(tmp_path, "cpu").call("s", prepare)
+    worker.Worker(tmp_path, "cpu").call_each(cases, prepare)
     lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
     assert lost == {
         "s-unable": "needs a Hopper",
@@ -84,7 +84,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
 
 
 def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
-    worker.write(tmp_path, [("s", "one"), ("s", "two"), ("s", "three")])
+    cases = [("s", "one"), ("s", "two"), ("s", "three")]
     alive = []
 
     def prepare(shape, names):
@@ -92,29 +92,22 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
         alive.append(case(v=lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})))
         return alive[-1]
 
-    worker.Counted(tmp_path, "cpu").call("s", prepare)
+    worker.Worker(tmp_path, "cpu").call_each(cases, prepare)
     assert len(alive) == 3
 
 
 def test_call_that_raises_ends_the_process(tmp_path):
-    worker.write(tmp_path, [("s", "bad"), ("s", "next")])
+    cases = [("s", "bad"), ("s", "next")]
     bad = case(bad=lambda: 1 / 0, next=lambda: None)
-    with pytest.raises(pytest.exit.Exception, match="ZeroDivisionError"):
-        worker.Counted(tmp_path, "cpu").call("s", lambda shape, names: bad)
+    with pytest.raises(SystemExit, match="ZeroDivisionError"):
+        worker.Worker(tmp_path, "cpu").call_each(cases, lambda shape, names: bad)
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]
 
 
 def test_line_that_the_end_cut_off_is_left_out(tmp_path):
-    assert worker.read(tmp_path) == []
+    assert worker.progress(tmp_path) == []
     line = json.dumps({"step": "call", "case": ["s", "a"], "reason": ""})
-    (tmp_path / worker.SAID).write_text(f'{line}\n{{"step": "ca')
+    (tmp_path / worker.PROGRESS).write_text(f'{line}\n{{"step": "ca')
     assert told(tmp_path) == [("call", "s-a", "")]
-    worker.write(tmp_path, [])
-    assert worker.read(tmp_path) == []
-
-
-def test_one_test_stands_for_each_shape_that_is_wanted(tmp_path):
-    worker.write(tmp_path, [("a", "x"), ("a", "y"), ("c", "x")])
-    items = [("a", "x"), ("a", "y"), ("b", "x"), ("c", "z"), None]
-    found = worker.Counted(tmp_path, "cpu").select(items, lambda item: item)
-    assert [shape for shape, _ in found] == ["a", "c"]
+    worker.request(tmp_path, {}, [])
+    assert worker.progress(tmp_path) == []
