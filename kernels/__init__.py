@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels import vendor
 from kernels.configs import picked_for
 from kernels.contract import check
-from kernels.registry import CONTENDERS, KERNELS, Contender, Kernel, preferred, register_absent
+from kernels.registry import CONTENDERS, KERNELS, ORDER, Contender, Kernel, preferred, register_absent
 
 if find_spec("triton"):
     from kernels import decode, flagged, persistent, tiled
@@ -24,7 +24,7 @@ if find_spec("triton"):
             raise
         register_absent("warpgroup", why=f"this Triton lacks a part of Gluon: {error}; take 3.6, 3.7 or 'persistent'")
 else:
-    register_absent("persistent", "tiled", "decode", "warpgroup")
+    register_absent(*(name for alternatives in ORDER for name in alternatives))
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:

@@ -261,7 +261,8 @@ def shared_bytes(config: Config, itemsize: int) -> int:
 
 def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
     """Other splits of K, a stage more or fewer, shorter steps in a ring of as many bytes, 4 or 8 warps; for a single
-    row the kernel of its own, and the other one too."""
+    row the kernel of its own, and the other one too. Tiles wait for memory, so what ranks them is how evenly the work
+    falls on the SMs."""
     fitting = [base for base in bases if base.block_m >= problem.m]
     least = min((base.block_m for base in fitting if base.block_m > 1), default=1)
     bases = tuple(sorted((b for b in fitting if b.block_m in (1, least)), key=lambda base: base.block_m))

@@ -1,9 +1,8 @@
-"""What each kernel would try for a shape, the best guess first. Nothing is compiled or timed here.
+"""What a kernel would try for a shape, the best guess first. Nothing is compiled or timed here.
 
 The model of waves ranks tiles, groups, rasters and tails; it knows nothing of pipelines, and is no finer than a few
 percent. So it proposes: its own choice first, then the best of each other tile that is not far behind, its own with
-the last wave shared out or not, then what differs from one of those in a single thing, and last in two. `decode`, whose
-tiles wait for memory, is ranked by how evenly its work falls on the SMs.
+the last wave shared out or not, then what differs from one of those in a single thing, and last in two.
 
 A kernel declares its `SearchSpace` in its own file; here is what several share.
 """
