@@ -30,9 +30,6 @@ from torch import Tensor
 from collectives.links import Transfer
 from roofline.theory import schedule
 
-BLOCKS = (16, 8, 4, 2, 1)
-"""Row blocks that x may be gathered in: of these, what the simulator finds best."""
-
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`matmul(x, w, out)`, the contract of `kernels.contract`."""
 

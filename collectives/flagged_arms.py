@@ -19,12 +19,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import BLOCKS, Operands
+from collectives.all_gather_matmul import Operands
 from collectives.links import Transfer
 from kernels import flagged, persistent
 from kernels.configs import choose_for
 from kernels.contract import Signals
 from roofline.analysis.overlap import simulator
+from roofline.analysis.overlap.arms import BLOCKS
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 

@@ -8,21 +8,16 @@ from importlib.util import find_spec
 import torch
 
 from collectives import all_gather_matmul
-from collectives.all_gather_matmul import BLOCKS, Operands, addmm_sums_in_fp32
+from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import arms, symm_mem
 from collectives.bench import setting as settings
 from collectives.bench.operands import buffer, host_ahead, normal, shards_of
 from kernels.configs import choose_for
 from kernels.contract import reason
-from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
-from roofline.theory.schedule import Grid
+from roofline.analysis.overlap.arms import PERSISTENT, base_arm, plan
 
 if find_spec("triton"):
     from collectives import flagged_arms
-
-TILE = (128, 256)
-"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU, for the arms' own ideals."""
 
 PRESET = "row_block"
 """The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
@@ -63,24 +58,20 @@ class AllGather(settings.Setting):
 
     def _grid_facts(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""
-        case, t_comm_s = self.case, self.t_comm_s
+        case, times = self.case, (self.t_gemm_s, self.t_comm_s)
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
-        columns = -(-case.n // TILE[1]) if gpu else 1
-
-        def ideal(arm: str, blocks: int):
-            grid = Grid(max(blocks, -(-case.m // TILE[0])) if gpu else blocks, columns)
-            return simulator.own_ideal(arm, grid, sms, case.ranks, blocks, self.t_gemm_s, t_comm_s)
-
-        fitting = [b for b in BLOCKS if case.m % b == 0 and (not gpu or -(-case.m // TILE[0]) % b == 0)]
-        blocks = min(fitting, key=lambda b: ideal("row_block_launches", b).end_s)
+        by_chunk, by_block = (
+            plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
+        )
         for operands in self.sets:
-            operands.blocks = blocks
+            operands.blocks = by_block.row_blocks
             if gpu:  # the host does not see what has arrived, so launches go by what should have
-                operands.chunk_plan = [launch.chunk_to for launch in ideal("chunk_launches", 1).spans]
-                operands.block_plan = [launch.block_to for launch in ideal("row_block_launches", blocks).spans]
-        rows = -(-case.m // TILE[0]) if gpu else blocks
-        return {"row_blocks": blocks, "workers": sms, "row_tiles": rows, "column_tiles": columns}
+                operands.chunk_plan = [launch.chunk_to for launch in by_chunk.simulate(*times).spans]
+                operands.block_plan = [launch.block_to for launch in by_block.simulate(*times).spans]
+        grid = by_block.grid
+        facts = {"row_blocks": by_block.row_blocks, "workers": sms}
+        return facts | {"row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
 
     def why_not(self, arm: str) -> str | None:
         if arm not in waiting_arms(self.device):

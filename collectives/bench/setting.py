@@ -12,7 +12,7 @@ from collectives import links
 from collectives.bench.operands import chip_flops, computing, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
 from kernels.bench import matmul
-from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
+from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
 

@@ -14,7 +14,7 @@ from collectives.bench import setting as settings
 from kernels import CONTENDERS, persistent
 from kernels.configs import choose
 from kernels.contract import interpreted
-from roofline.analysis.overlap.simulator import base_arm
+from roofline.analysis.overlap.arms import TILE, base_arm
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.theory import wires
@@ -151,7 +151,7 @@ def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
 
 def test_own_ideals_are_of_the_kernels_tile():
     tile = choose("flagged", "sm90", 8192, 3328, 16384, torch.bfloat16)
-    assert (tile.block_m, tile.block_n) == all_gather_matmul.TILE
+    assert (tile.block_m, tile.block_n) == TILE
 
 
 def test_sizes_that_the_kernel_cannot_take_leave_the_other_arms(options):

@@ -4,7 +4,7 @@ import re
 
 from made_up_run import HEAD, save
 
-from roofline.analysis.overlap.simulator import base_arm, own_ideal
+from roofline.analysis.overlap.arms import OverlapPlan, base_arm
 from roofline.analysis.records import OVERLAP, analysis_of, frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
@@ -35,7 +35,7 @@ def arms_of(case, lost):
 
 def runs_of(arm, ranks, gemm_s, comm_s):
     """As the flagged kernel would trace them if it did as the simulator says: [program, m, n, chunks, times in ns]."""
-    simulated = own_ideal(arm, GRID, PROGRAMS, ranks, BLOCKS, gemm_s, comm_s)
+    simulated = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s)
     looks = {(wait.program, wait.m, wait.n, wait.chunk): wait.start_s for wait in simulated.waits}
     times = [(looks.get(span[:4], span.start_s), span.start_s, span.end_s) for span in simulated.spans]
     return [[*span[:5], *(round(1e9 * at) for at in of)] for span, of in zip(simulated.spans, times, strict=True)]

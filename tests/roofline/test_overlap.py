@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roofline.analysis.overlap.arms import OverlapPlan, of_operation
 from roofline.analysis.overlap.simulator import (
-    ARMS,
     arrivals,
     coarse,
     hidden_fraction,
-    own_ideal,
     product_s,
     simulate,
 )
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, WorkTile
+
+ARMS = of_operation("all_gather_matmul", gpu=True)
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -59,7 +60,7 @@ def hidden_by_row_block(f_loc, blocks, flags, slowdown=1.0, wait_share=0.0):
     ],
 )
 def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
-    ideal = own_ideal(arm, SHAPES[f_loc], SMS, RANKS, blocks, t_gemm_s=1.0, t_comm_s=1.0)
+    ideal = OverlapPlan(arm, SHAPES[f_loc], SMS, RANKS, blocks).simulate(t_gemm_s=1.0, t_comm_s=1.0)
     assert hidden_fraction(1.0, 1.0, ideal.end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
 
 
@@ -182,7 +183,7 @@ def test_pieces_arrive_at_equal_intervals(blocks, major, flags, first_row, last_
 def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     arm, chunks, blocks, columns, programs, gemm, comm
 ):
-    ideal = own_ideal(arm, Grid(2 * blocks, columns), programs, chunks, blocks, gemm, comm)
+    ideal = OverlapPlan(arm, Grid(2 * blocks, columns), programs, chunks, blocks).simulate(gemm, comm)
     assert ideal.end_s >= max(gemm, comm) * (1 - 1e-9)
     if arm != "row_block_launches":  # its blocks end with waves that are not full
         assert ideal.end_s <= (gemm + comm) * (1 + 1e-9)
@@ -190,32 +191,32 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
 
 
 def test_launches_take_all_chunks_or_blocks_that_are_here():
-    by_chunk = own_ideal("chunk_launches", Grid(2, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0)
+    by_chunk = OverlapPlan("chunk_launches", Grid(2, 1), 1, 4, 1).simulate(t_gemm_s=8.0, t_comm_s=3.0)
     assert [tuple(launch) for launch in by_chunk.spans] == [
         (0, 1, 0, 1, 0.0, 2.0),
         (1, 3, 0, 1, 2.0, 6.0),
         (3, 4, 0, 1, 6.0, 8.0),
     ]
-    by_block = own_ideal("row_block_launches", Grid(4, 1), 1, 4, 4, t_gemm_s=8.0, t_comm_s=4.0)
+    by_block = OverlapPlan("row_block_launches", Grid(4, 1), 1, 4, 4).simulate(t_gemm_s=8.0, t_comm_s=4.0)
     assert [tuple(launch) for launch in by_block.spans] == [
         (0, 4, 0, 1, 1.0, 3.0),
         (0, 4, 1, 3, 3.0, 7.0),
         (0, 4, 3, 4, 7.0, 9.0),
     ]
-    (serial,) = own_ideal("serial", Grid(4, 1), 1, 4, 1, t_gemm_s=8.0, t_comm_s=3.0).spans
+    (serial,) = OverlapPlan("serial", Grid(4, 1), 1, 4, 1).simulate(t_gemm_s=8.0, t_comm_s=3.0).spans
     assert tuple(serial) == (0, 4, 0, 1, 3.0, 11.0)
 
 
 @unhurried
 @given(st.sampled_from(["serial", "chunk_launches", "chunk_outer"]), st.integers(2, 12), times, times)
 def test_the_coarse_form_is_the_simulator_with_one_worker(arm, ranks, gemm, comm):
-    fine = own_ideal(arm, Grid(1, 1), 1, ranks, 1, gemm, comm)
+    fine = OverlapPlan(arm, Grid(1, 1), 1, ranks, 1).simulate(gemm, comm)
     assert coarse(arm, ranks, gemm, comm) == pytest.approx(fine.end_s)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_coarse_and_fine_agree_at_8_ranks_on_a_cpu_with_row_blocks(rows):
-    fine = own_ideal("chunk_outer", Grid(rows, 1), 1, 8, 1, t_gemm_s=1.2, t_comm_s=0.9)
+    fine = OverlapPlan("chunk_outer", Grid(rows, 1), 1, 8, 1).simulate(t_gemm_s=1.2, t_comm_s=0.9)
     assert coarse("chunk_outer", 8, 1.2, 0.9) == pytest.approx(fine.end_s)
 
 
@@ -237,8 +238,8 @@ def test_a_hundred_thousand_ranks_take_no_time():
 
 def test_one_rank_has_nothing_to_wait_for():
     assert coarse("chunk_outer", 1, 2.0, 0.0) == 2.0
-    assert own_ideal("row_block", Grid(2, 1), 1, 1, 2, 2.0, 0.0).end_s == 2.0
-    assert own_ideal("tile_outer", Grid(2, 1), 1, 1, 1, 2.0, 0.0).waits == ()
+    assert OverlapPlan("row_block", Grid(2, 1), 1, 1, 2).simulate(2.0, 0.0).end_s == 2.0
+    assert OverlapPlan("tile_outer", Grid(2, 1), 1, 1, 1).simulate(2.0, 0.0).waits == ()
 
 
 def test_hidden_is_all_or_nothing_at_the_ends():
@@ -250,12 +251,18 @@ def test_hidden_is_all_or_nothing_at_the_ends():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: own_ideal("magic", Grid(1, 1), 1, 2, 1, 1.0, 1.0), "unknown arm 'magic': it is one of serial"),
-        (lambda: own_ideal("row_block", Grid(4, 1), 1, 2, 3, 1.0, 1.0), "blocks=3 does not divide row_tiles=4"),
-        (lambda: own_ideal("row_block_launches", Grid(4, 1), 1, 2, 0, 1.0, 1.0), "blocks=0"),
-        (lambda: own_ideal("serial", Grid(4, 1), 0, 2, 1, 1.0, 1.0), "programs=0"),
-        (lambda: own_ideal("serial", Grid(4, 1), 1, 2, 1, -1.0, 1.0), "t_gemm_s=-1"),
-        (lambda: own_ideal("serial", Grid(4, 1), 1, 2, 1, 1.0, math.nan), "t_comm_s=nan"),
+        (
+            lambda: OverlapPlan("magic", Grid(1, 1), 1, 2, 1).simulate(1.0, 1.0),
+            "unknown arm 'magic': it is one of serial",
+        ),
+        (
+            lambda: OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).simulate(1.0, 1.0),
+            "blocks=3 does not divide row_tiles=4",
+        ),
+        (lambda: OverlapPlan("row_block_launches", Grid(4, 1), 1, 2, 0).simulate(1.0, 1.0), "blocks=0"),
+        (lambda: OverlapPlan("serial", Grid(4, 1), 0, 2, 1).simulate(1.0, 1.0), "programs=0"),
+        (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(-1.0, 1.0), "t_gemm_s=-1"),
+        (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(1.0, math.nan), "t_comm_s=nan"),
         (lambda: arrivals(2, 1.0, 4, 2, "block", "row"), "unknown flags 'row'"),
         (lambda: arrivals(0, 1.0, 4), "chunks=0"),
         (lambda: simulate((), (), 1.0, wait_s=-1.0), "wait_s=-1"),

@@ -19,6 +19,7 @@ from made_up_gathers import (
 from made_up_run import HEAD, LINES
 
 from roofline.analysis.overlap import style
+from roofline.analysis.overlap.arms import ARMS
 from roofline.report import theme
 from roofline.report.write import write
 
@@ -258,14 +259,14 @@ def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof
 
 def test_every_arm_has_a_look_of_its_own(gpu):
     for key in ("color", "marker"):
-        assert len({look[key] for look in style.LOOKS.values()}) == len(style.LOOKS)
+        assert len({getattr(spec, key) for spec in ARMS.values()}) == len(ARMS)
     found = style.styles(gpu.records)
-    assert [arm for arm in found if arm in style.LOOKS] == [*style.LOOKS]
+    assert [arm for arm in found if arm in ARMS] == [*ARMS]
     for arm, look in found.items():
         if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
             assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
             assert [*found].index(arm) == [*found].index(base) + 1
-    assert len(found) == len(style.LOOKS) + 4
+    assert len(found) == len(ARMS) + 4
     assert [*style.styles([gpu.records[0] | {"arm": "new"}])] == ["new"]
 
 

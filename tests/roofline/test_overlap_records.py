@@ -305,5 +305,5 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}
     case = SHAPE, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
     shape = Shape(*case, "serial", "cold", {arm: {"row_blocks": 4}}, facts=facts)
-    exact = metrics.simulate(shape, arm, 0.1, t_comm_s).end_s
-    assert metrics.own_ideal_s(shape, arm, 0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)
+    exact = metrics.plan_of(shape, arm).simulate(0.1, t_comm_s).end_s
+    assert metrics.plan_of(shape, arm).ideal_s(0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

@@ -8,7 +8,7 @@ import pytest
 
 from roofline import operations
 from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.plan import TILE, Planned
+from roofline.analysis.overlap.arms import TILE, OverlapPlan, plan
 from roofline.analysis.prediction import cost_model
 from roofline.analysis.prediction import model as predictor
 from roofline.analysis.prediction.cost_model import PRIORS, Constants, Machine, Tile
@@ -164,25 +164,25 @@ def test_model_survives_being_written():
 @pytest.mark.parametrize("t_comm_s", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block", "row_block_launches", "chunk_launches"])
 def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s):
-    planned = Planned(arm, 2048, 3000, 8, 132)
+    planned = plan(arm, 2048, 3000, 8, 132, 1.0, t_comm_s)
     cuts = (16, 8, 4, 2, 1) if arm.startswith("row_block") else (1,)
-    ends = [simulator.own_ideal(arm, Grid(16, 12), 132, 8, b, 1.0, t_comm_s).end_s for b in cuts]
-    assert planned.ideal_s(1.0, t_comm_s) == pytest.approx(min(ends))
+    ends = [OverlapPlan(arm, Grid(16, 12), 132, 8, b).simulate(1.0, t_comm_s).end_s for b in cuts]
+    assert planned.predicted_s(1.0, t_comm_s) == pytest.approx(min(ends))
 
 
 def test_planned_arm_of_many_tiles_is_simulated_on_fewer():
-    planned, grid = Planned("row_block", 8192, 53248, 8, 132), Grid(64, 208)
-    whole = simulator.own_ideal("row_block", grid, 132, 8, 16, 1.0, 1.0).end_s
-    assert planned.ideal_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)
+    planned, grid = plan("row_block", 8192, 53248, 8, 132, 1.0, 1.0), Grid(64, 208)
+    whole = OverlapPlan("row_block", grid, 132, 8, 16).simulate(1.0, 1.0).end_s
+    assert planned.predicted_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)
 
 
 def test_planned_spills_are_those_of_the_table():
-    planned, grid = Planned("chunk_outer", 4096, 7000, 8, 132), Grid(32, 28)
+    planned, grid = plan("chunk_outer", 4096, 7000, 8, 132, 1.0, 1.5), Grid(32, 28)
     chunk_s = simulator.product_s(grid, 132, 8, 1.0)
     table = schedule.spill_once(grid, 132, simulator.arrivals(8, 1.5, 1)[0], chunk_s)
     assert schedule.spills(table) > 0
     assert planned.spilled_bytes(1.0, 1.5) == schedule.spills(table) * 2 * 4 * TILE[0] * TILE[1]
-    assert Planned("row_block", 4096, 7000, 8, 132).spilled_bytes(1.0, 1.5) == 0
+    assert plan("row_block", 4096, 7000, 8, 132, 1.0, 1.5).spilled_bytes(1.0, 1.5) == 0
 
 
 def test_datasheet_without_bandwidth_is_refused():

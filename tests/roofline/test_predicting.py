@@ -9,7 +9,8 @@ import pytest
 from made_up_gathers import HERE, SWEEP, gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
-from roofline.analysis.prediction import command, score
+from roofline.analysis.overlap import arms
+from roofline.analysis.prediction import score
 from roofline.analysis.prediction import text as prediction_text
 from roofline.cli import main
 from roofline.store.journal import load
@@ -99,7 +100,7 @@ def test_datasheet_says_that_nothing_was_fitted(capsys):
 def test_datasheet_takes_every_arm_of_its_operation(capsys):
     found = as_json(capsys, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750", *H100)
     times = {row["contender"]: row["time_s"] for row in found["cases"]}
-    assert list(times) == list(command.ARMS["all_gather_matmul"]["gpu"])
+    assert list(times) == arms.of_operation("all_gather_matmul", gpu=True)
     terms = found["cases"][0]["terms"]
     assert times["serial"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
     assert max(terms["t_gemm_s"], terms["t_comm_s"]) <= times["row_block"] < times["serial"]

@@ -4,8 +4,8 @@ from statistics import median
 
 from roofline.analysis.base import Analysis, Figure
 from roofline.analysis.overlap import chart, network_roofline, timeline
-from roofline.analysis.overlap.metrics import COLUMNS, TABLES, metrics
-from roofline.analysis.overlap.simulator import base_arm
+from roofline.analysis.overlap.arms import ARMS, base_arm
+from roofline.analysis.overlap.metrics import COLUMNS, metrics
 from roofline.analysis.throughput import analysis as throughput
 
 
@@ -26,7 +26,7 @@ def summary(records: list[dict]) -> list[str]:
 def _costs(op: str, records: list[dict]) -> str:
     """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
     own = [r for r in records if r["op"] == op and r["preset_slowdown"]]
-    own.sort(key=lambda r: r["arm"] in TABLES)  # theirs is what traffic does to the kernel
+    own.sort(key=lambda r: r["arm"] in ARMS and ARMS[r["arm"]].table)  # theirs is what traffic does to the kernel
     shapes = {r["case"].removesuffix("-" + r["arm"]): r for r in own}.values()
     preset = median(r["preset_slowdown"] for r in shapes)
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"

@@ -1,12 +1,11 @@
 """How much of a gather an arm hid, by the rounds in which all took turns, and the columns that show it."""
 
-import math
 from dataclasses import replace
-from functools import lru_cache
 from statistics import median
 
 from roofline.analysis.base import Column
-from roofline.analysis.overlap import simulator
+from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm
+from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
 from roofline.report.format import bytes_text, interval_text, number_text, percent_text, time_text
 from roofline.stats import Interval, median_interval, paired_ratio
@@ -15,14 +14,6 @@ from roofline.theory.schedule import Grid
 
 OFF_PACE = 0.05
 """A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
-
-BY_BLOCK = ("row_block", "row_block_launches")
-"""Arms that cut the rows in blocks."""
-
-TABLES = ("tile_outer", "chunk_outer", "row_block")
-"""Arms of the flagged kernel, which the simulator runs tile by tile."""
-
-STEP = 1.01
 
 OF_THE_LINK = (
     *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
@@ -174,11 +165,11 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
 
     hidden = normalised = of_ideal = own_ideal = nothing
     if not void and not fabric:
-        hidden = over_rounds(simulator.hidden_fraction)
+        hidden = over_rounds(hidden_fraction)
         of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-        own_ideal = over_rounds(lambda t_gemm, t_comm, time: own_ideal_s(shape, arm, t_gemm, t_comm) / time)
+        own_ideal = over_rounds(lambda t_gemm, t_comm, time: plan_of(shape, arm).ideal_s(t_gemm, t_comm) / time)
         scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
-        normalised = over_rounds(simulator.hidden_fraction, gemm=scaled)
+        normalised = over_rounds(hidden_fraction, gemm=scaled)
     serial = shape.times_s("serial")
     ideal_s = max(t_gemm_s, t_comm_s) if both else None
     found = {
@@ -190,13 +181,13 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "own_fabric": bool(fabric),
         "wire_intensity": work.wire_intensity,
         "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
-        "row_blocks": _row_blocks(shape, arm) if simulator.base_arm(arm) in BY_BLOCK else None,
+        "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
         "t_serial_s": median(serial.values()) if serial else None,
         "t_preset_s": median(preset.values()) if preset else None,
-        "t_own_ideal_s": simulate(shape, arm, t_gemm_s, t_comm_s).end_s if both and not fabric else None,
+        "t_own_ideal_s": plan_of(shape, arm).simulate(t_gemm_s, t_comm_s).end_s if both and not fabric else None,
         "hidden_fraction": hidden.median,
         "hidden_low": hidden.low,
         "hidden_high": hidden.high,
@@ -244,9 +235,9 @@ def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, passes: int
     tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
     traffic (older journals), its own arm stands for it."""
     beside, alone = "gemm beside link" if "gemm beside link" in shape.late else "overlapped", gemm
-    if preset and arm in TABLES:
+    if preset and arm in ARMS and ARMS[arm].table:
         beside, alone = "preset beside link", preset
-    elif arm != simulator.base_arm(arm) and "gemm persistent beside link" in shape.late:
+    elif arm != base_arm(arm) and "gemm persistent beside link" in shape.late:
         beside, alone = "gemm persistent beside link", shape.times_s("gemm persistent")
     return _ratio(shape.values(beside, "first_wait_s"), alone, passes)
 
@@ -256,32 +247,8 @@ def _ratio(numerator: dict, denominator: dict, passes: int) -> float | None:
     return ratio and ratio.median
 
 
-def simulate(shape: Shape, arm: str, t_gemm_s: float, t_comm_s: float) -> simulator.Simulation:
-    """What `arm` could reach on `shape`: the simulator's word, from sizes and the two times alone."""
-    if simulator.base_arm(arm) == "overlapped":  # matmul and gather do not wait for one another
-        launch = simulator.Launch(0, shape.params["ranks"], 0, 1, 0.0, t_gemm_s)
-        return simulator.Simulation(max(t_gemm_s, t_comm_s), (launch,))
-    return simulator.own_ideal(*_simulated(shape, arm), t_gemm_s, t_comm_s)
-
-
-def _simulated(shape: Shape, arm: str) -> tuple:
-    """The arm as the simulator knows it, the grid, workers, ranks and row blocks."""
-    known_as = shape.entrants[arm].get("simulated_as", simulator.base_arm(arm))
+def plan_of(shape: Shape, arm: str) -> OverlapPlan:
+    """How `arm` was cut, by what was journalled of it."""
+    known_as = shape.entrants[arm].get("simulated_as", base_arm(arm))
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
-    return known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm)
-
-
-def own_ideal_s(shape: Shape, arm: str, t_gemm_s: float, t_comm_s: float) -> float:
-    """When `simulate` ends. Of the kernel's tables, hundreds of tiles each, it is interpolated between T_comm / T_gemm
-    in steps of 1 %, so that it can be asked of every round."""
-    case = _simulated(shape, arm)
-    if case[0] not in TABLES:
-        return simulate(shape, arm, t_gemm_s, t_comm_s).end_s
-    at = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
-    low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
-    return t_gemm_s * ((1 - part) * _unit_ideal(case, low) + part * _unit_ideal(case, low + 1))
-
-
-@lru_cache(maxsize=4096)
-def _unit_ideal(case: tuple, step: int) -> float:
-    return simulator.own_ideal(*case, 1.0, STEP**step).end_s
+    return OverlapPlan(known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm))

@@ -13,23 +13,8 @@ from roofline.theory.schedule import Grid, Table, at_least_one, known_name
 FLAGS = ("piece", "block")
 """One flag for each (row block, chunk), or one for each row block, raised when its last piece is here."""
 
-ARMS = ("serial", "chunk_launches", "row_block_launches", "tile_outer", "chunk_outer", "row_block")
-"""Gather then multiply; ordinary launches of all rows or of row blocks; the tables of the flagged kernel."""
-
 COARSE_ARMS = ("serial", "chunk_launches", "chunk_outer", "ideal")
 """The arms that need no tiles. `ideal`: the longer of the matmul and the gather, which no arm can beat."""
-
-PERSISTENT = "_persistent"
-"""How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
-
-
-def base_arm(arm: str) -> str:
-    """The arm whose schedule `arm` has.
-
-    >>> base_arm("chunk_launches_persistent"), base_arm("serial")
-    ('chunk_launches', 'serial')
-    """
-    return arm.removesuffix(PERSISTENT)
 
 
 class Span(NamedTuple):
@@ -44,7 +29,7 @@ class Span(NamedTuple):
     end_s: float
 
 
-class Launch(NamedTuple):
+class LaunchSpan(NamedTuple):
     """One matmul launch on the whole chip: the row blocks at [block_from, block_to) with the chunks at
     [chunk_from, chunk_to)."""
 
@@ -71,7 +56,7 @@ class Simulation(NamedTuple):
     """When the last product is done, what ran until then, and what waited. Times count from the first transfer."""
 
     end_s: float
-    spans: tuple[Span, ...] | tuple[Launch, ...]
+    spans: tuple[Span, ...] | tuple[LaunchSpan, ...]
     waits: tuple[Wait, ...] = ()
 
 
@@ -104,7 +89,7 @@ def arrivals(
     """
     known_name("flags", flags, FLAGS)
     at_least_one(row_tiles=row_tiles)
-    _not_negative(t_comm_s=t_comm_s)
+    not_negative(t_comm_s=t_comm_s)
     moved = schedule.pieces(range(chunks), blocks, major)
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
@@ -140,7 +125,7 @@ def simulate(
 
     Raises ValueError for a negative time or slowdown.
     """
-    _not_negative(chunk_s=chunk_s, slowdown=slowdown, wait_s=wait_s, spill_s=spill_s, resume_s=resume_s)
+    not_negative(chunk_s=chunk_s, slowdown=slowdown, wait_s=wait_s, spill_s=spill_s, resume_s=resume_s)
     spans, waits = [], []
     for program, visits in enumerate(table):
         now = 0.0
@@ -155,66 +140,8 @@ def simulate(
     return Simulation(max((span.end_s for span in spans), default=0.0), tuple(spans), tuple(waits))
 
 
-def own_ideal(
-    arm: str, grid: Grid, programs: int, chunks: int, row_blocks: int, t_gemm_s: float, t_comm_s: float
-) -> Simulation:
-    """The best that `arm` could reach, without contention, launch costs or accumulator traffic.
-
-    `t_gemm_s`: the whole matmul with all chunks here. `t_comm_s`: the whole gather with nothing beside it. `row_blocks`
-    counts for the two row-block arms only; they move row block after row block, the others chunk after chunk. A CPU is
-    one program with a grid of as many row tiles as row blocks and one column.
-
-    >>> own_ideal("chunk_outer", Grid(1, 1), 1, chunks=2, row_blocks=1, t_gemm_s=2.0, t_comm_s=3.0).end_s
-    4.0
-
-    Raises ValueError for an unknown arm, a count below 1, a negative time, or row blocks that do not divide row tiles.
-    """
-    known_name("arm", arm, ARMS)
-    _not_negative(t_gemm_s=t_gemm_s)
-    chunk_s = product_s(grid, programs, chunks, t_gemm_s)
-    by_chunk = arrivals(chunks, t_comm_s, grid.row_tiles)
-    match arm:
-        case "serial":
-            launch = Launch(0, chunks, 0, row_blocks, t_comm_s, t_comm_s + t_gemm_s)
-            return Simulation(launch.end_s, (launch,))
-        case "chunk_launches":
-            # The whole chip is one worker here, and all rows are its one tile.
-            loops = schedule.inner_loops(by_chunk[0], 0, chunks, 0.0, t_gemm_s / chunks)
-            launches = tuple(
-                Launch(loop.chunk_from, loop.chunk_to, 0, row_blocks, loop.start_s, loop.end_s) for loop in loops
-            )
-            return Simulation(launches[-1].end_s, launches)
-        case "row_block_launches":
-            return _row_block_launches(grid, programs, chunks, row_blocks, t_gemm_s, t_comm_s)
-        case "tile_outer":
-            return simulate(schedule.tile_outer(grid, programs, chunks), by_chunk, chunk_s)
-        case "chunk_outer":
-            return simulate(schedule.chunk_outer(grid, programs, chunks), by_chunk, chunk_s)
-        case "row_block":
-            arrival_s = arrivals(chunks, t_comm_s, grid.row_tiles, row_blocks, "block")
-            return simulate(schedule.row_block(grid, programs, arrival_s, chunk_s), arrival_s, chunk_s)
-
-
-def _row_block_launches(
-    grid: Grid, programs: int, chunks: int, row_blocks: int, t_gemm_s: float, t_comm_s: float
-) -> Simulation:
-    """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
-    of_rows = arrivals(chunks, t_comm_s, grid.row_tiles, row_blocks, "block", "block")
-    rows = grid.row_tiles // row_blocks
-    arrival_s = [here_s[0] for here_s in of_rows[::rows]]
-    launches, now, block = [], 0.0, 0
-    while block < row_blocks:
-        start_s, first = max(now, arrival_s[block]), block
-        while block < row_blocks and arrival_s[block] <= start_s:
-            block += 1
-        waves = Grid((block - first) * rows, grid.column_tiles).waves(programs)
-        now = start_s + t_gemm_s * waves / grid.waves(programs)
-        launches.append(Launch(0, chunks, first, block, start_s, now))
-    return Simulation(now, tuple(launches))
-
-
 def coarse(arm: str, ranks: int, t_gemm_s: float, t_comm_s: float) -> float:
-    """When `arm` ends if the chip is one worker that no tile size holds up: `own_ideal` in closed form, for any ranks.
+    """When `arm` ends if the chip is one worker that no tile size holds up: an own ideal in closed form, for any ranks.
 
     The worker goes chunk by chunk, and one chunk holds it up most: it ends when that one has come and the work from it
     on is done. Chunks come at equal intervals and take equal times, so that is the first or the last one.
@@ -226,7 +153,7 @@ def coarse(arm: str, ranks: int, t_gemm_s: float, t_comm_s: float) -> float:
     """
     known_name("coarse arm", arm, COARSE_ARMS)
     at_least_one(ranks=ranks)
-    _not_negative(t_gemm_s=t_gemm_s, t_comm_s=t_comm_s)
+    not_negative(t_gemm_s=t_gemm_s, t_comm_s=t_comm_s)
     if arm == "serial":
         return t_gemm_s + t_comm_s
     if arm == "ideal":
@@ -236,7 +163,8 @@ def coarse(arm: str, ranks: int, t_gemm_s: float, t_comm_s: float) -> float:
     return max(t_gemm_s, t_comm_s + t_gemm_s / ranks)
 
 
-def _not_negative(**values: float) -> None:
+def not_negative(**values: float) -> None:
+    """Raise ValueError for a value below 0."""
     for name, value in values.items():
         if not value >= 0:
             raise ValueError(f"{name}={value:g}: it must be 0 or more")

@@ -3,26 +3,13 @@
 from itertools import cycle
 from statistics import median
 
+from roofline.analysis.overlap.arms import ARMS, PERSISTENT, base_arm
 from roofline.analysis.overlap.metrics import is_gathered
-from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY, MARKERS
 from roofline.store.run import Run
 
 SERIAL = "serial"
-LOOKS = {
-    SERIAL: {"color": "#666666", "marker": "o"},
-    "chunk_launches": {"color": "#0173b2", "marker": "s"},
-    "row_block_launches": {"color": "#882255", "marker": "P"},
-    "chunk_outer": {"color": "#d55e00", "marker": "X"},
-    "tile_outer": {"color": "#56b4e9", "marker": "v"},
-    "row_block": {"color": "#de8f05", "marker": "^"},
-    "overlapped": {"color": "#029e73", "marker": "D"},
-    "symm_mem": {"color": "#ece133", "marker": "p"},
-}
-"""Of each arm in every run, in the order in which they stand; the colour-blind can tell them apart. Others come after
-them. Serial is grey: it is what the others are measured against. Journals of schema 3 call the launches `row_block`."""
-
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
 
@@ -79,7 +66,8 @@ def styles(records: list[dict]) -> dict[str, dict]:
     found = dict.fromkeys(record["arm"] for record in filter(is_gathered, records))
     known = {
         name: look
-        for arm, own in LOOKS.items()
+        for arm, spec in ARMS.items()
+        for own in [{"color": spec.color, "marker": spec.marker}]
         for name, look in ((arm, own), (arm + PERSISTENT, own | PERSISTENT_LOOK))
     }
     others = theme.colours([arm for arm in found if arm not in known])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from roofline.analysis.base import records_of
 from roofline.analysis.overlap import style, timeline_raster
-from roofline.analysis.overlap.simulator import PERSISTENT, base_arm
+from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.analysis.base import Column
-from roofline.analysis.overlap.plan import ARMS, Planned
-from roofline.analysis.overlap.simulator import base_arm
+from roofline.analysis.overlap import arms
 from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import ANY, Model, Prediction, Sizes, of_chip, of_values
 from roofline.operations.matmul import Matmul
@@ -160,16 +159,19 @@ def contenders(source: Source, case: Matmul) -> list[str]:
     model = source.model
     if not _gathers(case):
         return [family.contender for family in model.families if family.dtype == case.dtype]
-    return model.arms.get(case.op) or list(ARMS[case.op]["cpu" if model.source == "cpu" else "gpu"])
+    return model.arms.get(case.op) or arms.of_operation(case.op, gpu=model.source != "cpu")
 
 
 def gather(model: Model, case, sizes: Sizes, arm: str) -> Prediction:
     """One arm of `case`, cut as it would be, over its wire."""
     workers = model.machines[case.dtype].workers
-    planned = Planned(base_arm(arm), case.m, case.n, case.ranks, workers)
     t_gemm_s, speed = model.gemm(sizes).time_s, bytes_per_s(model, case, sizes)
-    spilled = planned.spilled_bytes(t_gemm_s, model.t_comm_s(case.work.wire_bytes, speed))
-    return model.gather(sizes, arm, speed, planned.ideal_s, spilled)
+
+    def cut(*times_s: float) -> arms.OverlapPlan:
+        return arms.plan(arms.base_arm(arm), case.m, case.n, case.ranks, workers, *times_s)
+
+    spilled = cut(t_gemm_s, t_comm_s := model.t_comm_s(case.work.wire_bytes, speed)).spilled_bytes(t_gemm_s, t_comm_s)
+    return model.gather(sizes, arm, speed, lambda *times_s: cut(*times_s).predicted_s(*times_s), spilled)
 
 
 def bytes_per_s(model: Model, case, sizes: Sizes) -> float:

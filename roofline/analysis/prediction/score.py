@@ -234,7 +234,7 @@ def score(run: Run, model: Model, record: dict) -> Scored:
     shape = run.shapes[record["case"].removesuffix("-" + record["contender"])]
     speed, arm = _bytes_per_s(record), record["arm"]
     found = model.gather(
-        sizes, arm, speed, lambda *times: metrics.simulate(shape, arm, *times).end_s, record["spilled_bytes"]
+        sizes, arm, speed, lambda *times: metrics.plan_of(shape, arm).simulate(*times).end_s, record["spilled_bytes"]
     )
     fitted_on = sum(family.fitted_on for family in model.gemms if family.dtype == sizes.dtype)
     return Scored(record, found.time_s, roofline_s(sizes.work, machine, speed), fitted_on)

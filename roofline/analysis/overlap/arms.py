@@ -1,0 +1,217 @@
+"""The arms, each declared once: what it measures, how the simulator runs its schedule, how figures draw it; and their
+plans, by which an arm is cut on a machine.
+
+`collectives` has functions of the same names, which run them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from roofline.analysis.overlap import simulator
+from roofline.analysis.overlap.simulator import LaunchSpan, Simulation, arrivals, product_s, simulate
+from roofline.theory import schedule
+from roofline.theory.schedule import Grid, known_name
+
+TILE = (128, 256)
+"""Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
+
+BLOCKS = (16, 8, 4, 2, 1)
+"""Row blocks that an arm may be cut into: of these, what the simulator finds best."""
+
+MOST_TILES, TO_CHOOSE = 4096, 1024
+"""Of a grid whose table is simulated for a prediction, and of one on which the number of row blocks is chosen."""
+
+STEP = 1.01
+"""Between ratios of T_comm to T_gemm at which a table is simulated; between them its end is interpolated."""
+
+PERSISTENT = "_persistent"
+"""How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
+
+GATHERED = ("all_gather_matmul",)
+
+
+def base_arm(arm: str) -> str:
+    """The arm whose schedule `arm` has.
+
+    >>> base_arm("chunk_launches_persistent"), base_arm("serial")
+    ('chunk_launches', 'serial')
+    """
+    return arm.removesuffix(PERSISTENT)
+
+
+class OverlapPlan(NamedTuple):
+    """How an arm cuts matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
+    row block), over P `ranks`."""
+
+    arm: str
+    grid: Grid
+    workers: int
+    ranks: int
+    row_blocks: int = 1
+
+    def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
+        """The best that it could reach, without contention, launch costs or accumulator traffic.
+
+        `t_gemm_s`: the whole matmul with all chunks here. `t_comm_s`: the whole gather with nothing beside it.
+
+        >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).simulate(t_gemm_s=2.0, t_comm_s=3.0).end_s
+        4.0
+
+        Raises ValueError for an unknown arm, a count below 1, a negative time, or row blocks that do not divide row
+        tiles.
+        """
+        known_name("arm", self.arm, SIMULATED)
+        simulator.not_negative(t_gemm_s=t_gemm_s)
+        schedule.at_least_one(programs=self.workers, chunks=self.ranks)
+        return ARMS[self.arm].simulate(self, t_gemm_s, t_comm_s)
+
+    def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
+        """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
+        two times, so that it can be asked of every round."""
+        if not ARMS[self.arm].table:
+            return self.simulate(t_gemm_s, t_comm_s).end_s
+        at = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
+        low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
+        return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
+
+    def predicted_s(self, t_gemm_s: float, t_comm_s: float, most_tiles: int = MOST_TILES) -> float:
+        """When it ends on at most so many tiles: columns and workers are fewer alike, so that there are about as many
+        waves. Of a table in which all programs do the same, and none more than the first, that one alone."""
+        grid, workers = self.grid, self.workers
+        columns = max(1, min(grid.column_tiles, most_tiles // grid.row_tiles))
+        if columns < grid.column_tiles:
+            workers = max(2, round(workers * columns / grid.column_tiles))
+            grid = Grid(grid.row_tiles, columns)
+        if ARMS[self.arm].table and not ARMS[self.arm].by_block:
+            grid, workers = Grid(grid.waves(workers), 1), 1
+        return self._replace(grid=grid, workers=workers).simulate(t_gemm_s, t_comm_s).end_s
+
+    def spilled_bytes(self, t_gemm_s: float, t_comm_s: float) -> int:
+        """Of fp32 accumulators, written and read back, when chunks come at equal intervals: `chunk_outer` spares those
+        that the arrivals let it spare."""
+        if self.arm != "chunk_outer":
+            return 0
+        chunk_s = product_s(self.grid, self.workers, self.ranks, t_gemm_s)
+        arrival_s = arrivals(self.ranks, t_comm_s, 1)[0]
+        most, rest = divmod(self.grid.row_tiles * self.grid.column_tiles, self.workers)
+        spills = 0
+        for tiles, programs in ((most + 1, rest), (most, self.workers - rest)):
+            if tiles and programs:
+                spills += programs * schedule.spills(schedule.spill_once(Grid(tiles, 1), 1, arrival_s, chunk_s))
+        return 2 * 4 * TILE[0] * TILE[1] * spills
+
+
+@lru_cache(maxsize=4096)
+def _unit_ideal(plan: OverlapPlan, step: int) -> float:
+    return plan.simulate(1.0, STEP**step).end_s
+
+
+def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
+    """How `arm` is cut for out[m, n], in the best number of row blocks for a matmul and a gather that take so long
+    alone. `workers` is 1 without a GPU."""
+    gpu = workers > 1
+    rows, columns = (-(-m // TILE[0]), -(-n // TILE[1])) if gpu else (1, 1)
+    found = [
+        OverlapPlan(arm, Grid(max(blocks, rows), columns), workers, ranks, blocks)
+        for blocks in (BLOCKS if ARMS[arm].by_block else (1,))
+        if m % blocks == 0 and (not gpu or rows % blocks == 0)
+    ]
+    return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
+
+
+def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    launch = LaunchSpan(0, plan.ranks, 0, plan.row_blocks, t_comm_s, t_comm_s + t_gemm_s)
+    simulator.not_negative(t_comm_s=t_comm_s)
+    return Simulation(launch.end_s, (launch,))
+
+
+def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Matmul and gather do not wait for one another."""
+    return Simulation(max(t_gemm_s, t_comm_s), (LaunchSpan(0, plan.ranks, 0, 1, 0.0, t_gemm_s),))
+
+
+def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """The whole chip is one worker here, and all rows are its one tile."""
+    arrival_s = arrivals(plan.ranks, t_comm_s, 1)[0]
+    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
+    launches = tuple(
+        LaunchSpan(one.chunk_from, one.chunk_to, 0, plan.row_blocks, one.start_s, one.end_s) for one in loops
+    )
+    return Simulation(launches[-1].end_s, launches)
+
+
+def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
+    grid, blocks = plan.grid, plan.row_blocks
+    of_rows = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks, "block", "block")
+    rows = grid.row_tiles // blocks
+    arrival_s = [here_s[0] for here_s in of_rows[::rows]]
+    launches, now, block = [], 0.0, 0
+    while block < blocks:
+        start_s, first = max(now, arrival_s[block]), block
+        while block < blocks and arrival_s[block] <= start_s:
+            block += 1
+        waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
+        now = start_s + t_gemm_s * waves / grid.waves(plan.workers)
+        launches.append(LaunchSpan(0, plan.ranks, first, block, start_s, now))
+    return Simulation(now, tuple(launches))
+
+
+def _by_chunk(table: Callable) -> Callable:
+    """Of a table of the flagged kernel whose chunks come one after another, all rows of each."""
+
+    def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+        chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+        arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles)
+        return simulate(table(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
+
+    return run
+
+
+def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks, "block")
+    return simulate(schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s), arrival_s, chunk_s)
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """`color` and `marker` of its points: the colour-blind can tell them apart. `simulate(plan, t_gemm_s, t_comm_s)`;
+    None of an arm over a fabric of its own, whose schedule is not ours."""
+
+    name: str
+    ops: tuple[str, ...]
+    color: str
+    marker: str
+    simulate: Callable[[OverlapPlan, float, float], Simulation] | None
+    by_block: bool = False
+    """It cuts the rows in blocks."""
+    table: bool = False
+    """It is a table of the flagged kernel, which waits on the device: of GPUs alone."""
+
+
+ARMS = {
+    spec.name: spec
+    for spec in (
+        ArmSpec("serial", (*GATHERED, "weight_prefetch"), "#666666", "o", _serial),
+        ArmSpec("chunk_launches", GATHERED, "#0173b2", "s", _chunk_launches),
+        ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
+        ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
+        ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
+        ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),
+        ArmSpec("overlapped", ("weight_prefetch",), "#029e73", "D", _overlapped),
+        ArmSpec("symm_mem", GATHERED, "#ece133", "p", None),
+    )
+}
+"""In the order in which they stand in figures. Serial is grey: it is what the others are measured against. Journals of
+schema 3 call the launches `row_block`."""
+
+SIMULATED = tuple(name for name, spec in ARMS.items() if spec.simulate)
+
+
+def of_operation(op: str, *, gpu: bool) -> list[str]:
+    """The arms of `op` that have a schedule, on a GPU or without."""
+    return [name for name in SIMULATED if op in ARMS[name].ops and (gpu or not ARMS[name].table)]
