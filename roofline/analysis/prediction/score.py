@@ -90,6 +90,8 @@ def points_of(run: Run) -> list[Point]:
     found = []
     for shape in run.shapes.values():
         gathered = shape.analysis == "overlap"
+        if shape.get("k") is None:
+            continue
         for name, about in shape.entrants.items():
             times = shape.times_s(name)
             if not times or gathered != (about.get("role") == "gemm"):
@@ -108,6 +110,8 @@ def sizes_of(record: dict) -> Sizes:
 
 def why_not(run: Run, points: list[Point], record: dict) -> str | None:
     """Why a case is not predicted; None if it is."""
+    if not {"m", "n", "k"} <= record.keys():
+        return f"the model is one of matmuls, and {record['op']} is none"
     if not roof_of(run.ceilings, record["dtype"]):
         return f"no ceilings of {record['dtype']} were measured"
     if not metrics.is_gathered(record):

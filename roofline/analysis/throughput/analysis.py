@@ -15,7 +15,7 @@ def summary(records: list[dict]) -> list[str]:
     lines = []
     for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
         own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
-        large = [r["ratio_to_vendor"] for r in own if r["m"] >= 1024]
+        large = [r["ratio_to_vendor"] for r in own if r.get("m", 0) >= 1024]
         if own:
             text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
             text += f" in the geometric mean over {len(own)} shapes"

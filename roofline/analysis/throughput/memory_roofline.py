@@ -145,7 +145,9 @@ def _points(axes, frame, colours: dict) -> None:
 
 
 def _tokens(axes, frame) -> list:
-    """A label for each m, under the lowest of its points; returns them."""
+    """A label for each m, where cases have one, under the lowest of its points; returns them."""
+    if "m" not in frame:
+        return []
     words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "ha": "center", "va": "top"}
     lowest = frame.loc[frame.groupby("m")["tflops_low"].idxmin()]
     places = zip(lowest["m"], lowest["device_intensity"], lowest["tflops_low"], strict=True)

@@ -1,0 +1,83 @@
+"""A new operation is its declaration, its runner and its test: all else works on it without knowing of it."""
+
+import os
+import sys
+
+import pytest
+from toy_project import DOUBLE, Double
+
+import roofline
+from roofline import cli, operations
+
+CONFTEST = """
+from roofline import operations
+from toy_project import DOUBLE, ffn_clock
+
+pytest_plugins = ["roofline.pytest_plugin.hooks"]
+operations.register(DOUBLE)
+"""
+TESTS = """
+def test_double(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)
+"""
+SHAPES = ["double-r100-fp32", "double-r300-fp32"]
+SECONDS = {"mul": 2e-6, "add": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def start(run_project):
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def run(*arguments, env=None, **more):
+        about = dict(conftest=CONFTEST, tests=TESTS, env=path | (env or {}))
+        return run_project("--benchmark-only", *arguments, **about, **more)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(start):
+    return start("--ffn-tokens=100,300", env={"STOPS": "1"})
+
+
+@pytest.fixture(scope="module")
+def whole(start, stopped):
+    return start(f"--ffn-resume={stopped.folder}", root=stopped.root)
+
+
+def test_it_is_swept_timed_and_gone_on_with(stopped, whole):
+    assert (stopped.code, whole.code) == (2, 0), whole.text
+    run = roofline.load(whole.folder)
+    assert list(run.shapes) == SHAPES
+    assert run.shapes[SHAPES[0]].params == {"rows": 100, "dtype": "fp32"}
+    times = {(record["case"].rpartition("-")[0], record["contender"]): record["time_s"] for record in run.records()}
+    assert times == pytest.approx(
+        {(shape, name): rows * s for shape, rows in zip(SHAPES, (100, 300), strict=True) for name, s in SECONDS.items()}
+    )
+
+
+def test_it_is_tabled_and_plotted(whole):
+    report = (whole.folder / "report.md").read_text()
+    assert "| double-r100-fp32 | add | 100 us | 0.00100 | 40 % | 2.000 [2.000, 2.000] | 0.125 | memory |" in report
+    assert (whole.folder / "memory_roofline.svg").exists()
+
+
+def test_it_is_compared(whole, capsys):
+    assert cli.main(["compare", str(whole.folder), str(whole.folder)]) == 0
+    assert SHAPES[1] in capsys.readouterr().out
+
+
+def test_names_of_its_contenders_are_known(start):
+    refused = start("--ffn-contenders=ad")
+    assert refused.code == 2
+    assert "did you mean add?" in refused.text
+
+
+def test_its_ids_are_read_while_it_is_registered(monkeypatch):
+    monkeypatch.setitem(operations.OPERATIONS, "double", DOUBLE)
+    assert operations.parse("double-r7-fp32-mul") == (Double(7, "fp32"), "mul")
+    with pytest.raises(ValueError, match="is known already"):
+        operations.register(DOUBLE)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="no operation 'double'"):
+        operations.parse("double-r7-fp32-mul")

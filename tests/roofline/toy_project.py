@@ -1,0 +1,87 @@
+"""A toy operation: y = 2 * x on `rows` rows of 1000, by two contenders of known durations.
+
+Where the environment has STOPS, the user interrupts the run at 300 rows.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from roofline import operations
+from roofline.measure.ceilings import Probe
+from roofline.measure.prepared import Entrant, PreparedCase, unwatched
+from roofline.measure.runner import Runner
+from roofline.theory.work import Work
+
+
+@dataclass(frozen=True)
+class Double:
+    rows: int
+    dtype: str
+    op, facts = "double", {"columns": 1000}
+
+    @property
+    def id(self) -> str:
+        return f"double-r{self.rows}-{self.dtype}"
+
+    @property
+    def work(self) -> Work:
+        return Work(flop=1000 * self.rows, device_bytes=8000 * self.rows)
+
+
+class DoubleRunner(Runner):
+    def known(self):
+        return ["add", "mul"]
+
+    def names(self, case):
+        return self.options.contenders or self.known()
+
+    def prepare(self, case, names, first_call=unwatched):
+        if case.rows == 300 and "STOPS" in os.environ:
+            raise KeyboardInterrupt
+        found = PreparedCase(case, "mul")
+        for name, seconds in (("mul", 2e-6), ("add", 1e-6)):
+            if name == "mul" or name in names:
+                call = lambda seconds=seconds: seconds * case.rows  # noqa: E731
+                found.enter(name, lambda name=name, call=call: Entrant(name, call, config="known"))
+        return found
+
+    def probes(self):
+        matmul = Probe("matmul", "known", 4e9, lambda: 1.0, "fp32")
+        return [matmul, *(Probe(kind, "known", 2e10, lambda: 1.0) for kind in ("read", "copy"))]
+
+
+DOUBLE = operations.Operation(
+    name="double",
+    case=Double,
+    analysis="throughput",
+    sweep=lambda options: [Double(rows, dtype) for dtype in options.dtypes for rows in options.tokens],
+    runner=DoubleRunner,
+    pattern=re.compile(r"r(?P<rows>\d+)-(?P<dtype>\w+?)(?:-(?P<contender>\w+))?"),
+    example="double-r100-fp32-mul",
+)
+
+
+class FakeClock:
+    """Each call returns what it took; time passes by that much."""
+
+    timer, passes, seconds = "fake_clock_replay", 1, 0.0
+
+    def now(self):
+        return self.seconds
+
+    def turn(self, calls):
+        times = [call() for call in calls]
+        self.seconds += sum(time or 0.0 for time in times)
+        return times
+
+    def burst(self, call, calls):
+        self.seconds += sum(call() for _ in range(calls))
+        return calls * call()
+
+
+@pytest.fixture(scope="session")
+def ffn_clock():
+    return FakeClock()
