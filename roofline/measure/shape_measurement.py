@@ -54,7 +54,7 @@ class ShapeMeasurement:
         return Shape(
             id=self.shape,
             op=case.op,
-            analysis="overlap" if case.work.wire_bytes else "throughput",
+            analysis=found.analysis,
             params=dataclasses.asdict(case),
             dtype=case.dtype,
             work=case.work,

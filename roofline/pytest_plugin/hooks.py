@@ -258,7 +258,10 @@ def ffn_prepare(request):
 
     def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
         case, _ = operations.parse(shape)
-        return state.runner(operations.find(case.op)).prepare(case, names, first_call)
+        operation = operations.find(case.op)
+        found = state.runner(operation).prepare(case, names, first_call)
+        found.analysis = operation.analysis
+        return found
 
     return prepare
 
