@@ -14,6 +14,8 @@ class ShapeMeasurement:
     """A shape whose contenders are prepared, between the passes over it."""
 
     shape: str
+    analysis: str
+    """Name of the one that judges it."""
     found: PreparedCase
     rounds: Rounds
     seed: int
@@ -54,7 +56,7 @@ class ShapeMeasurement:
         return Shape(
             id=self.shape,
             op=case.op,
-            analysis="overlap" if case.work.wire_bytes else "throughput",
+            analysis=self.analysis,
             params=dataclasses.asdict(case),
             dtype=case.dtype,
             work=case.work,
