@@ -17,7 +17,7 @@ TUNED = "kernels/configs/*.json"
 
 
 def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict:
-    """The head of a run that begins now and means to measure `cases`, of which `notes` tell."""
+    """The metadata of a run that begins now and means to measure `cases`, of which `notes` tell."""
     about = machine.describe(options.device)
     about["empty_call_s"] = empty_call_s(clock)
     started = datetime.now(UTC)

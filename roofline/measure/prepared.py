@@ -60,6 +60,8 @@ class PreparedCase:
     facts: dict = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
     first_call: Callable[..., None] = unwatched
+    analysis: str = "throughput"
+    """Name of what judges it, which its operation knows."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
     device_lost: str = ""

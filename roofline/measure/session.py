@@ -45,18 +45,9 @@ class Session:
     `run` is the metadata of a new one, or a run that was cut off and is gone on with.
     """
 
-    def __init__(
-        self,
-        options,
-        folder: Path,
-        clock,
-        telemetry,
-        run: dict | Run,
-        planned: dict[str, list[str]],
-        analysis_of: Callable[[str], str],
-    ):
-        """`planned` is {shape: contenders}, as they were selected. `analysis_of(op)` names the analysis that judges an
-        operation. Raises OSError for a folder that cannot be written, or has no room."""
+    def __init__(self, options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]]):
+        """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
+        or has no room."""
         folder = journal.make_folder(folder) if isinstance(run, dict) else folder
         self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
@@ -64,7 +55,6 @@ class Session:
         self.over = ""
         """Why nothing more can be measured, if that is so."""
         self.observers: list[Observer] = []
-        self.analysis_of = analysis_of
         self.prepare_s = PREPARE_S[options.device]
         """Longest that preparing a shape may take, up to its first calls."""
         self.prepare: Prepare | None = None
@@ -175,8 +165,7 @@ class Session:
         calls = {name: entrant.call for name, entrant in found.entrants.items()}
         rounds = Rounds(calls, self.clock, rule, seed=seed, passes=self.clock.passes)
         within_s = FIRST_CALL_S[self.options.device] + rule.max_seconds + CALLS * (time.monotonic() - began)
-        analysis = self.analysis_of(found.case.op) if found.case else ""
-        return ShapeMeasurement(shape, analysis, found, rounds, seed, within_s)
+        return ShapeMeasurement(shape, found, rounds, seed, within_s)
 
     def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
         """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on

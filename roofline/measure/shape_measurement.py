@@ -14,8 +14,6 @@ class ShapeMeasurement:
     """A shape whose contenders are prepared, between the passes over it."""
 
     shape: str
-    analysis: str
-    """Name of the one that judges it."""
     found: PreparedCase
     rounds: Rounds
     seed: int
@@ -56,7 +54,7 @@ class ShapeMeasurement:
         return Shape(
             id=self.shape,
             op=case.op,
-            analysis=self.analysis,
+            analysis=found.analysis,
             params=dataclasses.asdict(case),
             dtype=case.dtype,
             work=case.work,

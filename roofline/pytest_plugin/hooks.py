@@ -258,7 +258,10 @@ def ffn_prepare(request):
 
     def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
         case, _ = operations.parse(shape)
-        return state.runner(operations.find(case.op)).prepare(case, names, first_call)
+        operation = operations.find(case.op)
+        found = state.runner(operation).prepare(case, names, first_call)
+        found.analysis = operation.analysis
+        return found
 
     return prepare
 
@@ -285,10 +288,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
         readings = telemetry.for_device(options.device)
-        state.session = Session(
-            options, state.folder, ffn_clock, readings, run or now, state.selected,
-            analysis_of=lambda op: operations.find(op).analysis,
-        )  # fmt: skip
+        state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.folder = state.session.folder  # another one, where that of its name was there

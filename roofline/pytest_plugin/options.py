@@ -156,16 +156,16 @@ def _tuned(options: Options) -> Options:
     return options
 
 
-def resumed(get, head: dict, folder: Path) -> Options:
-    """The options of the run whose first line is `head`, in `folder`, and what to count, which may be asked for late.
+def resumed(get, metadata: dict, folder: Path) -> Options:
+    """The options of the run in `folder` that has this `metadata`, and what to count, which may be asked for late.
 
     Raises ValueError where others were given too.
     """
     if given := [f"--ffn-{name.replace('_', '-')}" for name in PLANNED if get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
-    if not head.get("cases") or "options" not in head:
+    if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    options = replace(of_values(head["options"]), results=folder.parent)
+    options = replace(of_values(metadata["options"]), results=folder.parent)
     if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
         if options.tune_s:
             raise ValueError(UNCOUNTED)

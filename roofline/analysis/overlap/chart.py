@@ -7,7 +7,7 @@ there to their sum, which is what serial pays.
 from itertools import accumulate
 
 from roofline.analysis.base import records_of
-from roofline.analysis.overlap import style as arms
+from roofline.analysis.overlap import style
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
@@ -28,15 +28,15 @@ how much, and by which arm."""
 
 def draw(run: Run, frame):
     records = records_of(frame)
-    shapes = [own for own in arms.by_shape(records).values() if arms.is_timed(own[0])]
+    shapes = [own for own in style.by_shape(records).values() if style.is_timed(own[0])]
     drawn = [record for own in shapes for record in own]
-    styles, rows = arms.styles(drawn), _rows(shapes)
+    styles, rows = style.styles(drawn), _rows(shapes)
     end = max(y + _height(row) / 2 for y, row in rows)
     figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
     figure.get_layout_engine().set(w_pad=0.08)
     axes = figure.add_subplot()
-    longest = max(arms.over_ideal(record, "_high") for record in drawn)
-    shortest = min(arms.over_ideal(record, "_low") for record in drawn)
+    longest = max(style.over_ideal(record, "_high") for record in drawn)
+    shortest = min(style.over_ideal(record, "_low") for record in drawn)
     axes.set_xlim(min(0.95, 0.97 * shortest), max(2.0, longest) * 1.03)
     axes.set_ylim(end, -0.8)
     axes.axvline(1, color=DARK, linewidth=2, zorder=2)
@@ -48,11 +48,11 @@ def draw(run: Run, frame):
         else:
             _row(axes, y, row, drawn, styles)
     _directions(axes)
-    for arm, style in styles.items():
-        _points(axes, arm, [place for y, row in rows for place in _places(row, y, arm, styles)], style)
-    subtitle = f"{arms.source_text(run)}, {arms.link_text(arms.over_the_link(drawn))}"
-    below = [subtitle, *arms.left_out(records, void=False)]
-    arms.title(axes, run.metadata["title"], *below, left=-COLUMNS[0][0], above=32)
+    for arm, look in styles.items():
+        _points(axes, arm, [place for y, row in rows for place in _places(row, y, arm, styles)], look)
+    subtitle = f"{style.source_text(run)}, {style.link_text(style.over_the_link(drawn))}"
+    below = [subtitle, *style.left_out(records, void=False)]
+    style.title(axes, run.metadata["title"], *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
     axes.set_yticks([])
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -65,7 +65,7 @@ def _rows(shapes: list[list[dict]]) -> list[tuple[float, str | list[dict]]]:
     """The middle of each row, and what stands there: an operation's name above its shapes, these by T_gemm / T_comm."""
     rows: list[str | list[dict]] = []
     for op in dict.fromkeys(own[0]["op"] for own in shapes):
-        rows += [op, *sorted((own for own in shapes if own[0]["op"] == op), key=lambda own: arms.balance_of(own[0]))]
+        rows += [op, *sorted((own for own in shapes if own[0]["op"] == op), key=lambda own: style.balance_of(own[0]))]
     ends = accumulate(map(_height, rows), initial=-0.5)
     return [(start + _height(row) / 2, row) for start, row in zip(ends, rows, strict=False)]
 
@@ -84,9 +84,9 @@ def _places(row: str | list[dict], y: float, arm: str, styles: dict) -> list[tup
     return [(y + APART * (i - (len(own) - 1) / 2), r) for i, r in enumerate(own) if r["arm"] == arm]
 
 
-def _word(axes, points: float, y: float, text: str, side: str, **style) -> None:
+def _word(axes, points: float, y: float, text: str, side: str, **look) -> None:
     """Text beside the axes at row `y`: so many points from the left side if they are below 0, else from the right."""
-    words = {"fontsize": 9, "color": DARK, "va": "center", "ha": side} | style
+    words = {"fontsize": 9, "color": DARK, "va": "center", "ha": side} | look
     axes.annotate(
         text, (float(points > 0), y), (points, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
         annotation_clip=False, **words,
@@ -101,12 +101,12 @@ def _row(axes, y: float, own: list[dict], drawn: list[dict], styles: dict) -> No
     height = _height(own) - 0.28
     axes.barh(y, both - 1, left=1, height=height, color=BAND, alpha=0.5 if void else 1, zorder=1)
     axes.plot([both, both], [y - height / 2, y + height / 2], color=DARK, linewidth=1.5, zorder=2)
-    texts = (arms.label(first, drawn), first["wire"], f"{arms.balance_of(first):.2f}")
+    texts = (style.label(first, drawn), first["wire"], f"{style.balance_of(first):.2f}")
     for (at, side, _), text in zip(COLUMNS, texts, strict=True):
         _word(axes, at, y, text, side)
-    hiding = [record for record in own if not arms.is_serial(record["arm"]) and record["hidden_fraction"] is not None]
+    hiding = [record for record in own if not style.is_serial(record["arm"]) and record["hidden_fraction"] is not None]
     if void:
-        _word(axes, BEST[0], y, f"void: {arms.void_text(first)}", "left", color=GREY)
+        _word(axes, BEST[0], y, f"void: {style.void_text(first)}", "left", color=GREY)
     elif hiding:
         best = max(hiding, key=lambda record: record["hidden_fraction"])
         _word(axes, BEST[1], y, f"{100 * best['hidden_fraction']:.0f} %", "right", weight="bold")
@@ -121,19 +121,21 @@ def _directions(axes) -> None:
     axes.annotate("pays both, one after the other \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
 
 
-def _points(axes, arm: str, places: list[tuple[float, dict]], style: dict) -> None:
+def _points(axes, arm: str, places: list[tuple[float, dict]], look: dict) -> None:
     """Times of one arm with their intervals, and ticks at its own ideals."""
     if not places:
         return
     ys, own = zip(*places, strict=True)
-    xs = [arms.over_ideal(record) for record in own]
+    xs = [style.over_ideal(record) for record in own]
     fabric = next((f", over {record['link']}" for record in own if record["own_fabric"]), "")
-    arms.draw_points(axes, xs, ys, style, label=arm + fabric, xerr=arms.interval(own, arms.over_ideal))
-    known = [(r["t_own_ideal_s"] / _ideal_s(r), y) for y, r in places if r["t_own_ideal_s"] and not arms.is_serial(arm)]
+    style.draw_points(axes, xs, ys, look, label=arm + fabric, xerr=style.interval(own, style.over_ideal))
+    known = [
+        (r["t_own_ideal_s"] / _ideal_s(r), y) for y, r in places if r["t_own_ideal_s"] and not style.is_serial(arm)
+    ]
     if known:
         axes.plot(
             *zip(*known, strict=True), linestyle="none", marker="|", markersize=11, markeredgewidth=2,
-            color=style["color"], zorder=3,
+            color=look["color"], zorder=3,
         )  # fmt: skip
 
 
@@ -146,4 +148,4 @@ def _legend(axes) -> None:
     tick = Line2D([], [], linestyle="none", marker="|", markersize=11, markeredgewidth=2, color=GREY)
     handles += [tick, Patch(color=BAND)]
     names += ["own ideal: what its schedule allows", BAND_NAME]
-    arms.legend(axes, handles, names, columns=3)
+    style.legend(axes, handles, names, columns=3)

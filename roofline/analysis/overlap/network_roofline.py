@@ -8,7 +8,7 @@ import math
 from statistics import median
 
 from roofline.analysis.base import records_of
-from roofline.analysis.overlap import style as arms
+from roofline.analysis.overlap import style
 from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import rate_text
@@ -31,10 +31,10 @@ CURVE = 200
 
 def draw(run: Run, frame):
     records = records_of(frame)
-    shapes = {name: own for name, own in arms.by_shape(records).items() if arms.is_timed(own[0])}
-    drawn = [record for own in shapes.values() for record in arms.over_the_link(own)]
+    shapes = {name: own for name, own in style.by_shape(records).items() if style.is_timed(own[0])}
+    drawn = [record for own in shapes.values() for record in style.over_the_link(own)]
     valid = [record for record in drawn if record["link_off_pace"] is None]
-    styles, sweeps = arms.styles(drawn), _sweeps(valid)
+    styles, sweeps = style.styles(drawn), _sweeps(valid)
     rows = [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
     figure = theme.new(11, 5.2 * (len(rows) + 1) + 1.1)
     figure.suptitle(run.metadata["title"], x=0.01, ha="left", fontsize=14)
@@ -69,7 +69,7 @@ def _sweeps(records: list[dict]) -> list[list[dict]]:
 
 def _firsts(records: list[dict]) -> list[dict]:
     """One record of each shape."""
-    return [own[0] for own in arms.by_shape(records).values()]
+    return [own[0] for own in style.by_shape(records).values()]
 
 
 def _sweep_panel(axes, run: Run, records: list[dict], styles: dict) -> list:
@@ -92,10 +92,10 @@ def _sweep_panel(axes, run: Run, records: list[dict], styles: dict) -> list:
     for index, arm in enumerate(present):
         own = [record for record in records if record["arm"] == arm]
         aside = 1.03 ** (index - (len(present) - 1) / 2)
-        errors = arms.interval(own, lambda record, suffix: record[f"tflops{suffix}"])
+        errors = style.interval(own, lambda record, suffix: record[f"tflops{suffix}"])
         at = ([r["wire_intensity"] * aside for r in own], [r["tflops"] for r in own])
-        arms.draw_points(axes, *at, styles[arm], label=arm, yerr=errors)
-    arms.title(axes, shapes[0]["op"], f"{arms.source_text(run)}, wire {shapes[0]['wire']}:", arms.link_text(shapes))
+        style.draw_points(axes, *at, styles[arm], label=arm, yerr=errors)
+    style.title(axes, shapes[0]["op"], f"{style.source_text(run)}, wire {shapes[0]['wire']}:", style.link_text(shapes))
     axes.set_xlabel("FLOP per byte received over the wire")
     axes.set_ylabel("TFLOP/s")
     axes.spines[["top", "right"]].set_visible(False)
@@ -150,13 +150,13 @@ def _asked(axes, record: dict) -> None:
 
 
 def _label_of(records: list[dict]):
-    return lambda record: arms.label(record, records)
+    return lambda record: style.label(record, records)
 
 
 def _name_shapes(axes, records: list[dict], x, low, name) -> list:
     """A label under the lowest point of each shape that `name` has a word for; returns them."""
     words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "bbox": BEHIND_TEXT, "zorder": 2.5}
-    shapes = sorted(arms.by_shape(records).values(), key=lambda own: x(own[0]))
+    shapes = sorted(style.by_shape(records).values(), key=lambda own: x(own[0]))
     lowest = [(record, name(record)) for own in shapes for record in [min(own, key=low)]]
     return [
         axes.annotate(text, (x(record), low(record)), (0, -6), ha="center", va="top", **words)
@@ -167,7 +167,7 @@ def _name_shapes(axes, records: list[dict], x, low, name) -> list:
 
 def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: dict) -> list:
     """All shapes as shares of the unsplit matmul's speed; returns the labels of those on other wires."""
-    ratios = [arms.balance_of(record) for record in valid]
+    ratios = [style.balance_of(record) for record in valid]
     axes.set_xscale("log", base=2)
     axes.set_xlim(min([0.6, *ratios]) / 1.5, max([1.6, *ratios]) * 1.5)
     axes.set_ylim(0, 1.15)
@@ -183,21 +183,21 @@ def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: 
 
     def share(record: dict, suffix: str) -> float:
         slowest_first = {"": "", "_low": "_high", "_high": "_low"}[suffix]
-        return min(1, arms.balance_of(record)) / arms.over_ideal(record, slowest_first)
+        return min(1, style.balance_of(record)) / style.over_ideal(record, slowest_first)
 
-    for index, (arm, style) in enumerate(styles.items()):
+    for index, (arm, look) in enumerate(styles.items()):
         own = [record for record in valid if record["arm"] == arm]
         aside = (right / left) ** (0.004 * (index - (len(styles) - 1) / 2))
-        at = ([arms.balance_of(r) * aside for r in own], [share(r, "") for r in own])
-        arms.draw_points(axes, *at, style, label=arm, yerr=arms.interval(own, share))
-    below = [f"{arms.source_text(run)}, {arms.link_text(valid)}"] if valid else []
+        at = ([style.balance_of(r) * aside for r in own], [share(r, "") for r in own])
+        style.draw_points(axes, *at, look, label=arm, yerr=style.interval(own, share))
+    below = [f"{style.source_text(run)}, {style.link_text(valid)}"] if valid else []
     if others := {f"{r['arm']}, over {r['link']}": None for r in records if r.get("own_fabric")}:
         below.append(f"left out, these wires do not count for it: {'; '.join(others)}")
-    arms.title(axes, "every shape on every wire, against its own matmul", *below, *arms.left_out(records, void=True))
+    style.title(axes, "every shape on every wire, against its own matmul", *below, *style.left_out(records, void=True))
     axes.set_xlabel("T_gemm / T_comm (1 is the ridge)")
     axes.set_ylabel("share of the lone matmul's speed")
     axes.plot([], [], **ALONE)
-    arms.legend(axes, *axes.get_legend_handles_labels(), columns=4, title="95 % intervals", title_fontsize=8.5)
+    style.legend(axes, *axes.get_legend_handles_labels(), columns=4, title="95 % intervals", title_fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     shared = [record for sweep in _sweeps(valid) for record in sweep]
     usual = {(record["op"], record["ranks"]) for record in shared}
@@ -206,4 +206,4 @@ def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: 
         more = "" if (record["op"], record["ranks"]) in usual else f", P={record['ranks']}"
         return "" if record in shared else record["wire"] + more
 
-    return _name_shapes(axes, valid, arms.balance_of, lambda r: share(r, "_low"), wire)
+    return _name_shapes(axes, valid, style.balance_of, lambda r: share(r, "_low"), wire)

@@ -1,6 +1,6 @@
 """The figure prediction: predicted over measured times, ours beside the plain roofline's, a point for each case."""
 
-from roofline.analysis.overlap import style as arms
+from roofline.analysis.overlap import style
 from roofline.analysis.prediction.score import Scored
 from roofline.analysis.prediction.text import scores
 from roofline.report import theme
@@ -28,9 +28,9 @@ def draw(run: Run, scored: list[Scored]):
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (title, field, middle, far) in zip(panels, PANELS, strict=True):
         _frame(axes, min(times) / 1.6, max(times) * 1.6)
-        for style, label, own in _groups(scored):
+        for look, label, own in _groups(scored):
             xs, ys = zip(*((one.record["time_s"], getattr(one, field)) for one in own), strict=True)
-            axes.plot(xs, ys, linestyle="none", markersize=6.5, label=label, zorder=4, **style)
+            axes.plot(xs, ys, linestyle="none", markersize=6.5, label=label, zorder=4, **look)
         text = f"median error {error_text(errors[middle])}\n95th percentile {error_text(errors[far])}"
         axes.annotate(text, (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=12.5, color=DARK)
         axes.set_title(title, loc="left", fontsize=12)
@@ -38,7 +38,7 @@ def draw(run: Run, scored: list[Scored]):
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("predicted time")
     panels[0].legend(loc="lower right", fontsize=9, frameon=False)
-    title = f"Predicted times: {run.metadata['title']} ({arms.source_text(run)}, {len(scored)} cases)"
+    title = f"Predicted times: {run.metadata['title']} ({style.source_text(run)}, {len(scored)} cases)"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     theme.footer(figure, run.metadata["footer"])
     return figure
@@ -70,16 +70,16 @@ def _seconds(value: float) -> str:
 
 
 def _groups(scored: list[Scored]):
-    """(style, label, cases) of each contender, filled and as on the memory roofline; then of each arm, hollow."""
+    """(look, label, cases) of each contender, filled and as on the memory roofline; then of each arm, hollow."""
     plain = [one for one in scored if "ranks" not in one.record]
     gathered = [one for one in scored if "ranks" in one.record]
     names = list(dict.fromkeys(one.record["contender"] for one in plain))
     for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):
-        style = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
-        yield style, name, [one for one in plain if one.record["contender"] == name]
-    for arm, style in arms.styles([one.record for one in gathered]).items():
-        hollow = {"markerfacecolor": "white", "markeredgecolor": style["color"], "markeredgewidth": 1.6}
-        if "fillstyle" in style:
-            hollow |= arms.PERSISTENT_LOOK | {"markerfacecoloralt": style["color"]}
+        look = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
+        yield look, name, [one for one in plain if one.record["contender"] == name]
+    for arm, look in style.styles([one.record for one in gathered]).items():
+        hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"], "markeredgewidth": 1.6}
+        if "fillstyle" in look:
+            hollow |= style.PERSISTENT_LOOK | {"markerfacecoloralt": look["color"]}
         own = [one for one in gathered if one.record["arm"] == arm]
-        yield {"marker": style["marker"]} | hollow, f"arm {arm}", own
+        yield {"marker": look["marker"]} | hollow, f"arm {arm}", own
