@@ -5,9 +5,10 @@ import time
 import pytest
 import torch
 
-from collectives import flagged_arms, links
+from collectives import all_gather_matmul, flagged_arms, links, weight_prefetch
 from collectives.flagged_arms import ARMS, prepare
 from collectives.links import LinkError
+from roofline.analysis.overlap.arms import of_operation
 from roofline.theory import schedule
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
@@ -55,6 +56,12 @@ def test_row_blocks_are_those_that_the_simulator_finds_best(operands, monkeypatc
     monkeypatch.setattr(flagged_arms, "BLOCKS", (1,))
     whole = prepare(operands(), "row_block")
     assert (whole.row_blocks, len(whole.transfers)) == (1, 3)
+
+
+def test_every_arm_is_declared_for_its_operation():
+    for op, known in (("all_gather_matmul", all_gather_matmul.ARMS | ARMS), ("weight_prefetch", weight_prefetch.ARMS)):
+        assert known.keys() == set(of_operation(op, gpu=True))
+    assert set(all_gather_matmul.ARMS) == set(of_operation("all_gather_matmul", gpu=False))
 
 
 @every_arm
