@@ -9,7 +9,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline.analysis.records import derive
 from roofline.measure import ceilings, device_errors, steady
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
@@ -287,7 +286,7 @@ class Session:
         """The derived record of a contender on a shape by the ceilings known so far; None if it was not measured."""
         if contender not in self.run.measured(shape_id):
             return None
-        return derive(self.run, self.run.shapes[shape_id], contender)
+        return self.run.record(shape_id, contender)
 
     def entry(self, case_id: str) -> dict | None:
         """{case, outcome, reason} of a case that was tried and has no number; None of any other."""

@@ -32,7 +32,7 @@ BATCH = 24
 
 TRIES = 2
 """Processes in a row that may count nothing before anything was counted; one, where it hung: that costs minutes, and
-the first is to count the yardstick of one shape, which any tool that works can."""
+the first is to count the baseline of one shape, which any tool that works can."""
 
 LOG = "ncu.log"
 """In the run's folder: what the tool printed, from which any number can be read again."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from roofline import operations
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
 from roofline.profile import kernel_names
-from roofline.tuning import verdict
 
 TOPIC = "kernel names"
 
@@ -28,7 +28,7 @@ class KernelTrace(Observer):
         failures: list[str] = []
         for shape, about in session.run.shapes.items():
             names = [name for name in about.measured if "kernel_name" not in about.entrants[name]]
-            if about.analysis == "overlap" or verdict.is_tuning(about.op) or not names:
+            if about.analysis == "overlap" or operations.find(about.op).mode == "tune" or not names:
                 continue
             try:
                 found = session.prepared(shape, names)

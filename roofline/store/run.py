@@ -261,13 +261,17 @@ class Run:
     def records(self) -> list[dict]:
         """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
         the run is closed."""
-        from roofline.analysis.records import derive
-
         if self._records is not None and self.end is not None:
             return self._records
-        found = [{"case": f"{shape.id}-{name}"} | derive(self, shape, name) for shape, name in self.cases()]
+        found = [{"case": f"{shape.id}-{name}"} | self.record(shape.id, name) for shape, name in self.cases()]
         self._records = found if self.end is not None else None
         return found
+
+    def record(self, shape: str, contender: str) -> dict:
+        """Of one case that was measured, by the ceilings known so far."""
+        from roofline.analysis.records import derive
+
+        return derive(self, self.shapes[shape], contender)
 
     def samples(self) -> DataFrame:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

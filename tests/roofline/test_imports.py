@@ -56,13 +56,6 @@ def modules(*packages: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-TO_GO = {
-    ("roofline.profile.kernel_trace", "roofline.tuning.verdict"),
-    ("roofline.measure.session", "roofline.analysis.records.derive"),
-}
-"""What still goes against the stream."""
-
-
 @pytest.mark.parametrize("package", ["roofline", "kernels", "collectives"])
 def test_imports_run_one_way(package):
     wrong = {
@@ -71,7 +64,7 @@ def test_imports_run_one_way(package):
         for name in imported(path)
         if not any(f"{name}.".startswith(f"{known}.") for known in allowed_of(module))
     }
-    assert wrong == {pair for pair in TO_GO if pair[0].startswith(package)}
+    assert not wrong
 
 
 def test_what_reports_need_is_free_of_torch():
