@@ -18,6 +18,7 @@ from roofline.operations.tune import Tuning
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
+from roofline.tuning.campaign import Campaign
 from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -49,9 +50,8 @@ def finished():
 def tell(run, case, folder) -> list[str]:
     """What is told of `case` by a session of `run` in `folder`, of which nothing but that is needed."""
     session, told = Session.__new__(Session), []
-    session.run, session._entries, session._write = run, {}, lambda *lines: True
-    session.measured = lambda shape: tune.keep(run, shape, folder)
-    session.tell(case, told.append)
+    session.run, session.folder, session._entries, session._write = run, folder, {}, lambda *lines: True
+    Campaign(session, tune.keep, lambda run: []).shape_done(case, told.append)
     return told
 
 

@@ -209,7 +209,6 @@ def test_all_that_a_program_began_ends_with_it(tmp_path, fake_time):
     own.sleep = lambda seconds: (time.sleep(0.02), pid.exists() and pid.read_text() and passes(seconds))
     ended = ncu.run(
         str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=1.5, seconds=60,
-        env={},
     )  # fmt: skip
     assert ended.why == "it hung: nothing happened for 1.5 s"
     assert not ended.over
@@ -221,7 +220,6 @@ def test_all_that_a_program_began_ends_with_it(tmp_path, fake_time):
     assert gone
     over = ncu.run(
         str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=60, seconds=0.3,
-        env={},
     )  # fmt: skip
     assert over.over
 
@@ -246,7 +244,6 @@ def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path, fak
     own.sleep = goes_forward
     ended = ncu.run(
         str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "progress", cwd=tmp_path, stall_s=2, seconds=60,
-        env={},
     )  # fmt: skip
     assert (ended.why, ended.code) == (None, 0)
 
@@ -257,7 +254,7 @@ def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_
     tool.chmod(0o755)
     ncu.run(
         str(tool), ["a", "b"], ["program", "x"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=60,
-        seconds=60, env={},
+        seconds=60,
     )  # fmt: skip
     flags = (tmp_path / "flags").read_text().split()
     given = dict(pairwise(flags))
