@@ -216,12 +216,8 @@ def link_alone(shape: Shape) -> dict[int, float]:
     return next((shape.times_s(name) for name in shape.of_role("link")), {})
 
 
-def fastest_gemm(shape: Shape) -> dict[int, float]:
-    """{round: seconds} of the unsplit matmul with the least median; {} where none was measured."""
-    return shape.times_s(_fastest_gemm(shape))
-
-
 def _fastest_gemm(shape: Shape) -> str | None:
+    """The unsplit matmul with the least median; None where none was measured."""
     found = [name for name in shape.of_role("gemm") if shape.times_s(name)]
     return min(found, key=lambda name: median(shape.times_s(name).values()), default=None)
 

@@ -1,4 +1,4 @@
-"""Least squares for the constants of `theory.predict`: relative errors, positive constants, a weak pull to priors."""
+"""Least squares for the constants of `cost_model`: relative errors, positive constants, a weak pull to priors."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """All that is known of one machine for predictions, and what it says of a case, term by term. Standard library only.
 
-A matmul is predicted by the constants of its contender (`theory.predict`). A case that gathers over a wire takes
+A matmul is predicted by the constants of its contender (`cost_model`). A case that gathers over a wire takes
 
     time   = loss * ideal(T_gemm, T_comm)
     T_gemm = the unsplit matmul beside which a link runs; its constants are a family of their own, since on a CPU it
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from roofline.analysis.prediction import cost_model as predict
+from roofline.analysis.prediction import cost_model
 from roofline.analysis.prediction.cost_model import PRIORS, USUAL, Constants, Machine, Tile
 from roofline.theory.chips import Chip
 from roofline.theory.work import ITEMSIZE, Work
@@ -63,24 +63,24 @@ class Family:
             return self.tiles
         return (min(self.tile_of, key=lambda known: abs(math.log(known[0] / m)) + abs(math.log(known[1] / n)))[2],)
 
-    def load(self, sizes: Sizes, machine: Machine, spilled_bytes: int = 0) -> predict.Load:
+    def load(self, sizes: Sizes, machine: Machine, spilled_bytes: int = 0) -> cost_model.Load:
         nbytes = sizes.work.device_bytes + spilled_bytes
-        return predict.load(sizes.m, sizes.n, sizes.k, nbytes, machine, self.tiles_for(sizes.m, sizes.n))
+        return cost_model.load(sizes.m, sizes.n, sizes.k, nbytes, machine, self.tiles_for(sizes.m, sizes.n))
 
     def predict(self, sizes: Sizes, machine: Machine, spilled_bytes: int = 0) -> Prediction:
-        found = predict.terms(self.load(sizes, machine, spilled_bytes), self.constants)
+        found = cost_model.terms(self.load(sizes, machine, spilled_bytes), self.constants)
         terms = found._asdict() | {"p": self.constants.p}
         terms.pop("time_s")
         if machine.workers > 1:
             shape = sizes.m, sizes.n, sizes.k
-            tile = predict.best_tile(*shape, self.tiles_for(*shape[:2]), machine)
-            terms |= {"waves": predict.cost(*shape, tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
+            tile = cost_model.best_tile(*shape, self.tiles_for(*shape[:2]), machine)
+            terms |= {"waves": cost_model.cost(*shape, tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
         return Prediction(found.time_s, terms)
 
 
 @dataclass(frozen=True)
 class Model:
-    """What predictions of one machine stand on. `source`: a key of `predict.PRIORS`."""
+    """What predictions of one machine stand on. `source`: a key of `cost_model.PRIORS`."""
 
     source: str
     machines: dict[str, Machine]
@@ -175,7 +175,7 @@ def of_values(values: dict) -> Model:
 
 
 def of_chip(chip: Chip) -> Model:
-    """Of a datasheet, with the constants of `predict.PRIORS`, the same for all contenders: one family, `ANY`.
+    """Of a datasheet, with the constants of `cost_model.PRIORS`, the same for all contenders: one family, `ANY`.
 
     Raises ValueError for a chip whose memory bandwidth no source tells.
     """
