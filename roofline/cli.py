@@ -58,6 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     predicting.add_command(commands)
 
+    command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
+    command.add_argument("--json", action="store_true", help="every finding, as results/README.md documents it")
+    command.set_defaults(run=_doctor)
+
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
@@ -90,6 +94,12 @@ def _explain(flops: float, bandwidth: float, where: str = "", *, wire: bool = Fa
     if wire:
         # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
         print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from roofline import doctor
+
+    return doctor.run(as_json=options.json)
 
 
 def _report(options) -> int:

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import warnings
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -40,22 +41,41 @@ def choose_device(wanted: str, timed: bool) -> str:
     return "cuda"
 
 
+WAYS_OUT = {
+    "driver on your system is too old": "update the driver, or install a torch for an older CUDA (see pytorch.org)",
+    "Error 802": "start the service nvidia-fabricmanager, of the driver's own version, and wait until it is done",
+    "Error 803": "reboot: the driver's library is of another version than its module",
+    "Error 804": "take the compat library of CUDA out of LD_LIBRARY_PATH, or update the driver",
+    "no CUDA-capable device": "check CUDA_VISIBLE_DEVICES, and that the container was given the GPU",
+    "busy or unavailable": "end the process that has the card to itself, or have its compute mode set to default",
+    "version mismatch": "reboot: the driver's library is of another version than its module",
+    "CPU-only build": "install a CUDA build of torch (see pytorch.org for the one that fits this driver)",
+}
+"""What CUDA, torch and NVML say of a GPU that they cannot use -> the way out. Seen in pytorch issues 28195 (too old),
+35710 (802) and 100691 (busy), and in rapidsai/dask-cuda 949 (version mismatch)."""
+
+
+def way_out(said: str) -> str:
+    """What helps where CUDA, torch or NVML `said` that; "" where it is not known."""
+    return next((help for words, help in WAYS_OUT.items() if words in said), "")
+
+
 def unusable_gpu() -> str | None:
     """Why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
     import torch
 
     driver = gpu_driver()
-    if driver is None or torch.cuda.is_available():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()  # which warns of why not
+    if driver is None or usable:
         return None
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
-    way_out = (
-        "install a CUDA build of torch (see pytorch.org for the one that fits this driver)"
-        if not torch.version.cuda
-        else "update the driver or install a torch built for an older CUDA, and check CUDA_VISIBLE_DEVICES"
-    )
+    said = "; ".join([build, *(" ".join(str(one.message).split()) for one in caught)])
+    helps = way_out(said) or "check CUDA_VISIBLE_DEVICES, or install a torch that fits the driver (see pytorch.org)"
     return (
-        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({build}) cannot use it: "
-        f"{way_out}; or measure the CPU with --ffn-device cpu"
+        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({said}) cannot use it: "
+        f"{helps}; or measure the CPU with --ffn-device cpu"
     )
 
 

@@ -15,6 +15,16 @@ THROTTLE_REASONS = {
 }
 
 
+def nvml_handle():
+    """NVML, and what it knows torch's first GPU by. Raises what NVML or torch raise."""
+    import pynvml
+    import torch
+
+    pynvml.nvmlInit()
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+
+
 class GpuTelemetry:
     """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case.
 
@@ -27,13 +37,7 @@ class GpuTelemetry:
         self._error = ""
         self.start()
         try:
-            import pynvml
-            import torch
-
-            self._nvml = pynvml
-            pynvml.nvmlInit()
-            uuid = str(torch.cuda.get_device_properties(0).uuid)
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            self._nvml, self._handle = nvml_handle()
         except Exception as error:  # no package, no library, no permission: NVML has a type for each
             self._error = f"{type(error).__name__}: {error}"
 

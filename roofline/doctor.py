@@ -1,0 +1,301 @@
+"""`roofline doctor`: what this machine has of what a benchmark run needs, what a lack costs, and the way out.
+
+Each check asks by the calls that the run itself makes, so that it fails as the run would. Nothing is measured, nothing
+is changed, and no check costs another its answer.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from roofline import operations
+from roofline.measure import machine, telemetry
+from roofline.measure.device_errors import reason
+from roofline.measure.metadata import commit_of
+from roofline.profile import ncu
+from roofline.pytest_plugin import options
+
+OK, LIMITED, LACKING = "ok", "limited", "lacking"
+"""Of a finding. `limited`: something that one may ask for fails. `lacking`: the default run would not be whole."""
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = 1
+
+PEAK = 4
+"""The largest case takes this many times its own bytes at most: operands twice, a float64 reference of parts of it, and
+a gather's buffer. Reckoned, not measured."""
+
+RESULTS_BYTES = 10**9
+"""Of a run folder: two dozen MB, with room for what else is written meanwhile."""
+
+HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { return 0; }\n"
+"""What Triton asks of a compiler for each kernel that it loads: a module of C for Python."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: in words, with what a lack costs and the way out of it."""
+
+    about: str
+    state: str
+    found: str
+    costs: str = ""
+    way_out: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (f"{self.about}: {self.found}", self.costs, self.way_out)))
+
+
+Check = Callable[[], Finding]
+
+
+def run(as_json: bool = False) -> int:
+    """Print the findings; returns 0 where the default run would be whole, else 1."""
+    findings = examine()
+    whole = all(finding.state != LACKING for finding in findings)
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "whole": whole, "findings": [asdict(one) for one in findings]}, indent=2))
+        return int(not whole)
+    for finding in findings:
+        print(f"{finding.state:<8} {finding.about:<12} {finding.found}")
+        for said in filter(None, (finding.costs, finding.way_out)):
+            print(f"{'':<21} {said}")
+    print("the default run would be whole here" if whole else "the default run would not be whole here")
+    return int(not whole)
+
+
+def examine() -> list[Finding]:
+    """All findings of this machine, in the order in which one mends them."""
+    findings = [_asked(check) for check in (_packages, _device)]
+    if any(finding.state == LACKING for finding in findings):
+        return findings  # all else would fail for the same reason
+    return [*findings, *map(_asked, (*(GPU if _is_gpu() else CPU), _results, _commit))]
+
+
+def _asked(check: Check) -> Finding:
+    """What `check` finds; where it raises, that is what was found."""
+    try:
+        return check()
+    except Exception as error:
+        return Finding(check.__name__.strip("_"), LACKING, reason(error), "a run is likely to fail in the same way")
+
+
+def _is_gpu() -> bool:
+    return machine.choose_device("auto", timed=True) == "cuda"
+
+
+def _packages() -> Finding:
+    """What pyproject.toml asks for, where this is a checkout; else what was installed with `roofline`."""
+    from packaging.requirements import Requirement
+
+    if (ROOT / "pyproject.toml").is_file():
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        asked = [*project["dependencies"], *project["optional-dependencies"]["bench"]]
+    else:
+        asked = metadata.requires("roofline-ffn") or []
+    environment = {"extra": "bench"}
+    wrong, found = [], {}
+    for wanted in map(Requirement, asked):
+        if wanted.marker and not wanted.marker.evaluate(environment):
+            continue
+        try:
+            found[wanted.name] = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"no {wanted}")
+            continue
+        if not wanted.specifier.contains(found[wanted.name], prereleases=True):
+            wrong.append(f"{wanted.name} {found[wanted.name]}, asked for is {wanted.specifier}")
+    if wrong:
+        way_out = 'pip install -e ".[bench]", or make bench, which sets up an environment of its own'
+        return Finding("packages", LACKING, ", ".join(wrong), "nothing can be relied upon without them", way_out)
+    named = [f"{name} {found[name]}" for name in ("torch", "triton", "pytest-benchmark") if name in found]
+    return Finding("packages", OK, ", ".join(named))
+
+
+def _device() -> Finding:
+    """Which device a run would measure, and whether it answers."""
+    try:
+        device = machine.choose_device("auto", timed=True)
+    except ValueError as error:
+        return Finding("device", LACKING, str(error), "nothing is measured")
+    about = machine.describe(device)
+    if device == "cpu":
+        return Finding("device", OK, f"no NVIDIA GPU; a run measures the CPU, {about['chip']}")
+    import torch
+
+    try:
+        torch.ones(1, device="cuda").add_(1).item()
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+        return Finding("device", LACKING, f"{about['chip']}: {said}", "nothing is measured", machine.way_out(said))
+    capability = about["compute_capability"]
+    found = (
+        f"{about['chip']}, {about['sms']} SMs, compute capability {capability}; driver {about['driver']}, torch for "
+        f"CUDA {about['cuda']}"
+    )
+    if float(capability) < 8:
+        return Finding("device", LACKING, found, "below 8.0 there is no bf16", "take an A100 or newer")
+    if not capability.startswith("9."):
+        return Finding("device", OK, f"{found}; what is made for Hopper is left out, and its rows say so")
+    return Finding("device", OK, found)
+
+
+def _compiler() -> Finding:
+    from triton import knobs
+    from triton.runtime.build import compile_module_from_src
+
+    try:
+        with tempfile.TemporaryDirectory() as folder, knobs.cache.scope():
+            knobs.cache.dir = folder  # else it may answer from what was compiled before
+            with suppress(ImportError, SystemError):  # an empty module loads no further: compiling it is what counts
+                compile_module_from_src(HEADERS, "roofline_doctor")
+    except Exception as error:  # CalledProcessError, RuntimeError, OSError
+        return Finding(
+            "compiler", LACKING, f"Triton cannot compile a module for Python: {reason(error)}",
+            "our kernels, the gathers and the SM clock are left out",
+            "install a C compiler and Python's headers (gcc, python3-dev)",
+        )  # fmt: skip
+    return Finding("compiler", OK, f"{os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang')}, Python.h")
+
+
+def _cache() -> Finding:
+    from triton import knobs
+
+    folder = Path(knobs.cache.dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding(
+            "cache", LACKING, f"Triton's cache {folder} cannot be written: {error.strerror}", "no kernel of ours runs",
+            "set TRITON_CACHE_DIR to a folder that can be written",
+        )  # fmt: skip
+    return Finding("cache", OK, f"Triton's is {folder}")
+
+
+def _nvml() -> Finding:
+    readings = telemetry.GpuTelemetry()
+    readings.read()
+    found = readings.summary()
+    if error := found.get("telemetry_error"):
+        costs = "clock, power and throttling are unknown, and a throttled row is not marked"
+        return Finding("nvml", LACKING, error, costs, machine.way_out(error) or "pip install nvidia-ml-py")
+    blind = [name for name in ("sm_clock_mhz", "power_w", "temperature_c", "throttled") if found[name] is None]
+    if blind:
+        return Finding("nvml", LIMITED, f"it does not tell {', '.join(blind)}", "these columns stay empty")
+    return Finding("nvml", OK, f"{found['sm_clock_mhz']:.0f} MHz, {found['power_w']:.0f} W, {found['temperature_c']} C")
+
+
+def _mode() -> Finding:
+    nvml, handle = telemetry.nvml_handle()
+    with suppress(nvml.NVMLError):  # not a card that can be divided
+        if nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            return Finding(
+                "mode", LACKING, "MIG is on", "a slice of the card is measured, and no datasheet fits it",
+                "have an administrator switch it off: nvidia-smi -mig 0",
+            )  # fmt: skip
+    mode = nvml.nvmlDeviceGetComputeMode(handle)
+    if mode == nvml.NVML_COMPUTEMODE_DEFAULT:
+        return Finding("mode", OK, "no MIG, several processes may use the card")
+    return Finding(
+        "mode", LACKING, "only one process may use the card", "neither kernels can be tried nor counters read beside a "
+        "run", "have an administrator set the default mode: nvidia-smi -c 0",
+    )  # fmt: skip
+
+
+def _others() -> Finding:
+    nvml, handle = telemetry.nvml_handle()
+    others = [one for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid != os.getpid()]
+    if not others:
+        return Finding("others", OK, "no other process is on the card")
+    named = ", ".join(f"{one.pid} with {(one.usedGpuMemory or 0) / 2**30:.1f} GiB" for one in others)
+    costs = "they take clocks, bandwidth and memory from what is measured"
+    return Finding("others", LIMITED, f"other processes on the card: {named}", costs, "end them, or come back later")
+
+
+def _memory() -> Finding:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    asked = options.resolve(lambda name: None, device="cuda", timed=True, root=ROOT)
+    cases = [case for one in operations.OPERATIONS.values() if one.sweep and one.mode == "benchmark"
+             for case in one.sweep(asked)]  # fmt: skip
+    largest = max(cases, key=lambda case: case.work.device_bytes)
+    needed = PEAK * largest.work.device_bytes
+    found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, {largest.id} takes some {needed / 2**30:.0f}"
+    if free >= needed:
+        return Finding("memory", OK, found)
+    fitting = [case for case in cases if PEAK * case.work.device_bytes <= free]
+    costs = f"{len(cases) - len(fitting)} of {len(cases)} shapes may be skipped, out of memory"
+    return Finding(
+        "memory", LACKING, found, costs, "end what holds it, or choose --ffn-tp, --ffn-tokens or --ffn-model"
+    )
+
+
+def _counters() -> Finding:
+    if why := ncu.why_not("cuda"):
+        return Finding("counters", LIMITED, why, "--ffn-counters reads nothing")
+    return Finding("counters", OK, f"Nsight Compute {ncu.version(ncu.find())}")
+
+
+def _bindings() -> Finding:
+    try:
+        return Finding("bindings", OK, f"cuda-bindings {metadata.version('cuda-bindings')}")
+    except metadata.PackageNotFoundError:
+        costs = "--ffn-link-bandwidth pcie is skipped"
+        return Finding("bindings", LIMITED, "no cuda-bindings", costs, "pip install cuda-bindings")
+
+
+def _peers() -> Finding:
+    import torch
+
+    count = torch.cuda.device_count()
+    if count == 1:
+        return Finding("peers", OK, "one GPU; wires are emulated, as by default")
+    apart = [index for index in range(1, count) if not torch.cuda.can_device_access_peer(0, index)]
+    if apart:
+        found = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))}"
+        return Finding("peers", LIMITED, found, "symm_mem is left out, which runs over the real fabric")
+    return Finding("peers", OK, f"{count} GPUs that reach one another")
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores > 1:
+        return Finding("cores", OK, f"{cores}; an emulated link takes one of them")
+    costs = "an emulated link takes the core of the matmul, and nothing overlaps"
+    return Finding("cores", LACKING, "one core", costs, "give it two, or leave the gathers out: -k test_matmul")
+
+
+def _results() -> Finding:
+    folder = ROOT / "results" / "local"
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        return Finding("results", LACKING, f"{there} cannot be written", "a run is refused", "choose --ffn-results=DIR")
+    free = shutil.disk_usage(there).free
+    found = f"{there}: {free / 1e9:.3g} GB free"
+    if free >= RESULTS_BYTES:
+        return Finding("results", OK, found)
+    return Finding("results", LACKING, found, "a run may be cut off", "make room, or choose --ffn-results=DIR")
+
+
+def _commit() -> Finding:
+    commit = commit_of(ROOT)
+    if commit == "unknown":
+        costs, way_out = "the run cannot become a reference", "set ROOFLINE_COMMIT to the commit of these files"
+        return Finding("commit", LIMITED, "not known: this is no git checkout", costs, way_out)
+    if commit.endswith("+dirty"):
+        return Finding("commit", LIMITED, commit, "the run cannot become a reference", "commit, or undo, what changed")
+    return Finding("commit", OK, commit)
+
+
+GPU: tuple[Check, ...] = (_compiler, _cache, _nvml, _mode, _others, _memory, _counters, _bindings, _peers)
+CPU: tuple[Check, ...] = (_cores,)

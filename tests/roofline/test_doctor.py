@@ -1,0 +1,275 @@
+"""What `roofline doctor` finds, by what torch, Triton, NVML and the compiler say on machines that lack something."""
+
+import json
+import os
+import sys
+import types
+import warnings
+from dataclasses import asdict
+
+import pynvml
+import pytest
+import torch
+
+from roofline import doctor
+from roofline.cli import main
+from roofline.measure import machine
+from roofline.profile import ncu
+
+H100 = types.SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,
+    total_memory=80 * 2**30, uuid="00000000-1111-2222-3333-444444444444",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def free_environment(monkeypatch):
+    for variable in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """An H100 on which all is well. Its tests change one answer of torch or NVML."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    on_cpu = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device: on_cpu(*sizes))
+    cuda = {
+        "is_available": lambda: True,
+        "get_device_properties": lambda index: H100,
+        "mem_get_info": lambda: (79 * 2**30, 80 * 2**30),
+        "device_count": lambda: 1,
+    }
+    nvml = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlSystemGetDriverVersion": lambda: "580.126.20",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetClockInfo": lambda handle, kind: 1755,
+        "nvmlDeviceGetPowerUsage": lambda handle: 93_000,
+        "nvmlDeviceGetTemperature": lambda handle, kind: 34,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [types.SimpleNamespace(pid=os.getpid())],
+        "nvmlDeviceGetMigMode": lambda handle: (pynvml.NVML_DEVICE_MIG_DISABLE, 0),
+        "nvmlDeviceGetComputeMode": lambda handle: pynvml.NVML_COMPUTEMODE_DEFAULT,
+    }
+    for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
+        for name, answer in answers.items():
+            monkeypatch.setattr(module, name, answer)
+    monkeypatch.setattr(ncu, "find", lambda: "/usr/local/cuda/bin/ncu")
+    monkeypatch.setattr(ncu, "version", lambda tool: "2025.3.1.0")
+    return monkeypatch
+
+
+def found(about: str) -> doctor.Finding:
+    """What the one check of that name finds, as among all."""
+    return doctor._asked(getattr(doctor, f"_{about}"))
+
+
+def raises(error):
+    def call(*arguments, **more):
+        raise error
+
+    return call
+
+
+def nvml_error(name: str) -> pynvml.NVMLError:
+    """NVML's own, with its own text."""
+    return pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{name}"))
+
+
+def test_whole_gpu_has_nothing_lacking(gpu, capsys):
+    findings = doctor.examine()
+    assert [one.about for one in findings if one.state == doctor.LACKING] == []
+    assert {"packages", "device", "compiler", "cache", "nvml", "mode", "memory"} <= {one.about for one in findings}
+    assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in found("device").found
+    assert found("nvml").found == "1755 MHz, 93 W, 34 C"
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith("the default run would be whole here\n")
+
+
+@pytest.mark.parametrize(
+    ("warning", "help"),
+    [
+        # github.com/IEIT-Yuan/Yuan-2.0/issues/65
+        ("CUDA initialization: The NVIDIA driver on your system is too old (found version 11000).", "update the"),
+        # github.com/hiyouga/LlamaFactory/issues/7888
+        ("CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+         "calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+         "nvidia-fabricmanager"),
+        ("CUDA initialization: something new", "check CUDA_VISIBLE_DEVICES"),
+    ],
+)  # fmt: skip
+def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu, warning, help, capsys):
+    def is_available():
+        warnings.warn(warning, stacklevel=1)
+        return False
+
+    gpu.setattr(torch.cuda, "is_available", is_available)
+    finding = doctor.examine()[-1]
+    assert (finding.about, finding.state) == ("device", doctor.LACKING)
+    assert warning in finding.found
+    assert help in finding.found
+    assert main(["doctor"]) == 1
+    with pytest.raises(ValueError, match="cannot use it"):
+        machine.choose_device("auto", timed=True)  # a run says the same
+
+
+def test_card_in_the_hands_of_another_process(gpu):
+    # github.com/pytorch/pytorch/issues/100691
+    said = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    gpu.setattr(torch, "ones", raises(RuntimeError(f"{said}\nCUDA kernel errors might be asynchronous")))
+    finding = doctor.examine()[-1]
+    assert (finding.about, finding.state) == ("device", doctor.LACKING)
+    assert finding.found == f"{H100.name}: {said}"
+    assert "compute mode" in finding.way_out
+
+
+@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET"])
+def test_variables_that_a_run_refuses(gpu, variable):
+    gpu.setenv(variable, "1")
+    finding = doctor.examine()[-1]
+    assert (finding.about, finding.state) == ("device", doctor.LACKING)
+    assert f"{variable} is set" in finding.found
+    assert "unset it" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("capability", "state"), [((9, 0), "ok"), ((10, 0), "ok"), ((8, 0), "ok"), ((7, 5), "lacking")]
+)
+def test_cards_of_other_generations(gpu, capability, state):
+    card = types.SimpleNamespace(**vars(H100) | dict(zip(("major", "minor"), capability, strict=True)))
+    gpu.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    assert found("device").state == state
+    assert ("left out" in found("device").found) == (state == "ok" and capability != (9, 0))
+
+
+def test_machine_without_a_compiler(gpu):
+    gpu.setenv("PATH", "/nowhere")
+    gpu.delenv("CC", raising=False)
+    finding = found("compiler")
+    assert finding.state == doctor.LACKING
+    assert "Failed to find C compiler" in finding.found
+    assert "gcc, python3-dev" in finding.way_out
+
+
+def test_compiler_without_headers(gpu, tmp_path):
+    compiler = tmp_path / "cc"  # as gcc says it: github.com/sgl-project/sglang/issues/1117
+    compiler.write_text("#!/bin/sh\necho 'main.c:1:10: fatal error: Python.h: No such file or directory' >&2; exit 1\n")
+    compiler.chmod(0o755)
+    gpu.setenv("CC", str(compiler))
+    finding = found("compiler")
+    assert finding.state == doctor.LACKING
+    assert "'-shared', '-fPIC'" in finding.found
+    assert "python3-dev" in finding.way_out
+
+
+def test_compiler_that_works_is_called_although_a_cache_could_answer(gpu, tmp_path):
+    compiler, called = tmp_path / "cc", tmp_path / "called"
+    compiler.write_text(f'#!/bin/sh\necho called >> {called}\nwhile [ "$1" != -o ]; do shift; done; : > "$2"\n')
+    compiler.chmod(0o755)
+    gpu.setenv("CC", str(compiler))
+    assert [found("compiler").state for _ in range(2)] == [doctor.OK, doctor.OK]
+    assert called.read_text().count("called") == 2
+
+
+def test_cache_that_cannot_be_written(gpu, tmp_path):
+    (tmp_path / "file").touch()
+    gpu.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    finding = found("cache")
+    assert finding.state == doctor.LACKING
+    assert "TRITON_CACHE_DIR" in finding.way_out
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "help"),
+    [
+        # github.com/rapidsai/dask-cuda/issues/949
+        (nvml_error("LIB_RM_VERSION_MISMATCH"), "RM has detected an NVML/RM version mismatch", "reboot"),
+        (nvml_error("LIBRARY_NOT_FOUND"), "NVML Shared Library Not Found", "nvidia-ml-py"),
+    ],
+)
+def test_nvml_that_does_not_answer(gpu, error, says, help):
+    gpu.setattr(pynvml, "nvmlDeviceGetHandleByUUID", raises(error))
+    finding = found("nvml")
+    assert finding.state == doctor.LACKING
+    assert says in finding.found
+    assert help in finding.way_out
+    assert "throttl" in finding.costs
+    assert found("mode").state == doctor.LACKING  # it fails alone, and every other answer is there
+    assert found("memory").state == doctor.OK
+
+
+def test_nvml_that_keeps_the_power_to_itself(gpu):
+    gpu.setattr(pynvml, "nvmlDeviceGetPowerUsage", raises(nvml_error("NOT_SUPPORTED")))
+    finding = found("nvml")
+    assert finding.state == doctor.LIMITED
+    assert "power_w" in finding.found
+
+
+def test_divided_card(gpu):
+    gpu.setattr(pynvml, "nvmlDeviceGetMigMode", lambda handle: (pynvml.NVML_DEVICE_MIG_ENABLE, 1))
+    assert (found("mode").state, found("mode").found) == (doctor.LACKING, "MIG is on")
+    gpu.setattr(pynvml, "nvmlDeviceGetMigMode", raises(nvml_error("NOT_SUPPORTED")))  # as a card before Ampere says
+    assert found("mode").state == doctor.OK
+    gpu.setattr(pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    assert found("mode").state == doctor.LACKING
+    assert "nvidia-smi -c 0" in found("mode").way_out
+
+
+def test_processes_of_others(gpu):
+    other = types.SimpleNamespace(pid=4711, usedGpuMemory=3 * 2**30)
+    gpu.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: [other])
+    assert found("others").state == doctor.LIMITED
+    assert "4711 with 3.0 GiB" in found("others").found
+
+
+def test_memory_that_others_hold(gpu):
+    gpu.setattr(torch.cuda, "mem_get_info", lambda: (2 * 2**30, 80 * 2**30))
+    finding = found("memory")
+    assert finding.state == doctor.LACKING
+    assert "2 of 80 GiB free, " in finding.found
+    assert "shapes may be skipped" in finding.costs
+
+
+def test_counters_bindings_and_peers_are_asked_for_by_few(gpu):
+    gpu.setattr(ncu, "why_not", lambda device: ncu.FORBIDDEN)
+    gpu.setattr(torch.cuda, "device_count", lambda: 4)
+    gpu.setattr(torch.cuda, "can_device_access_peer", lambda one, other: other != 3)
+    assert found("counters").found == ncu.FORBIDDEN
+    assert found("peers").found == "4 GPUs, and GPU 0 does not reach 3"
+    assert {found(name).state for name in ("counters", "peers")} == {doctor.LIMITED}
+    assert main(["doctor"]) == 0
+
+
+def test_packages_that_are_missing_or_too_old(monkeypatch):
+    versions = {"torch": "2.9.1"}
+
+    def version(name):
+        if name == "pandas":
+            raise doctor.metadata.PackageNotFoundError(name)
+        return versions.get(name, "99")
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    (finding,) = [one for one in doctor.examine() if one.state == doctor.LACKING]
+    assert finding.about == "packages"
+    assert "torch 2.9.1, asked for is >=2.11" in finding.found
+    assert "no pandas>=2.2" in finding.found
+
+
+def test_cpu_with_one_core_and_no_room(monkeypatch, capsys):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=5e6))
+    monkeypatch.setattr(machine, "gpu_driver", lambda: None)
+    assert main(["doctor", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["whole"]
+    assert [one["about"] for one in told["findings"] if one["state"] == "lacking"] == ["cores", "results"]
+    assert told["findings"] == [asdict(one) for one in doctor.examine()]
+
+
+def test_check_that_raises_costs_no_other_its_answer(gpu):
+    gpu.setitem(sys.modules, "triton", None)
+    states = {one.about: one.state for one in doctor.examine()}
+    assert (states["compiler"], states["cache"], states["nvml"]) == (doctor.LACKING, doctor.LACKING, doctor.OK)
