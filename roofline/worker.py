@@ -2,23 +2,26 @@
 
     python3 -m roofline.worker FOLDER
 
-FOLDER has a request, which `request` writes: the options of the run, the runner of each operation, and the cases. What
-the worker does, it says in a file there, line by line, since what it does next may be its end. It journals nothing and
-times nothing: a tool that it runs under counts what the calls do.
+FOLDER has a request, which `request` writes: the options of the run, the runner of each operation, and the cases, to be
+counted by a tool that the worker runs under, or to be tried before a run trusts them. What the worker does, it says in
+a file there, line by line, since what it does next may be its end. It journals nothing and times nothing.
 """
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import Prepare, PreparedCase
+from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase, unwatched
 from roofline.measure.runner import Runner
 from roofline.pytest_plugin.options import of_values
 
@@ -32,17 +35,21 @@ Case = tuple[str, str]
 """(shape, contender)."""
 
 
-def request(folder: Path, options: dict, cases: list[Case]) -> list[str]:
-    """Ask for `cases` by the `options` of a run, as its metadata has them; returns the command that does it."""
+def request(folder: Path, options: dict, cases: list[Case], refused: dict[Case, str] | None = None) -> list[str]:
+    """Ask for `cases` by the `options` of a run, as its metadata has them; returns the command that does it. They are
+    called to be counted; where there are `refused` (or {}), to be tried, but for these, each with its reason."""
     (folder / PROGRESS).unlink(missing_ok=True)
     runners = {name: one.runner for name, one in operations.OPERATIONS.items() if isinstance(one.runner, str)}
     asked = {"options": options, "runners": runners, "cases": cases}
+    if refused is not None:
+        asked["refused"] = {"-".join(case): reason for case, reason in refused.items()}
     (folder / REQUEST).write_text(json.dumps(asked), encoding="utf-8")
     return [sys.executable, "-m", "roofline.worker", str(folder)]
 
 
 def progress(folder: Path) -> list[dict]:
-    """What the worker said: {step, case: [shape, contender], reason}. A line that its end cut off is left out."""
+    """What the worker said: {step, case: [shape, contender], reason}, and of a trial what a first call may take
+    (`within_s`) and the `outcome` of what was lost. A line that its end cut off is left out."""
     if not (folder / PROGRESS).exists():
         return []
     lines = (folder / PROGRESS).read_text(encoding="utf-8").split("\n")[:-1]
@@ -53,11 +60,8 @@ def call_each(cases: list[Case], prepare: Prepare, folder: Path, device: str) ->
     """Prepare and call one case after the other on `device`: what one of them does is not laid on the others. Says in
     `folder` what it does. Exits where a call raised, since a new process is safer then."""
 
-    def say(step: str, reason: str = "") -> None:
-        with (folder / PROGRESS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "case": [shape, name], "reason": reason}) + "\n")
-
     for shape, name in cases:
+        say = partial(_say, folder, shape, name)
         say(PREPARE)
         try:
             found = prepare(shape, [name])
@@ -77,6 +81,50 @@ def call_each(cases: list[Case], prepare: Prepare, folder: Path, device: str) ->
             rejection = found.rejected.get(name)
             say(LOST, rejection.reason if rejection else found.device_lost or "it was left out")
         found.entrants.clear()  # lets go of operands that are not shared with other cases
+
+
+def try_each(cases: list[Case], prepare: Prepare, folder: Path, device: str, refused: dict[str, str]) -> None:
+    """Prepare each shape with its contenders, as a run does, and call once more what is right. Exits where the device
+    is lost: its culprit is said, the others have no answer."""
+    for shape, own in groupby(cases, key=itemgetter(0)):
+        names = [name for _, name in own]
+
+        def first_call(name: str, within_s: float | None = None, shape: str = shape) -> None:
+            if reason := refused.get(f"{shape}-{name}"):
+                raise RuntimeError(reason)
+            _say(folder, shape, name, CALL, within_s=within_s)
+
+        _say(folder, shape, "", PREPARE)
+        try:
+            found = prepare(shape, names, first_call)
+        except Exception:  # the run will meet it too, and knows what is lacking there
+            found = PreparedCase(None, "")
+        for name in [name for name in names if name in found.entrants]:
+            _say(folder, shape, name, CALL)
+            found.enter(name, partial(_called, found.entrants[name], device))
+        for name, rejection in found.rejected.items():
+            if rejection.outcome == FAILED or device == "cpu":  # on a GPU memory lacks where several try at once
+                _say(folder, shape, name, LOST, rejection.reason, outcome=rejection.outcome)
+        if found.device_lost:
+            sys.exit(found.device_lost)
+        for name in names:
+            _say(folder, shape, name, DONE)
+        found.entrants.clear()
+
+
+def _called(entrant: Entrant, device: str) -> Entrant:
+    entrant.call()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+    return entrant
+
+
+def _say(folder: Path, shape: str, name: str, step: str, reason: str = "", **more) -> None:
+    line = {"step": step, "case": [shape, name], "reason": reason} | more
+    with (folder / PROGRESS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 @contextmanager
@@ -105,11 +153,17 @@ def main(folder: Path) -> None:
     def runner(name: str) -> Runner:
         return replace(operations.OPERATIONS[name], runner=asked["runners"][name]).load_runner()(options)
 
-    def prepare(shape: str, names: list[str]) -> PreparedCase:
+    def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
         case, _ = operations.parse(shape)
-        return runner(operations.find(case.op).name).prepare(case, names)
+        return runner(operations.find(case.op).name).prepare(case, names, first_call)
 
-    call_each([tuple(case) for case in asked["cases"]], prepare, folder, options.device)
+    cases = [tuple(case) for case in asked["cases"]]
+    if "refused" not in asked:
+        return call_each(cases, prepare, folder, options.device)
+    if options.device == "cpu":  # what takes all of the memory shall be refused some, before the machine is
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    try_each(cases, prepare, folder, options.device, asked["refused"])
 
 
 if __name__ == "__main__":

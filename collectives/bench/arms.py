@@ -66,6 +66,10 @@ class Runner(matmul.Runner):
         arms = self.arms(self.options.device)
         return [name for name in arms if name in (self.options.contenders or arms)]
 
+    def untrusted(self, names: list[str]) -> list[str]:
+        """All on a GPU. On a CPU an arm is a library's matmul and a thread that copies."""
+        return names if self.options.device == "cuda" else []
+
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
         options = self.options

@@ -67,6 +67,9 @@ class Runner(runner.Runner):
         enter(prepared, case, self.options, {name: CONTENDERS[name] for name in names})
         return prepared
 
+    def untrusted(self, names: list[str]) -> list[str]:
+        return [name for name in names if name in CONTENDERS and CONTENDERS[name].kind not in ("vendor", "library")]
+
     def probes(self) -> list[Probe]:
         return probes(self.options)
 

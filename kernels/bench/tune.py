@@ -122,6 +122,9 @@ class Runner(matmul.Runner):
     def names(self, case: Tuning) -> list[str]:
         return list(contenders(case))
 
+    def untrusted(self, names: list[str]) -> list[str]:
+        return names
+
     def prepare(self, case: Tuning, names: list[str], first_call=unwatched) -> PreparedCase:
         """The incumbent, which is the baseline, and those of `names` that compile as they should, checked. Of `MATMUL`
         these are kernels, each with what it takes for the shape by now.

@@ -28,6 +28,10 @@ class Runner:
         """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
         raise NotImplementedError
 
+    def untrusted(self, names: list[str]) -> list[str]:
+        """Those of the contenders `names` that are tried in another process first: all but what libraries bring."""
+        return names
+
     def probes(self) -> list[Probe]:
         """Calls that reach for the ceilings."""
         return []

@@ -140,11 +140,13 @@ class Session:
             if passes > 1 and (pass_index % PASSES_TOLD == 0 or pass_index == passes):
                 say(f"pass {pass_index} of {passes} over {len(shapes)} shapes done")
 
+    def left(self, shape: str) -> list[str]:
+        """Planned contenders of `shape` that have neither a number nor a reason yet."""
+        measured = [] if shape in self.run.interrupted else self.run.measured(shape)
+        return [name for name in self.planned[shape] if name not in measured and not self.entry(f"{shape}-{name}")]
+
     def _is_done(self, shape: str) -> bool:
-        if shape in self.run.interrupted:
-            return False
-        measured = self.run.measured(shape)
-        return all(name in measured or self.entry(f"{shape}-{name}") for name in self.planned[shape])
+        return shape not in self.run.interrupted and not self.left(shape)
 
     def prepared(self, shape: str, names: list[str]) -> PreparedCase:
         """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
@@ -168,10 +170,10 @@ class Session:
         return ShapeMeasurement(shape, found, rounds, seed, within_s)
 
     def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
-        """The first call of a contender begins. Raises RuntimeError where that hung in the run that this one goes on
-        with: a baseline, which comes along unasked."""
+        """The first call of a contender begins. Raises RuntimeError where that has failed before, when it was tried, or
+        in the run that this one goes on with: a baseline, which comes along unasked."""
         case = f"{shape}-{name}"
-        if (entry := self.entry(case)) and entry["reason"].startswith(HUNG):
+        if (entry := self.entry(case)) and entry["outcome"] == FAILED:
             raise RuntimeError(entry["reason"])
         self._write({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline import operations
+from roofline import operations, trial
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.prepared import SKIPPED, PreparedCase, unwatched
@@ -300,8 +300,19 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     count = collect.Counting(state.session, request.config.rootpath, say)
     of_runners = [observer for runner in state.runners.values() for observer in runner.observers(state.session)]
     state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
+    trial.run(state.session, _untrusted(state), request.config.rootpath, say)
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
+
+
+def _untrusted(state: State) -> trial.Shapes:
+    """What is planned and left of contenders that are to be tried, where another process finds their runner."""
+    found = {}
+    for shape in filter(_operation, state.selected):
+        operation = operations.find(_operation(shape))
+        if isinstance(operation.runner, str) and (names := state.session.left(shape)):
+            found[shape] = state.runner(operation).untrusted(names)
+    return {shape: names for shape, names in found.items() if names}
 
 
 def _operation(case: str) -> str:

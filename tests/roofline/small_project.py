@@ -115,6 +115,9 @@ class Runner:
     def __init__(self, options, selected=None):
         pass
 
+    def untrusted(self, names):
+        return names if "TRIED" in os.environ else []
+
     def prepare(self, case, names, first_call=unwatched):
         strike("prepare", case)
         found = PreparedCase(case, "torch")

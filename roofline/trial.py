@@ -1,0 +1,142 @@
+"""Contenders are tried before they are trusted: called once on each of their shapes in a process beside the run.
+
+What hangs, dies or breaks the device there costs that process, and its own row of the run: the next process goes on
+with the others. Kernels are compiled on the way, on a GPU by several processes at once, into the cache that the run reads.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roofline import worker
+from roofline.measure.prepared import FAILED, Rejection
+from roofline.measure.session import FIRST_CALL_S, HUNG, PREPARE_S, Session
+
+PROCESSES = 4
+"""At once on a GPU at most, a process for four cores: compiling takes most of a first call."""
+
+LOOK_S = 0.05
+TOPIC = "trial"
+
+Shapes = dict[str, list[str]]
+"""Shape -> contenders."""
+
+
+def run(session: Session, untrusted: Shapes, root: Path, say: Callable[[str], None]) -> None:
+    """Try the `untrusted` of `session`'s planned cases, and have those that fail get no number, each with its reason.
+    `root` is where pytest runs."""
+    if not untrusted:
+        return
+    began = time.monotonic()
+    device = session.options.device
+    count = max(1, min(PROCESSES, (os.cpu_count() or 1) // 4, len(untrusted))) if device == "cuda" else 1
+    shapes = list(untrusted.items())
+    calls = sum(map(len, untrusted.values()))
+    say(f"trying {calls} cases in {count} processes beside the run, which compile what is not in the cache")
+    trials = [Trial(dict(shapes[i::count]), session.run.metadata["options"], root, device) for i in range(count)]
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(Trial.run, trials))
+    finally:
+        for trial in trials:
+            trial.stop()
+    lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
+    for case, rejection in lost.items():
+        session.not_measured("-".join(case), *rejection)
+    why = next((trial.gave_up for trial in trials if trial.gave_up), "")
+    text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
+    session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
+    say(text)
+
+
+@dataclass
+class Trial:
+    """Tries `shapes`, one process after the other. `options` are a run's, as its metadata has them."""
+
+    shapes: Shapes
+    options: dict
+    root: Path
+    device: str
+    lost: dict[worker.Case, Rejection] = field(default_factory=dict)
+    gave_up: str = ""
+    """Why some were not tried, if that is so."""
+    _process: subprocess.Popen | None = None
+
+    def run(self) -> None:
+        left = {shape: list(names) for shape, names in self.shapes.items()}
+        while left and not self.gave_up:
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                cases = [(shape, name) for shape, names in left.items() for name in names]
+                refused = {case: rejection.reason for case, rejection in self.lost.items()}
+                why = self._watch(folder, worker.request(folder, self.options, cases, refused))
+                before = len(cases) - len(self.lost)
+                self._settle(left, worker.progress(folder), why)
+                if sum(map(len, left.values())) - len(self.lost) == before:
+                    self.gave_up = f"since the process that was to do it came no further: {why}"
+
+    def stop(self) -> None:
+        """Kill the process, with all that it began."""
+        if self._process and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _watch(self, folder: Path, command: list[str]) -> str:
+        """Run `command` until it ends, or hangs; returns how it ended."""
+        with (folder / "said").open("w+", encoding="utf-8", errors="replace") as said:
+            self._process = subprocess.Popen(
+                command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            )
+            lines, since = 0, time.monotonic()
+            while self._process.poll() is None:
+                time.sleep(LOOK_S)
+                steps = worker.progress(folder)
+                if len(steps) > lines:
+                    lines, since = len(steps), time.monotonic()
+                limit = self._limit_s(steps[-1] if steps else None)
+                if time.monotonic() - since > limit:
+                    self.stop()
+                    return f"{HUNG} for {limit:g} s"
+            code = self._process.returncode
+            if code < 0:
+                return f"signal {-code} ({signal.Signals(-code).name})"
+            said.seek(0)
+            last = (said.read().strip().splitlines() or ["it said nothing"])[-1]
+            return f"exit code {code}: {last}"
+
+    def _limit_s(self, step: dict | None) -> float:
+        if step and step["step"] == worker.CALL:
+            return step.get("within_s") or FIRST_CALL_S[self.device]
+        return PREPARE_S[self.device]
+
+    def _settle(self, left: Shapes, steps: list[dict], why: str) -> None:
+        """Take out of `left` what has an answer by `steps`, the last of which may have been the end, by `why`."""
+        for step in steps:
+            shape, name = step["case"]
+            if step["step"] == worker.LOST:
+                self._lose(left, shape, name, step["reason"], step["outcome"])
+            elif step["step"] == worker.DONE and name in left.get(shape, ()):
+                left[shape].remove(name)
+        step, (shape, name) = (steps[-1]["step"], steps[-1]["case"]) if steps else ("", ("", ""))
+        if step == worker.CALL:
+            self._lose(left, shape, name, f"{name}: {why}, in its first call beside the run")
+        elif step == worker.PREPARE:
+            for name in list(left[shape]):
+                self._lose(
+                    left, shape, name, f"{name}: {why}, while its shape was prepared in a process beside the run"
+                )
+        for shape in [shape for shape, names in left.items() if not names]:
+            del left[shape]
+
+    def _lose(self, left: Shapes, shape: str, name: str, reason: str, outcome: str = FAILED) -> None:
+        self.lost[shape, name] = Rejection(outcome, reason)
+        if name in left[shape]:  # a baseline comes along unasked
+            left[shape].remove(name)

@@ -1,0 +1,61 @@
+"""Contenders that hang or die lose their own row: they are tried in a process beside the run."""
+
+from pathlib import Path
+
+import pytest
+from trial_project import BAD
+
+from roofline.store import journal
+
+HERE = Path(__file__).parent
+CONFTEST = (HERE / "small_project.py").read_text() + "\nimport trial_project  # its runner takes this one's place\n"
+S64, S128 = "matmul-xxl/16-up-tp8-m64-fp32", "matmul-xxl/16-up-tp8-m128-fp32"
+CASES = [*((S64, name) for name in ("torch", *BAD, "numpy")), (S128, "torch")]
+
+TESTS = f"""
+import pytest
+
+@pytest.mark.parametrize(("shape", "contender"), {CASES})
+def test_matmul(ffn_benchmark, shape, contender):
+    ffn_benchmark(shape, contender)
+"""
+
+REASONS = {
+    "sleeps": "sleeps: hung for 1 s, in its first call",
+    "locks": "locks: hung for 1 s, in its first call",
+    "spins": "spins: hung for 1 s, in its first call",
+    "null": "null: signal 11 (SIGSEGV), in its first call",
+    "exits": "exits: exit code 3: ",
+    "killed": "killed: signal 9 (SIGKILL), in its first call",
+    "greedy": "greedy: out of memory: ",
+    "raises": "raises: ZeroDivisionError: division by zero",
+}
+
+
+@pytest.fixture(scope="module")
+def run(run_project):
+    return run_project(
+        "--benchmark-only",
+        conftest=CONFTEST,
+        tests=TESTS,
+        env={"PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "FIRST_CALL_S": "1"},
+    )
+
+
+def test_each_loses_its_own_row_alone(run):
+    assert run.code == 1
+    assert sorted(run.cases) == ["m128-torch", "m64-numpy", "m64-torch"]
+    told = run.reasons
+    assert sorted(told) == sorted(f"m64-{name}" for name in BAD)
+    for case, (outcome, reason) in told.items():
+        name = case.partition("-")[2]
+        assert outcome == ("skipped" if name == "greedy" else "failed"), case
+        assert reason.startswith(REASONS[name]), reason
+    kept = journal.load(run.folder)
+    assert all(len(kept.shapes[shape].times_s("torch")) >= 30 for shape in (S64, S128))
+
+
+def test_its_price_is_told(run):
+    assert "trying 11 cases in 1 processes beside the run" in run.text
+    assert "11 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
+    assert "8 lost" in note
