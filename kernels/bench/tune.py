@@ -25,6 +25,7 @@ from roofline.operations.tune import Tuning, sweep
 from roofline.store.run import NOT_RUN, SAVED
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
+from roofline.theory.work import ITEMSIZE
 from roofline.tuning import verdict
 from roofline.tuning.verdict import INCUMBENT
 
@@ -108,7 +109,7 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     arch, machine = hardware()
     now = incumbent(case)
     found = search.candidates(case.kernel, *shape(case), machine, arch, now)
-    problem = search.Problem(case.m, case.n, case.k, matmul.DTYPES[case.dtype].itemsize, machine)
+    problem = search.Problem(case.m, case.n, case.k, ITEMSIZE[case.dtype], machine)
     others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
     return others, {search.token(config): reason for config, reason in found.pruned.items()}
 
