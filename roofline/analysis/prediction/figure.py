@@ -77,7 +77,7 @@ def _groups(scored: list[Scored]):
     for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):
         look = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
         yield look, name, [one for one in plain if one.record["contender"] == name]
-    for arm, look in style.styles([one.record for one in gathered]).items():
+    for arm, look in style.styles(one.record["arm"] for one in gathered).items():
         hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"], "markeredgewidth": 1.6}
         if "fillstyle" in look:
             hollow |= style.PERSISTENT_LOOK | {"markerfacecoloralt": look["color"]}
