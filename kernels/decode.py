@@ -45,7 +45,7 @@ from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, validate
 from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
 from kernels.registry import Kernel, register
-from kernels.tuning.candidates import FAR, Problem, SearchSpace, around, ring_bytes
+from kernels.tuning import FAR, Problem, SearchSpace, around, ring_bytes
 from kernels.workspace import Workspace, workspace
 from roofline.theory import decode_split
 
