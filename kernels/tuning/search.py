@@ -15,14 +15,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kernels import configs
-from kernels.configs import DTYPE_NAMES, Config, Entry, Table
+from kernels.configs import Config
 from kernels.configs.table_writer import mma_of
 from kernels.registry import tunable
 from kernels.tuning.candidates import Problem
 from roofline.theory.waves import GpuSpec
+from roofline.theory.work import ITEMSIZE
 
-SHARED, SPILLS, FAILED, OTHER = "shared memory", "spills", "does not compile", "not as declared"
-"""How reasons begin for which a candidate is left out."""
+SHARED, FAILED, OTHER = "shared memory", "does not compile", "not as declared"
+"""How reasons begin for which a candidate is left out; another is `spills`."""
 
 SHORT = {"raster-": "r"} | dict(warps="w", stages="s", group="g", subtile="sub", split="k", flatten="flat", tail="t")
 """What stands in a token for the words of a configuration."""
@@ -52,15 +53,18 @@ def candidates(
         raise ValueError(
             f"no {kernel} configuration for m={m} in {dtype} on {arch}; add an entry to kernels/configs/{arch}.json"
         )
-    tiles = tuple(e.config for e in _entries(table, kernel, dtype) if not e.measured)
-    itemsize = next(torch_dtype.itemsize for torch_dtype, name in DTYPE_NAMES.items() if name == dtype)
-    problem = Problem(m, n, k, itemsize, machine)
+    tiles = tuple(
+        entry.config
+        for entry in table.entries
+        if entry.kernel == kernel and dtype in entry.dtypes and not entry.measured
+    )
+    problem = Problem(m, n, k, ITEMSIZE[dtype], machine)
     kept: dict[Config, Config] = {}
     pruned: dict[Config, str] = {}
     for config in space.ranked(problem, _bases(problem, kernel, arch, tiles, now)):
         if len(kept) == space.most:
             break
-        needed = space.shared_bytes(config, itemsize)
+        needed = space.shared_bytes(config, problem.itemsize)
         if table.shared_limit_bytes and needed > table.shared_limit_bytes:
             alike = replace(config, group_m=Config.group_m, raster="m", flatten=False, tail=0, split=0)
             pruned[alike] = f"{SHARED}: {needed} bytes, limit {table.shared_limit_bytes}; take fewer stages"
@@ -107,11 +111,8 @@ def unsound(kernel: str, dtype: str, arch: str, wanted: Iterable[Config], worker
         Job(kernel, arch, config, dtype, table.target, table.shared_limit_bytes, mma_of(table, kernel, dtype, config))
         for config in dict.fromkeys(wanted)
     ]
-    reasons = {}
-    for finding in inspect_all(jobs, workers):
-        if problems := finding.problems():
-            reasons[finding.job.config] = _reason(finding, problems[0])
-    return reasons
+    found = ((finding, finding.problems()) for finding in inspect_all(jobs, workers))
+    return {finding.job.config: _reason(finding, problems[0]) for finding, problems in found if problems}
 
 
 def _reason(finding, problem: str) -> str:
@@ -121,7 +122,3 @@ def _reason(finding, problem: str) -> str:
     if cubin.spills:
         return problem  # "spills: ..."
     return f"{SHARED if cubin.shared_bytes > finding.job.shared_limit_bytes else OTHER}: {problem}"
-
-
-def _entries(table: Table, kernel: str, dtype: str) -> list[Entry]:
-    return [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]

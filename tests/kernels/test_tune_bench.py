@@ -17,7 +17,6 @@ from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
-from roofline.tuning.campaign import Campaign
 from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -128,7 +127,7 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session.options, session.run, session.planned = dataclasses.replace(PERSISTENT, tune_s=10.0), Run({}), {"s": ["a"]}
     session.clock = types.SimpleNamespace(now=lambda: now[0], passes=1)
     session.over, session.closed, session._entries, session._closes = "", "", {}, float("inf")
-    session.observers, session.prepare_s = [Campaign(session, keep=None, dropped=lambda run: [])], 1.0
+    session.observers, session.prepare_s = [tune.Campaign(session)], 1.0
     session._enter = begun.append
     session._run_pass = lambda entered, pass_index: None
     session.expect = lambda *step: None

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FOR_READERS = ("report.format", "report.kernel_words", "report.tables", "report.theme")
-"""How numbers, tables and figures look: of these reports are made, and they import nothing."""
+"""How numbers, tables and figures look: of these reports are made, and they import nothing else."""
 
 ALLOWED = {
     # package: what it may import beside itself; the first that a module's name begins with counts
