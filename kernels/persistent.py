@@ -79,27 +79,12 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
 
 @triton.jit(do_not_specialize=["M", "sharers"])  # they differ from shape to shape
 def persistent_kernel(
-    x_desc,
-    w_desc,
-    out_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    ALONG_N: tl.constexpr,
-    SUBTILE: tl.constexpr,
-    FLATTEN: tl.constexpr,
-    out_ptr=None,
-    out_stride=None,
-    sums_ptr=None,
-    arrived_ptr=None,
-    sharers=0,
-    TAIL: tl.constexpr = False,
-    CHUNK: tl.constexpr = 32,
-):
+    x_desc, w_desc, out_desc, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, ALONG_N: tl.constexpr, SUBTILE: tl.constexpr, FLATTEN: tl.constexpr,
+    out_ptr=None, out_stride=None, sums_ptr=None, arrived_ptr=None, sharers=0,
+    TAIL: tl.constexpr = False, CHUNK: tl.constexpr = 32,
+):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
