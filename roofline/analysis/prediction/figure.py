@@ -69,7 +69,7 @@ def _groups(scored: list[dict]):
     for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):
         look = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
         yield look, name, [one for one in plain if one["contender"] == name]
-    for arm, look in style.styles(scored).items():
+    for arm, look in style.styles(one["arm"] for one in scored if is_gathered(one)).items():
         hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"], "markeredgewidth": 1.6}
         if "fillstyle" in look:
             hollow |= style.PERSISTENT_LOOK | {"markerfacecoloralt": look["color"]}
