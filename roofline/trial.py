@@ -1,7 +1,7 @@
 """Contenders are tried before they are trusted: called once on each of their shapes in a process beside the run.
 
 What hangs, dies or breaks the device there costs that process, and its own row of the run: the next process goes on
-with the others. Kernels are compiled on the way, on a GPU by several processes at once, into the cache that the run reads.
+with the others. Kernels are compiled on the way, on a GPU by several processes at once, into the cache of the run.
 """
 
 import os

@@ -101,7 +101,7 @@ def try_each(cases: list[Case], prepare: Prepare, folder: Path, device: str, ref
             found = PreparedCase(None, "")
         for name in [name for name in names if name in found.entrants]:
             _say(folder, shape, name, CALL)
-            found.enter(name, partial(_called, found.entrants[name], device))
+            found.take(name, partial(_called, found.entrants[name], device))
         for name, rejection in found.rejected.items():
             if rejection.outcome == FAILED or device == "cpu":  # on a GPU memory lacks where several try at once
                 _say(folder, shape, name, LOST, rejection.reason, outcome=rejection.outcome)

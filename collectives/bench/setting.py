@@ -12,7 +12,7 @@ import kernels
 from collectives import links
 from collectives.bench.operands import chip_flops, computing, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
-from kernels.bench import matmul
+from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
@@ -191,8 +191,8 @@ class Setting:
         link.timeline()  # raises where the link is dead
         if operands.out.isnan().any() or any(not _same(transfer) for transfer in transfers):
             return math.nan
-        rows = matmul.checked_rows(len(x))
-        reference = matmul.reference_rows(x, w)
+        rows = checks.checked_rows(len(x))
+        reference = checks.reference_rows(x, w)
         return float((operands.out[rows].double() - reference).norm() / reference.norm())
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import torch
 
 from kernels import CONTENDERS
+from kernels.bench import checks
 from kernels.contract import interpreted
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
@@ -35,9 +36,6 @@ ROTATION = 8
 
 POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
-
-CHECKED_ROWS = 32
-"""One row in each run of this many is compared with the reference: no tile is smaller, so every tile is looked at."""
 
 
 class Runner(runner.Runner):
@@ -84,20 +82,22 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
     """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter, each with its `facts`."""
     sets = operands(case, options)
     x, w, out = sets[0]
-    reference = reference_rows(x, w)
+    reference = checks.reference_rows(x, w)
     turn = itertools.cycle(sets)
 
     def check(name: str, contender) -> Entrant | Rejection:
-        error = relative_error(contender.run, x, w, out, reference)
+        error = checks.relative_error(contender.run, x, w, out, reference)
         limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-        if wrong := verdict(name, error, case.dtype, limit):
-            return wrong
+        again = functools.partial(checks.refuse, name, contender.run, x, w, out, reference, case.dtype, limit)
+        if refused := verdict(name, error, case.dtype, limit) or again():
+            return refused
         return Entrant(
             name,
             lambda: contender.run(*next(turn)),
             config=contender.config(x, w),
             relative_error=error,
             facts=(facts or {}).get(name, {}),
+            recheck=again,
         )
 
     for name, contender in contenders.items():
@@ -175,29 +175,6 @@ def machine(device: str) -> dict:
 
 def cache_bytes(device: str) -> int:
     return machine(device)["cache_bytes"]
-
-
-def reference_rows(x, w) -> torch.Tensor:
-    """x @ w.T in float64 for `checked_rows` of x, [rows, n]."""
-    rows = x[checked_rows(len(x))].double()
-    return torch.cat([rows @ part.double().T for part in w.split(8192)], dim=1)
-
-
-def checked_rows(m: int) -> torch.Tensor:
-    """One row in each run of CHECKED_ROWS, each time another of it, and the last row; all of them up to 256."""
-    if m <= 256:
-        return torch.arange(m)
-    starts = torch.arange(0, m, CHECKED_ROWS)
-    return torch.cat([(starts + torch.arange(len(starts)) % CHECKED_ROWS).clamp(max=m - 1), torch.tensor([m - 1])])
-
-
-def relative_error(run, x, w, out, reference) -> float:
-    """Relative Frobenius error of `run` on a NaN-poisoned `out`; NaN if any element of it was left unwritten."""
-    out.fill_(math.nan)
-    result = run(x, w, out)
-    if result.isnan().any():
-        return math.nan
-    return float((result[checked_rows(len(x))].double() - reference).norm() / reference.norm())
 
 
 def probes(options) -> list[Probe]:

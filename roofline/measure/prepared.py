@@ -22,6 +22,14 @@ def unwatched(name: str, within_s: float | None = None) -> None:
     usual, with what it compiles and its check. It may raise what refuses the contender."""
 
 
+class Rejection(NamedTuple):
+    """Why a contender gets no number."""
+
+    outcome: str
+    """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
+    reason: str
+
+
 @dataclass
 class Entrant:
     """Who takes turns in a round: a contender, an arm, or a reference beside them."""
@@ -36,14 +44,8 @@ class Entrant:
     """Further fields of its entry in the journal: plain values."""
     timeline: dict | None = None
     """Of a call that was made for it, and is no sample."""
-
-
-class Rejection(NamedTuple):
-    """Why a contender gets no number."""
-
-    outcome: str
-    """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
-    reason: str
+    recheck: Callable[[], Rejection | None] | None = None
+    """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
 
 
 @dataclass
@@ -78,10 +80,18 @@ class PreparedCase:
         return [name for name, entrant in self.entrants.items() if entrant.role]
 
     def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
-        """Take in what `check()` returns, which makes the first call of `name`. Whatever that dies of, the others still
-        get their numbers; but where the device is lost, nobody does."""
-        try:
+        """Take in what `check()` returns, which makes the first call of `name`."""
+
+        def called() -> Entrant | Rejection:
             self.first_call(name, within_s)
+            return check()
+
+        self.take(name, called)
+
+    def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
+        """Have `name` in or out, as `check()` returns. Whatever that dies of, the others still get their numbers; but
+        where the device is lost, nobody does."""
+        try:
             found = check()
         except Exception as error:
             self.refuse(name, error)
@@ -90,6 +100,7 @@ class PreparedCase:
                 self.device_lost = f"{name}: {device_errors.reason(error)}"
             return
         if isinstance(found, Rejection):
+            self.entrants.pop(name, None)
             self.rejected[name] = found
         else:
             self.entrants[name] = found

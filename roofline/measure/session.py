@@ -194,6 +194,8 @@ class Session:
                     one.rounds.drop(name)
                 continue
             self._record(one, pass_index)
+            if last:
+                self._recheck(one)
             if last and not one.found.references:  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
@@ -240,6 +242,21 @@ class Session:
             for name in [name for name, times in turns.times_s.items() if not times]:
                 said = f"{name}: the host was late for every sample; close the programs that keep it busy"
                 one.found.rejected[name] = Rejection(FAILED, said)
+
+    def _recheck(self, one: ShapeMeasurement) -> None:
+        """Take out who computes something else by now, with its samples: it was not timed at its work."""
+        for name in one.found.contenders:
+            entrant = one.found.entrants[name]
+            if not entrant.recheck:
+                continue
+            case = [f"{one.shape}-{name}"]
+            with self._watched(FIRST_CALL_S[self.options.device], f"{HUNG} when it was checked again", case):
+                one.found.take(name, lambda entrant=entrant: entrant.recheck() or entrant)
+            if name in one.found.rejected or one.found.device_lost:
+                late = self.run.shapes[one.shape].late
+                self.add({"kind": "pass", "shape": one.shape, "late": {k: v for k, v in late.items() if k != name}})
+            if one.found.device_lost:
+                return
 
     def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""

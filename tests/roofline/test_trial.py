@@ -10,7 +10,7 @@ from roofline.store import journal
 HERE = Path(__file__).parent
 CONFTEST = (HERE / "small_project.py").read_text() + "\nimport trial_project  # its runner takes this one's place\n"
 S64, S128 = "matmul-xxl/16-up-tp8-m64-fp32", "matmul-xxl/16-up-tp8-m128-fp32"
-CASES = [*((S64, name) for name in ("torch", *BAD, "numpy")), (S128, "torch")]
+CASES = [*((S64, name) for name in ("torch", *BAD, "numpy")), (S128, "torch"), (S128, "idle")]
 
 TESTS = f"""
 import pytest
@@ -46,6 +46,7 @@ def test_each_loses_its_own_row_alone(run):
     assert run.code == 1
     assert sorted(run.cases) == ["m128-torch", "m64-numpy", "m64-torch"]
     told = run.reasons
+    assert told.pop("m128-idle") == ("failed", "idle: it stopped to work")
     assert sorted(told) == sorted(f"m64-{name}" for name in BAD)
     for case, (outcome, reason) in told.items():
         name = case.partition("-")[2]
@@ -56,6 +57,13 @@ def test_each_loses_its_own_row_alone(run):
 
 
 def test_its_price_is_told(run):
-    assert "trying 11 cases in 1 processes beside the run" in run.text
-    assert "11 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
+    assert "trying 12 cases in 1 processes beside the run" in run.text
+    assert "12 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
     assert "8 lost" in note
+
+
+def test_who_is_wrong_after_it_was_timed_has_no_samples(run):
+    kept = journal.load(run.folder)
+    assert kept.measured(S128) == ["torch"]
+    assert len(kept.shapes[S128].times_s("idle")) >= 30  # the journal has them; no table does
+    assert "idle |" not in (run.folder / "report.md").read_text()

@@ -1,4 +1,5 @@
-"""Contenders that hang, die or take everything in their first call, each in its own way, beside two that behave."""
+"""Contenders that hang, die or take everything in their first call, each in its own way, beside two that behave, and
+one, `idle`, that no longer computes once it was timed."""
 
 import ctypes
 import dataclasses
@@ -9,7 +10,7 @@ import time
 import numpy
 
 from roofline import operations
-from roofline.measure.prepared import Entrant, PreparedCase, unwatched
+from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatched
 from roofline.measure.session import FIRST_CALL_S
 
 FIRST_CALL_S["cpu"] = float(os.environ.get("FIRST_CALL_S", "600"))
@@ -65,7 +66,8 @@ class Runner:
 
     def check(self, name):
         BAD.get(name, time.perf_counter)()
-        return Entrant(name, lambda: 1e-3, config="known", relative_error=0.0)
+        idle = Rejection("failed", "idle: it stopped to work") if name == "idle" else None
+        return Entrant(name, lambda: 1e-3, config="known", relative_error=0.0, recheck=lambda: idle)
 
 
 operations.OPERATIONS["matmul"] = dataclasses.replace(operations.matmul.OPERATION, runner="trial_project:Runner")
