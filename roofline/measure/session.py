@@ -254,9 +254,15 @@ class Session:
                 one.found.take(name, lambda entrant=entrant: entrant.recheck() or entrant)
             if name in one.found.rejected or one.found.device_lost:
                 late = self.run.shapes[one.shape].late
-                self.add({"kind": "pass", "shape": one.shape, "late": {k: v for k, v in late.items() if k != name}})
+                self._correct(one.shape, late={other: count for other, count in late.items() if other != name})
             if one.found.device_lost:
                 return
+
+    def _correct(self, shape: str, **changed) -> None:
+        """Journal what the last pass over `shape` came to once more, some of it `changed`."""
+        known = ("passes", "stopped_by", "round_count", "telemetry", "late")
+        values = {name: getattr(self.run.shapes[shape], name) for name in known}
+        self.add({"kind": "pass", "shape": shape} | values | changed)
 
     def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
@@ -280,10 +286,7 @@ class Session:
                         self.run.steady.append(line)
                     self.expect(*step)
         except KeyboardInterrupt:
-            shape = self.run.shapes[one.shape]
-            shape.stopped_by = INTERRUPTED
-            kept = ("passes", "stopped_by", "round_count", "telemetry", "late")
-            self._write({"kind": "pass", "shape": one.shape} | {name: getattr(shape, name) for name in kept})
+            self._correct(one.shape, stopped_by=INTERRUPTED)
             raise
         except Exception as error:  # the device is lost, or the clock failed
             self.not_measured(f"{one.shape}-steady", "failed", device_errors.reason(error))
