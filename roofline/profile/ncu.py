@@ -1,6 +1,6 @@
 """Nsight Compute on this machine: whether it may count, and a program run under it, which may fail or hang.
 
-What is counted and what came out is `counters`' to say. The tool replays each kernel, with the caches flushed before
+What is counted and what came out is `parse`'s to say. The tool replays each kernel, with the caches flushed before
 every pass and the clocks left as they are: its times are no benchmark, and nothing is timed here.
 """
 
@@ -165,13 +165,3 @@ def _end(process: subprocess.Popen) -> None:
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(ENDING_S)
-            if number == signal.SIGTERM and not _group_lives(process.pid):
-                return
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -8,20 +8,20 @@ import pytest
 from made_up_run import LINES, save
 
 from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.profile import kernel_names, kernel_trace
+from roofline.profile import kernel_trace
 from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.profile import kernel_names
+from roofline.profile import kernel_trace
 
-kernel_names.available = lambda device: True
+kernel_trace.DEVICE = "cpu"
 """
-FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+FOUND = NAMED + "kernel_trace.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
 FAILS = NAMED + (
     "def of_call(call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
-    "    return call.args[1]\nkernel_names.of_call = of_call\n"
+    "    return call.args[1]\nkernel_trace.of_call = of_call\n"
 )
 
 
@@ -61,8 +61,6 @@ def test_cpu_has_none(three_shapes):
     outcome = three_shapes("-k", "m64")
     assert kernels(outcome) == {}
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
-    assert not kernel_names.available("cpu")
-    assert kernel_names.available("cuda")
 
 
 def prepared(names):
@@ -70,7 +68,7 @@ def prepared(names):
 
 
 def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
     run, cases, lines = journal.load(save(tmp_path / "run", LINES)), [], []
 
     def prepare(shape, names):
@@ -86,7 +84,7 @@ def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path,
 
 
 def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
     run, asked = journal.load(save(tmp_path / "run", LINES)), []
     first, second = run.shapes
     run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a", "tiled": "b"}})
@@ -102,7 +100,7 @@ def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch)
 
 
 def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
+    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
     run, asked = journal.load(save(tmp_path / "run", LINES)), []
     first, second = run.shapes
     run.shapes[first].op = "tune_persistent"
@@ -118,7 +116,7 @@ def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
 
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
-        "kernel_names.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
+        "kernel_trace.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
         "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
@@ -163,15 +161,15 @@ def profiler(monkeypatch):
 
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([("reduce", 5, "cuda"), ("cudaLaunchKernel", 1, "cpu"), ("split", 2, "cuda")])
-    assert kernel_names.of_call(lambda: None) == "split + reduce"
+    assert kernel_trace.of_call(lambda: None) == "split + reduce"
 
 
 def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
     profiler([], [("k", 1, "cuda")])
-    assert kernel_names.of_call(lambda: None) == "k"
+    assert kernel_trace.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
-        kernel_names.of_call(lambda: None)
+        kernel_trace.of_call(lambda: None)
 
 
 @pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="asks a real profiler: needs a GPU")
@@ -179,4 +177,4 @@ def test_real_profiler_names_a_kernel():
     import torch
 
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
-    assert len(kernel_names.of_call(lambda: torch.mm(x, x))) > 3
+    assert len(kernel_trace.of_call(lambda: torch.mm(x, x))) > 3

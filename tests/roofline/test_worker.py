@@ -50,7 +50,7 @@ def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cud
         cuda.append("prepared")
         return case(**{name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
 
-    worker.Worker(tmp_path, "cuda").call_each(cases, prepare)
+    worker.call_each(cases, prepare, tmp_path, "cuda")
     for name in ("one", "two"):
         steps = ["prepared", "wait", "start", "marker", name, "wait", "stop"]
         assert cuda[: len(steps)] == steps
@@ -72,7 +72,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
         found.rejected["wrong"] = Rejection("failed", "is wrong")
         return found
 
-    worker.Worker(tmp_path, "cpu").call_each(cases, prepare)
+    worker.call_each(cases, prepare, tmp_path, "cpu")
     lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
     assert lost == {
         "s-unable": "needs a Hopper",
@@ -92,7 +92,7 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
         alive.append(case(v=lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})))
         return alive[-1]
 
-    worker.Worker(tmp_path, "cpu").call_each(cases, prepare)
+    worker.call_each(cases, prepare, tmp_path, "cpu")
     assert len(alive) == 3
 
 
@@ -100,7 +100,7 @@ def test_call_that_raises_ends_the_process(tmp_path):
     cases = [("s", "bad"), ("s", "next")]
     bad = case(bad=lambda: 1 / 0, next=lambda: None)
     with pytest.raises(SystemExit, match="ZeroDivisionError"):
-        worker.Worker(tmp_path, "cpu").call_each(cases, lambda shape, names: bad)
+        worker.call_each(cases, lambda shape, names: bad, tmp_path, "cpu")
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]
 
 
