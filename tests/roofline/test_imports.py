@@ -19,7 +19,7 @@ ALLOWED = {
     "roofline.measure": ("store", "theory", "stats"),
     "roofline.analysis": ("store", "theory", "stats", "operations", *FOR_READERS),
     "roofline.operations": ("theory",),
-    "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.format", "report.theme"),
+    "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
     "roofline.report": ("analysis", "store", "operations", "profile", "theory", "stats"),
     "roofline": ("",),  # cli, pytest_plugin, worker, __init__
