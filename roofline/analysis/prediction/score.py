@@ -77,7 +77,7 @@ def points_of(run: Run) -> list[Point]:
             continue
         for name, about in shape.entrants.items():
             times = shape.times_s(name)
-            if not times or gathered != (about.get("role") == "gemm"):
+            if name not in shape.late or not times or gathered != (about.get("role") == "gemm"):
                 continue
             known = CONFIG.match(about.get("config") or "")
             tile = Tile(*map(int, known.groups()), shares=bool(SHARES.search(about["config"]))) if known else None
