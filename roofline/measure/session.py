@@ -54,6 +54,7 @@ class Session:
         self.planned = planned
         self.over = ""
         """Why nothing more can be measured, if that is so."""
+        self.device_lost = False
         self.observers: list[Observer] = []
         self.prepare_s = PREPARE_S[options.device]
         """Longest that preparing a shape may take, up to its first calls."""
@@ -211,6 +212,7 @@ class Session:
                 self.not_measured(f"{one.shape}-{name}", outcome, reason)
         if one.found.device_lost:
             self.over = f"the device was lost at {one.shape}: {one.found.device_lost}"
+            self.device_lost = True
 
     def _take_out(self, found: PreparedCase, error: Exception) -> list[str]:
         """Take the entrant that raised `error` out; all of them where it was no single one.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline import operations, trial
+from roofline import doctor, operations, trial
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.prepared import SKIPPED, PreparedCase, unwatched
@@ -32,6 +32,8 @@ from roofline.store import conditions, journal
 from roofline.store.run import Run
 
 LEFT_OUT = "ffn_prepare left out {}, and did not say why"
+FRESH = "ROOFLINE_FRESH"
+"""Environment variable of a process that goes on with a run whose device was lost."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
@@ -139,6 +141,18 @@ def pytest_unconfigure(config):
     if STATE in config.stash:
         _watch_no_more(config.stash[STATE])
         config.stash[STATE].restore_signals()
+        _go_on(config, config.stash[STATE])
+
+
+def _go_on(config, state: State) -> None:
+    """Where the device was lost, become a fresh process that goes on with what is left; it does not do so again."""
+    if FRESH in os.environ or not (state.session and state.session.device_lost and state.session.run.unfinished):
+        return
+    print("\nthe device was lost, and answers a fresh process: that goes on with what is left\n", flush=True)
+    ini = ["-c", str(config.inipath)] if config.inipath else []
+    arguments = ["--benchmark-only", f"--ffn-resume={state.folder}", *ini, f"--rootdir={config.rootpath}", *config.args]
+    os.chdir(config.invocation_params.dir)
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *arguments], os.environ | {FRESH: "1"})
 
 
 def pytest_enter_pdb(config):
@@ -300,6 +314,9 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     count = collect.Counting(state.session, request.config.rootpath, say)
     of_runners = [observer for runner in state.runners.values() for observer in runner.observers(state.session)]
     state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
+    if options.device == "cuda" and (findings := [str(one) for one in doctor.examine() if one.state != doctor.OK]):
+        state.session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
+        say("\n".join(["roofline doctor finds:", *findings]))
     trial.run(state.session, _untrusted(state), request.config.rootpath, say)
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session

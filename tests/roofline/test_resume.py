@@ -22,7 +22,7 @@ ALL = ["m64-torch", "m64-numpy", "m128-torch", "m128-numpy", "m256-torch", "m256
 
 @pytest.mark.parametrize("place", ["prepare", "numpy"])
 def test_lost_device_ends_the_run_and_it_can_be_gone_on_with(three_shapes, place):
-    run = three_shapes(fault=f"{place} 128 lost")
+    run = three_shapes(fault=f"{place} 128 lost", env={"ROOFLINE_FRESH": "1"})
     assert run.code == 1
     assert sorted(run.cases) == ["m64-numpy", "m64-torch"]
     told = run.reasons
@@ -38,6 +38,15 @@ def test_lost_device_ends_the_run_and_it_can_be_gone_on_with(three_shapes, place
     assert again.folder == run.folder
     assert sorted(again.cases) == sorted(set(ALL) - set(broken))
     assert again.reasons.keys() == set(broken)
+    assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start", "resume", "end"}
+
+
+def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(three_shapes):
+    run = three_shapes(fault="numpy 128 lost")
+    assert run.code == 1
+    assert run.text.count("that goes on with what is left") == 1
+    assert sorted(run.measured) == sorted(set(ALL) - {"m128-numpy"})
+    assert run.reasons.keys() == {"m128-numpy"}
     assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start", "resume", "end"}
 
 
