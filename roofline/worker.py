@@ -104,19 +104,14 @@ def _counted(device: str) -> Iterator[None]:
 def main(folder: Path) -> None:
     """Do what the request in `folder` asks for."""
     asked = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
-    options, runners = of_values(asked["options"]), {}
+    options = of_values(asked["options"])
     if options.device == "cpu" and not options.timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-
-    def prepare(shape: str, names: list[str]) -> PreparedCase:
-        case, _ = operations.parse(shape)
-        operation = operations.find(case.op)
-        if operation.name not in runners:
-            named = replace(operation, runner=asked["runners"][operation.name])
-            runners[operation.name] = named.load_runner()(options)
-        return runners[operation.name].prepare(case, names)
-
-    Worker(folder, options.device).call_each([tuple(case) for case in asked["cases"]], prepare)
+    for name, runner in asked["runners"].items():
+        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=runner)
+    Worker(folder, options.device).call_each(
+        [tuple(case) for case in asked["cases"]], operations.Runners(options).prepare
+    )
 
 
 if __name__ == "__main__":

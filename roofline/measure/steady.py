@@ -30,19 +30,6 @@ class SteadyPlan:
     """Calls are enqueued by slices of about this long, and the clock is read in each."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """One block of one contender. `time_s` is per call, `energy_j` of all `calls`, None where nobody counts it."""
-
-    contender: str
-    block: int
-    position: int
-    calls: int
-    time_s: float
-    energy_j: float | None
-    telemetry: dict
-
-
 def blocks(
     entrants: dict[str, Call],
     medians_s: dict[str, float],
@@ -52,10 +39,11 @@ def blocks(
     seed: int,
     failed: Callable[[str, CallError], None],
     plan: SteadyPlan = SteadyPlan(),
-) -> Iterator[Block]:
+) -> Iterator[dict]:
     """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
 
-    Blocks are yielded as they end. The order within each alternation is seeded and differs, as in `rounds`.
+    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`, None where
+    nobody counts it. The order within each alternation is seeded and differs, as in `rounds`.
     A contender whose call raises is told to `failed(name, error)`, and the others go on.
     """
     if min(medians_s.values(), default=0.0) < FROM_S:
@@ -66,13 +54,14 @@ def blocks(
     for index in range(plan.blocks):
         for position, name in enumerate(rng.permutation(names).tolist()):
             try:
-                yield _block(name, index, position, entrants[name], medians_s[name], clock, telemetry, plan)
+                about = {"contender": name, "block": index, "position": position}
+                yield about | _block(entrants[name], medians_s[name], clock, telemetry, plan)
             except CallError as error:
                 failed(name, error)
                 names.remove(name)
 
 
-def _block(name: str, index: int, position: int, call: Call, median_s: float, clock, telemetry, plan) -> Block:
+def _block(call: Call, median_s: float, clock, telemetry, plan: SteadyPlan) -> dict:
     calls = max(1, math.ceil(plan.slice_s / median_s))
     _run_for(plan.dropped_s, call, calls, clock)
     telemetry.start()
@@ -80,7 +69,7 @@ def _block(name: str, index: int, position: int, call: Call, median_s: float, cl
     count, seconds = _run_for(plan.counted_s, call, calls, clock)
     after = telemetry.energy_j()
     energy = None if before is None or after is None else after - before
-    return Block(name, index, position, count, seconds / count, energy, telemetry.summary())
+    return {"calls": count, "time_s": seconds / count, "energy_j": energy} | telemetry.summary()
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:

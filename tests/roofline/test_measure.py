@@ -151,14 +151,14 @@ def test_ceiling_is_the_best_probe_of_its_kind():
         ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
     ]
     best = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
-    assert [(c.kind, c.dtype, c.probe, c.value) for c in best] == [
+    assert [(c.ceiling, c.dtype, c.probe, c.value) for c in best] == [
         ("read", None, "fast", 100),
         ("matmul", "bf16", "only", 2),
     ]
 
 
 def test_ceiling_without_a_sample_is_an_error():
-    with pytest.raises(RuntimeError, match="every sample of slow was late"):
+    with pytest.raises(RuntimeError, match="each sample of slow was late"):
         ceilings.measure(
             [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, rule=QUIET
         )

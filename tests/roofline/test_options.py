@@ -129,7 +129,7 @@ def test_lists_and_models_by_hand():
     [
         ({"tokens": "1,x"}, "--ffn-tokens 'x'"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
-        ({"tokens": "0"}, "--ffn-tokens 0: it must be 1 or more"),
+        ({"tokens": "0"}, "--ffn-tokens '0': it must be 1 or more"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
         ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
