@@ -12,9 +12,8 @@ pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 ROOT = Path(__file__).parent
 
-# Idle workers of OpenBLAS spin for 2**28 cycles, a tenth of a second, those of GNU OpenMP for 7 ms, and the next
-# contender has to wait for that. Half a millisecond is still far longer than the gap between two calls. Both are read
-# when the library is loaded, which is after this.
+# How long idle workers spin, and the next contender waits (`clocks.CpuClock`): half a millisecond is still far longer
+# than the gap between two calls. Both are read when the library is loaded, which is after this.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
