@@ -19,7 +19,8 @@ from roofline import operations
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.prepared import SKIPPED
-from roofline.profile import collect
+from roofline.measure.session import Session
+from roofline.profile import collect, kernel_trace
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
 from roofline.pytest_plugin.benchmark_json import Saving
@@ -47,7 +48,7 @@ class State:
     selected: dict[str, list[str]] = field(default_factory=dict)
     """{shape: contenders}: those take turns, beside the vendor."""
     runners: operations.Runners = field(init=False)
-    session: object | None = None  # of roofline.measure.session, once the first benchmark begins
+    session: Session | None = None  # once the first benchmark begins
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
@@ -242,9 +243,6 @@ def ffn_prepare(request):
 @pytest.fixture(scope="session")
 def ffn_session(request, ffn_clock, ffn_instruments):
     """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
-    from roofline.measure.session import Session
-    from roofline.profile import kernel_trace
-
     state = request.config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
@@ -326,13 +324,6 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
             pytest.fail("another timer shadows the replay timer: remove it from the test", pytrace=False)
 
     return run
-
-
-def pytest_report_teststatus(report, config):
-    """A benchmark's progress is its own line, below, in place of a dot."""
-    if config.stash[STATE].options.timed and report.when == "call" and report.passed:
-        return "passed", "", ""
-    return None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -84,6 +84,10 @@ class Narrator:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
             reporter.showfspath = False
 
+    def pytest_report_teststatus(self, report):
+        """A benchmark's progress is its own line, below, in place of a dot."""
+        return ("passed", "", "") if report.when == "call" and report.passed else None
+
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
         record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
