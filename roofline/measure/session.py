@@ -226,9 +226,8 @@ class Session:
         """Journal the rounds since the last pass, and what is known of the shape by now."""
         one.telemetry.append(self.telemetry.summary())
         self.add(*one.new_lines(pass_index))
-        turns = one.rounds.turns
-        if turns.stopped_by:
-            for name in [name for name, times in turns.times_s.items() if not times]:
+        if one.rounds.stopped_by:
+            for name in [name for name, times in one.rounds.times_s.items() if not times]:
                 said = f"{name}: the host was late for every sample; close the programs that keep it busy"
                 one.found.rejected[name] = Rejection(FAILED, said)
 

@@ -6,7 +6,6 @@ power there. So, on request, each contender also runs alone in blocks, in altern
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,19 +14,13 @@ from roofline.measure.rounds import CallError, named
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
-
-
-@dataclass(frozen=True)
-class SteadyPlan:
-    """How long to run. Power limits act within tens of milliseconds, temperature within many seconds."""
-
-    blocks: int = 4
-    """For each contender."""
-    dropped_s: float = 0.5
-    """The first part of a block, in which clock and power settle: run and not counted."""
-    counted_s: float = 1.0
-    slice_s: float = 0.25
-    """Calls are enqueued by slices of about this long, and the clock is read in each."""
+BLOCKS = 4
+"""For each contender. Power limits act within tens of milliseconds, temperature within many seconds."""
+DROPPED_S = 0.5
+"""The first part of a block, in which clock and power settle: run and not counted."""
+COUNTED_S = 1.0
+SLICE_S = 0.25
+"""Calls are enqueued by slices of about this long, and the clock is read in each."""
 
 
 def blocks(
@@ -38,7 +31,6 @@ def blocks(
     *,
     seed: int,
     failed: Callable[[str, CallError], None],
-    plan: SteadyPlan = SteadyPlan(),
 ) -> Iterator[dict]:
     """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
 
@@ -51,22 +43,22 @@ def blocks(
     rng = np.random.default_rng(seed)
     names = [name for name in entrants if name in medians_s]
     entrants = {name: named(name, call) for name, call in entrants.items()}
-    for index in range(plan.blocks):
+    for index in range(BLOCKS):
         for position, name in enumerate(rng.permutation(names).tolist()):
             try:
                 about = {"contender": name, "block": index, "position": position}
-                yield about | _block(entrants[name], medians_s[name], clock, telemetry, plan)
+                yield about | _block(entrants[name], medians_s[name], clock, telemetry)
             except CallError as error:
                 failed(name, error)
                 names.remove(name)
 
 
-def _block(call: Call, median_s: float, clock, telemetry, plan: SteadyPlan) -> dict:
-    calls = max(1, math.ceil(plan.slice_s / median_s))
-    _run_for(plan.dropped_s, call, calls, clock)
+def _block(call: Call, median_s: float, clock, telemetry) -> dict:
+    calls = max(1, math.ceil(SLICE_S / median_s))
+    _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
     before = telemetry.energy_j()
-    count, seconds = _run_for(plan.counted_s, call, calls, clock)
+    count, seconds = _run_for(COUNTED_S, call, calls, clock)
     after = telemetry.energy_j()
     energy = None if before is None or after is None else after - before
     return {"calls": count, "time_s": seconds / count, "energy_j": energy} | telemetry.summary()

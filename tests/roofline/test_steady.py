@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fake_devices import FakeClock
 from made_up_run import LINES, save
 
 from roofline.measure import clocks, steady, telemetry
@@ -17,27 +18,14 @@ SLOWER = (
 )
 
 
-class FakeClock:
-    """Each call takes what it returns; `log` holds (call, calls) of every burst."""
-
-    def __init__(self):
-        self.seconds, self.log = 0.0, []
-
-    def burst(self, call, calls):
-        took = sum(call() for _ in range(calls))
-        self.seconds += took
-        self.log.append((call, calls))
-        return took
-
-
 class FakeTelemetry:
     """A card that draws 700 W and clocks at 1500 MHz."""
 
     def __init__(self, clock):
-        self._clock, self.started_at = clock, None
+        self._clock = clock
 
     def start(self):
-        self.started_at = self._clock.seconds
+        pass
 
     def energy_j(self):
         return 700 * self._clock.seconds
@@ -46,35 +34,26 @@ class FakeTelemetry:
         return {"sm_clock_mhz": 1500, "throttle_reasons": "power cap", "throttled": True}
 
 
-@pytest.fixture
-def ran():
-    clock = FakeClock()
-    entrants = {"quick": lambda: 0.004, "slow": lambda: 0.010}
-    card = FakeTelemetry(clock)
-    return (
-        clock,
-        list(steady.blocks(entrants, {"quick": 0.004, "slow": 0.010}, clock, card, seed=3, failed=None)),
-        entrants,
-    )
+def ran(**seconds):
+    """The clock, and the blocks of contenders whose calls take so many `seconds`."""
+    clock, calls = FakeClock(), {name: (lambda took=took: took) for name, took in seconds.items()}
+    return clock, list(steady.blocks(calls, seconds, clock, FakeTelemetry(clock), seed=3, failed=None))
 
 
 def test_shape_whose_quickest_contender_is_short_has_no_steady_state():
-    entrants = {"quick": lambda: 0.0019, "slow": lambda: 0.010}
-    clock = FakeClock()
-    medians = {"quick": 0.0019, "slow": 0.010}
-    assert list(steady.blocks(entrants, medians, clock, FakeTelemetry(clock), seed=3, failed=None)) == []
+    assert ran(quick=0.0019, slow=0.010)[1] == []
 
 
-def test_each_contender_gets_its_blocks_in_changing_order(ran):
-    _, blocks, _ = ran
+def test_each_contender_gets_its_blocks_in_changing_order():
+    _, blocks = ran(quick=0.004, slow=0.010)
     orders = [[b["contender"] for b in blocks if b["block"] == index] for index in range(4)]
     assert all(sorted(order) == ["quick", "slow"] for order in orders)
     assert len({tuple(order) for order in orders}) == 2
     assert [b["position"] for b in blocks] == [0, 1] * 4
 
 
-def test_a_block_counts_a_second_after_half_a_second_that_it_drops(ran):
-    clock, blocks, _ = ran
+def test_a_block_counts_a_second_after_half_a_second_that_it_drops():
+    clock, blocks = ran(quick=0.004, slow=0.010)
     for block in blocks:
         assert 1.0 <= block["calls"] * block["time_s"] < 1.3
         assert block["energy_j"] == pytest.approx(700 * block["calls"] * block["time_s"])
@@ -85,18 +64,9 @@ def test_a_block_counts_a_second_after_half_a_second_that_it_drops(ran):
     assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.log)
 
 
-def test_short_kernels_get_none():
-    assert not list(steady.blocks({"a": None}, {"a": 0.0019}, FakeClock(), None, seed=0, failed=None))
-
-
 def test_card_that_counts_no_energy(monkeypatch):
-    clock = FakeClock()
-    card = FakeTelemetry(clock)
-    card.energy_j = lambda: None
-    assert {
-        b["energy_j"] for b in steady.blocks({"a": lambda: 0.01}, {"a": 0.01}, clock, card, seed=0, failed=None)
-    } == {None}
-    assert telemetry.CpuTelemetry().energy_j() is None
+    monkeypatch.setattr(FakeTelemetry, "energy_j", telemetry.CpuTelemetry.energy_j)
+    assert {block["energy_j"] for block in ran(a=0.01)[1]} == {None}
 
 
 def test_nvml_energy_in_joules(fake_nvml):
