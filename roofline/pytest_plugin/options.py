@@ -234,13 +234,13 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
 
 def of_values(values: dict) -> Options:
     """Options from what a run's metadata has of them."""
-    found = {
-        field.name: tuple(value) if isinstance(value := values.get(field.name, field.default), list) else value
-        for field in fields(Options)
-        if field.name not in ("results", "gather")
-    }
-    gather = {name: tuple(value) for name, value in values.get("gather", {}).items()}
-    return Options(results=Path(), gather=gathering.Sweep(**gather), **found)
+
+    def known(values: dict, kind: type) -> dict:
+        names = {own.name for own in fields(kind)} - {"results", "gather"}
+        return {name: tuple(of) if isinstance(of, list) else of for name, of in values.items() if name in names}
+
+    gather = gathering.Sweep(**known(values.get("gather", {}), gathering.Sweep))
+    return Options(results=Path(), gather=gather, **known(values, Options))
 
 
 def listed(option) -> str | None:
