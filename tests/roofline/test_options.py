@@ -16,7 +16,7 @@ def options(device="cpu", timed=True, **given):
 
 
 def resumed_from(chosen, without="", **given):
-    """The options of a run that goes on with one of the options `chosen`, whose journal lacks those called `without`."""
+    """The options of a run that goes on with one of `chosen`, whose journal lacks those called `without`."""
     saved = json.loads(json.dumps(asdict(chosen), default=str))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}

@@ -41,7 +41,7 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
 
 
 def agree(value, other) -> bool:
-    """Whether values of JSON are the same in the keys that both have, floats in five of the six digits that are saved."""
+    """Whether values of JSON are the same in the keys that both have, floats in five of their six digits."""
     if isinstance(value, dict) and isinstance(other, dict):
         return all(agree(value[key], other[key]) for key in value.keys() & other.keys())
     if isinstance(value, list) and isinstance(other, list):
