@@ -23,7 +23,6 @@ from roofline.measure.session import Session
 from roofline.profile import collect, kernel_trace
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
-from roofline.pytest_plugin.benchmark_json import Saving
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
@@ -84,16 +83,13 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        config.option.benchmark_json = config.option.benchmark_json or LaterFile(
-            lambda: state.folder / "benchmark.json"
-        )
+        ours = LaterFile(lambda: state.folder / "benchmark.json")
+        config.option.benchmark_json = config.option.benchmark_json or ours
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
-        config.add_cleanup(signals.install())
-    config.stash[STATE] = state
-    config.add_cleanup(partial(_watch_no_more, state))
-    config.pluginmanager.register(Saving(state), "ffn-saving")
-    if state.folder:
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
+        config.add_cleanup(signals.install())
+        config.add_cleanup(partial(_watch_no_more, state))
+    config.stash[STATE] = state
 
 
 def _state(config, timed: bool) -> State:

@@ -258,21 +258,15 @@ class Run:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
-        rows = []
-        for shape in self.shapes.values():
-            names = {
-                name: (f"{shape.id}-{name}", shape.id, name, own.get("role", ""))
-                for name, own in shape.entrants.items()
+        rows = [
+            {
+                "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
+                "role": shape.entrants[name].get("role", ""), "round": one.index, "position": one.order.index(name),
+                "pass": one.pass_index, "process": one.process, "rank": one.rank, "time_s": time_s,
+                **one.values.get(name, {}),
             }
-            for one in shape.rounds:
-                place = {name: position for position, name in enumerate(one.order)}
-                where = one.pass_index, one.process, one.rank
-                rows += [
-                    (*names[name], one.index, place[name], *where, time_s, one.values.get(name, {}))
-                    for name, time_s in one.time_s.items()
-                ]
-        found = pandas.DataFrame(rows, columns=[*SAMPLE_COLUMNS, "values"])
-        values = found.pop("values").tolist()
-        if any(values):
-            found = found.join(pandas.DataFrame(values, index=found.index, dtype=float))
-        return found
+            for shape in self.shapes.values()
+            for one in shape.rounds
+            for name, time_s in one.time_s.items()
+        ]  # fmt: skip
+        return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
