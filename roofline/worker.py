@@ -17,7 +17,7 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import Prepare, PreparedCase
+from roofline.measure.prepared import Prepare
 from roofline.pytest_plugin.options import of_values
 
 REQUEST, PROGRESS = "request.json", "progress.jsonl"
@@ -47,43 +47,34 @@ def progress(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-class Worker:
-    """Calls cases on `device`, and says in `folder` what it does."""
+def call_each(cases: list[Case], prepare: Prepare, folder: Path, device: str) -> None:
+    """Prepare and call one case after the other on `device`: what one of them does is not laid on the others. Says in
+    `folder` what it does. Exits where a call raised, since a new process is safer then."""
 
-    def __init__(self, folder: Path, device: str):
-        self._progress, self._device = folder / PROGRESS, device
+    def say(step: str, reason: str = "") -> None:
+        with (folder / PROGRESS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "case": [shape, name], "reason": reason}) + "\n")
 
-    def call_each(self, cases: list[Case], prepare: Prepare) -> None:
-        """Prepare and call one case after the other: what one of them does is not laid on the others. Exits where a
-        call raised, since a new process is safer then."""
-        for shape, name in cases:
-            self._say(PREPARE, shape, name)
-            try:
-                found = prepare(shape, [name])
-            except Exception as error:  # operands that do not fit beside those of the run that began this, for one
-                self._say(LOST, shape, name, device_errors.reason(error))
-                continue
-            if name in found.entrants:
-                self._call(shape, name, found)
-            else:
-                rejection = found.rejected.get(name)
-                self._say(LOST, shape, name, rejection.reason if rejection else found.device_lost or "it was left out")
-            found.entrants.clear()  # lets go of operands that are not shared with other cases
-
-    def _call(self, shape: str, name: str, found: PreparedCase) -> None:
+    for shape, name in cases:
+        say(PREPARE)
         try:
-            with _counted(self._device):
-                self._say(CALL, shape, name)
-                found.entrants[name].call()
-            self._say(DONE, shape, name)
-        except Exception as error:
-            self._say(LOST, shape, name, device_errors.reason(error))
-            sys.exit(f"{shape}-{name}: {device_errors.reason(error)}")
-
-    def _say(self, step: str, shape: str, contender: str, reason: str = "") -> None:
-        line = {"step": step, "case": [shape, contender], "reason": reason}
-        with self._progress.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            found = prepare(shape, [name])
+        except Exception as error:  # operands that do not fit beside those of the run that began this, for one
+            say(LOST, device_errors.reason(error))
+            continue
+        if name in found.entrants:
+            try:
+                with _counted(device):
+                    say(CALL)
+                    found.entrants[name].call()
+                say(DONE)
+            except Exception as error:
+                say(LOST, device_errors.reason(error))
+                sys.exit(f"{shape}-{name}: {device_errors.reason(error)}")
+        else:
+            rejection = found.rejected.get(name)
+            say(LOST, rejection.reason if rejection else found.device_lost or "it was left out")
+        found.entrants.clear()  # lets go of operands that are not shared with other cases
 
 
 @contextmanager
@@ -109,9 +100,8 @@ def main(folder: Path) -> None:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     for name, runner in asked["runners"].items():
         operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=runner)
-    Worker(folder, options.device).call_each(
-        [tuple(case) for case in asked["cases"]], operations.Runners(options).prepare
-    )
+    prepare = operations.Runners(options).prepare
+    call_each([tuple(case) for case in asked["cases"]], prepare, folder, options.device)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an analysis is made of. An operation names the one that judges it; tables, frame and schema follow from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,3 +77,15 @@ class Analysis:
 def records_of(frame) -> list[dict]:
     """The rows of a frame as records, None where a value is missing."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
+    """The values of each key, in their order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Any, list] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import worker
+from roofline.analysis.base import grouped
 from roofline.measure import device_errors
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
@@ -117,9 +118,10 @@ class Counting(Observer):
             lost = dict(self.lost)
             with tempfile.TemporaryDirectory() as folder:
                 ended, found = self._batch(tool, metrics, self.wanted[:size], Path(folder), left_s)
-                for case, counts in found.items():
+                for (shape, contender), counts in found.items():
                     source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
-                    self._take(case, counts | {"counter_source": source})
+                    about = {"kind": "counters", "shape": shape, "contender": contender}
+                    self.session.add(about | counts | {"counter_source": source})
             self._keep(ended, bool(found))
             told = ended.printed + ended.said
             if not found and (unknown := parse.refused(metrics, told)) and set(unknown) < set(metrics):
@@ -174,14 +176,10 @@ class Counting(Observer):
         with suppress(OSError), (self.session.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(anonymous("\n".join([*lines, ""])))
 
-    def _take(self, case: Case, fields: dict) -> None:
-        shape, contender = case
-        self.session.add({"kind": "counters", "shape": shape, "contender": contender} | fields)
-
     def _summary(self, version: str, reason: str | None) -> str:
-        run = self.session.run
-        cases = chosen(run, self.session.options.counters)
-        count = len(cases) - len(missing(run, self.session.options.counters))
+        run, number = self.session.run, self.session.options.counters
+        cases = chosen(run, number)
+        count = len(cases) - len(missing(run, number))
         text = f"Counters: Nsight Compute {version} counted {count} of {len(cases)} cases"
         if count:
             text += (
@@ -189,11 +187,9 @@ class Counting(Observer):
                 "kernel. What a kernel leaves in the L2 cache is written after its end: bytes of small outputs are "
                 "missing"
             )
-        reasons: dict[str, list[Case]] = {}
-        for case, why in self.lost.items():
-            reasons.setdefault(why, []).append(case)
         parts = [
-            f"{'-'.join(own[0])}{f' and {len(own) - 1} more' if own[1:] else ''}: {why}" for why, own in reasons.items()
+            f"{'-'.join(own[0])}{f' and {len(own) - 1} more' if own[1:] else ''}: {why}"
+            for why, own in grouped((why, case) for case, why in self.lost.items()).items()
         ]
         more = [f"and for {len(parts) - MOST_REASONS} further reasons"] if len(parts) > MOST_REASONS else []
         return "; ".join([text, *parts[:MOST_REASONS], *more, *([reason] if reason else [])]) + "."

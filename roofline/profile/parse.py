@@ -15,10 +15,7 @@ from dataclasses import dataclass
 
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 L2 = ("lts__t_bytes.sum",)
-TENSOR = {
-    "bf16": "sm__ops_path_tensor_src_bf16_dst_fp32",
-    "fp16": "sm__ops_path_tensor_src_fp16_dst_fp32",
-}
+TENSOR = {dtype: f"sm__ops_path_tensor_src_{dtype}_dst_fp32" for dtype in ("bf16", "fp16")}
 """Operations of the tensor cores, a multiply-add counted as two, by dtype of the operands. fp32 is multiplied without
 them."""
 
@@ -41,11 +38,10 @@ def alternatives(dtype: str) -> dict[str, list[tuple[str, ...]]]:
 
     Tools of 2025 and later may know only the two parts of what is one metric to those before them.
     """
-    found = {"dram_bytes": [DRAM], "l2_bytes": [L2], "tensor_ops": []}
-    if base := TENSOR.get(dtype):
-        off, on = f"{base}_sparsity_off.sum", f"{base}_sparsity_on.sum"
-        found["tensor_ops"] = [(f"{base}.sum",), (off, on), (off,)]
-    return found
+    base = TENSOR.get(dtype)
+    off, on = f"{base}_sparsity_off.sum", f"{base}_sparsity_on.sum"
+    tensor = [(f"{base}.sum",), (off, on), (off,)] if base else []
+    return {"dram_bytes": [DRAM], "l2_bytes": [L2], "tensor_ops": tensor}
 
 
 def metrics(dtypes) -> list[str]:
@@ -59,7 +55,7 @@ def known(wanted: list[str], listing: str) -> list[str]:
 
     Some versions refuse to count anything if they are asked for one metric that they do not know.
     """
-    listed = [name for name in wanted if re.search(rf"(?<!\w){re.escape(_base(name))}(?!\w)", listing)]
+    listed = _named(wanted, listing)
     tensor = [name for name in wanted if name not in DRAM + L2]
     reliable = set(DRAM + L2) <= set(listed) and (not tensor or set(tensor) & set(listed))
     return listed if reliable else wanted
@@ -68,7 +64,12 @@ def known(wanted: list[str], listing: str) -> list[str]:
 def refused(wanted: list[str], text: str) -> list[str]:
     """Those of `wanted` that an error in `text` names, as in `Failed to find metric regex:^name.(sum|...)$`."""
     errors = "\n".join(line for line in text.splitlines() if "==ERROR==" in line and "metric" in line)
-    return [name for name in wanted if re.search(rf"(?<!\w){re.escape(_base(name))}(?!\w)", errors)]
+    return _named(wanted, errors)
+
+
+def _named(wanted: list[str], text: str) -> list[str]:
+    """Those whose metric, without its suffix, is a word of `text`."""
+    return [name for name in wanted if re.search(rf"(?<!\w){re.escape(name.partition('.')[0])}(?!\w)", text)]
 
 
 def parse(text: str) -> list[Launch]:
@@ -78,7 +79,6 @@ def parse(text: str) -> list[Launch]:
     asked for, nothing is read: some versions add the device's attributes, the name of the chip among them.
     """
     launches, header, units = [], None, None
-    wanted = metrics(TENSOR)
     # Line by line: what the tool and the program say stands between the rows, and may hold a quotation mark.
     for line in text.splitlines():
         if not line.startswith('"'):
@@ -92,7 +92,7 @@ def parse(text: str) -> list[Launch]:
             units = dict(zip(header, row, strict=True))
         elif header:
             cells = dict(zip(header, row, strict=True))
-            values = {n: _value(n, cells[n], (units or {}).get(n, "")) for n in wanted if n in cells}
+            values = {n: _value(n, cells[n], (units or {}).get(n, "")) for n in metrics(TENSOR) if n in cells}
             launches.append(Launch(cells["Kernel Name"], values))
     return launches
 
@@ -115,22 +115,15 @@ def counts(call: list[Launch], dtype: str) -> dict:
         raise ValueError("no kernel of it was seen")
     found, source = {}, {}
     for field, groups in alternatives(dtype).items():
-        complete = (group for group in groups if all(_has(launch, name) for launch in call for name in group))
-        group = next(complete, None)
-        found[field] = round(sum(launch.values[name] for launch in call for name in group)) if group else None
-        if group:
-            source[field] = list(group)
+        found[field] = None
+        for group in groups:
+            values = [launch.values.get(name) for launch in call for name in group]
+            if None not in values:
+                found[field], source[field] = round(sum(values)), list(group)
+                break
     if not source:
         raise ValueError("every counter of it is n/a")
     return found | {"metrics": source}
-
-
-def _has(launch: Launch, name: str) -> bool:
-    return launch.values.get(name) is not None
-
-
-def _base(metric: str) -> str:
-    return metric.partition(".")[0]
 
 
 def _value(name: str, text: str, unit: str) -> float | None:

@@ -12,7 +12,7 @@ from kernels import CONTENDERS, KERNELS, configs, registry
 from kernels.bench import matmul, tune
 from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save_pick
-from kernels.tuning.search import candidates
+from kernels.tuning import candidates
 from roofline.analysis.prediction import command
 from roofline.operations.matmul import sweep
 from roofline.pytest_plugin.options import Options
@@ -90,8 +90,8 @@ def test_it_stands_behind_those_that_stand_before_it_in_the_order(toy, monkeypat
 
 def test_it_is_predicted_of_a_datasheet(toy):
     (row,) = command.predict(command.of_datasheet("H100 SXM"), "matmul-xxl-up-tp8-m4096-bf16-toy")
-    assert row.id.endswith("-toy")
-    assert row.found.time_s > 0
+    assert row["case"].endswith("-toy")
+    assert row["time_s"] > 0
 
 
 def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(registered):

@@ -8,20 +8,20 @@ import pytest
 from made_up_run import LINES, save
 
 from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.profile import kernel_names, kernel_trace
+from roofline.profile import kernel_trace
 from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.profile import kernel_names
+from roofline.profile import kernel_trace
 
-kernel_names.available = lambda device: True
+kernel_trace.DEVICE = "cpu"
 """
-FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+FOUND = NAMED + "kernel_trace.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
 FAILS = NAMED + (
     "def of_call(call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
-    "    return call.args[1]\nkernel_names.of_call = of_call\n"
+    "    return call.args[1]\nkernel_trace.of_call = of_call\n"
 )
 
 
@@ -61,64 +61,50 @@ def test_cpu_has_none(three_shapes):
     outcome = three_shapes("-k", "m64")
     assert kernels(outcome) == {}
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
-    assert not kernel_names.available("cpu")
-    assert kernel_names.available("cuda")
 
 
-def prepared(names):
-    return PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names})
-
-
-def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
-    run, cases, lines = journal.load(save(tmp_path / "run", LINES)), [], []
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """A run of two shapes, and a function that names the kernels of its contenders, and returns what was asked for:
+    (shape, names). Operands of one shape are let go of before the next is prepared."""
+    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
+    run, asked, cases = journal.load(save(tmp_path / "run", LINES)), [], []
 
     def prepare(shape, names):
         assert not any(found.entrants for found in cases)
-        cases.append(prepared(names))
+        asked.append((shape, names))
+        cases.append(PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names}))
         return cases[-1]
 
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(
-        types.SimpleNamespace(run=run, options=options, prepared=prepare, add=lines.append)
-    ).finished()
-    assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
+    def finished():
+        options = types.SimpleNamespace(device="cuda")
+        session = types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)
+        kernel_trace.KernelTrace(session).finished()
+        return asked
+
+    return run, finished
 
 
-def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
-    run, asked = journal.load(save(tmp_path / "run", LINES)), []
+def test_each_kernel_is_asked_for_once(trace):
+    run, finished = trace
     first, second = run.shapes
-    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a", "tiled": "b"}})
-    run.take({"kind": "kernels", "shape": second, "kernel_names": {"cublas": "a"}})
-
-    def prepare(shape, names):
-        asked.append((shape, names))
-        return prepared(names)
-
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
-    assert asked == [(second, ["tiled"])]
+    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
+    assert finished() == [(first, ["tiled"]), (second, ["cublas", "tiled"])]
+    named = [{name: own["kernel_name"] for name, own in shape.entrants.items()} for shape in run.shapes.values()]
+    assert named == [{"cublas": "a", "tiled": "k"}, {"cublas": "k", "tiled": "k"}]
+    assert len(finished()) == 2  # nothing more
 
 
-def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_names, "of_call", lambda call: "k")
-    run, asked = journal.load(save(tmp_path / "run", LINES)), []
+def test_candidates_of_a_tuning_are_not_named(trace):
+    run, finished = trace
     first, second = run.shapes
     run.shapes[first].op = "tune_persistent"
-
-    def prepare(shape, names):
-        asked.append(shape)
-        return prepared(names)
-
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
-    assert asked == [second]
+    assert [shape for shape, _ in finished()] == [second]
 
 
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
-        "kernel_names.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
+        "kernel_trace.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
         "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
@@ -163,15 +149,15 @@ def profiler(monkeypatch):
 
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([("reduce", 5, "cuda"), ("cudaLaunchKernel", 1, "cpu"), ("split", 2, "cuda")])
-    assert kernel_names.of_call(lambda: None) == "split + reduce"
+    assert kernel_trace.of_call(lambda: None) == "split + reduce"
 
 
 def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
     profiler([], [("k", 1, "cuda")])
-    assert kernel_names.of_call(lambda: None) == "k"
+    assert kernel_trace.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
-        kernel_names.of_call(lambda: None)
+        kernel_trace.of_call(lambda: None)
 
 
 @pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="asks a real profiler: needs a GPU")
@@ -179,4 +165,4 @@ def test_real_profiler_names_a_kernel():
     import torch
 
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
-    assert len(kernel_names.of_call(lambda: torch.mm(x, x))) > 3
+    assert len(kernel_trace.of_call(lambda: torch.mm(x, x))) > 3

@@ -5,6 +5,7 @@ from made_up_run import HEAD, LINES, save
 
 from roofline.analysis.overlap import metrics, style
 from roofline.analysis.overlap.analysis import OVERLAP
+from roofline.analysis.records import frame
 from roofline.pytest_plugin.narrator import live_line
 from roofline.report import tables
 from roofline.report.sections import sections
@@ -292,11 +293,11 @@ def test_timelines_are_read_back(tmp_path):
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
-    found = records(drift=0.5, requested=None)
-    assert style.over_ideal(found["chunk_launches"]) == pytest.approx(5 / 4)
-    assert style.over_ideal(found["serial"], "_high") == pytest.approx(7 / 4)
+    found = style.prepared(frame([*records(drift=0.5, requested=None).values()])).set_index("arm")
+    assert found["over"]["chunk_launches"] == pytest.approx(5 / 4)
+    assert found["over_high"]["serial"] == pytest.approx(7 / 4)
     void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
-    assert style.over_ideal(void) == pytest.approx(void["time_s"] / void["t_gemm_s"])
+    assert style.prepared(frame([void]))["over"].item() == pytest.approx(void["time_s"] / void["t_gemm_s"])
 
 
 @pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])

@@ -1,7 +1,7 @@
 """The model of `theory.predict` and `theory.predictor` against numbers worked out by hand."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -11,15 +11,15 @@ from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.arms import TILE, OverlapPlan, plan
 from roofline.analysis.prediction import cost_model
 from roofline.analysis.prediction import model as predictor
-from roofline.analysis.prediction.cost_model import PRIORS, Constants, Machine, Tile
+from roofline.analysis.prediction.cost_model import PRIORS, Constants, MachineSpec, Tile
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips, schedule, waves
 from roofline.theory.schedule import Grid
 from roofline.theory.work import Work
 
-GPU = Machine(flops=132e12, read_bytes_per_s=4e12, workers=132)  # 1e12 FLOP/s for each SM
-CPU = Machine(flops=1e11, read_bytes_per_s=1e10)
+GPU = MachineSpec(flops=132e12, read_bytes_per_s=4e12, workers=132)  # 1e12 FLOP/s for each SM
+CPU = MachineSpec(flops=1e11, read_bytes_per_s=1e10)
 PERFECT = Constants(compute=1.0, memory=1.0, extra_k=0, start_s=0, p=200.0)
 TILES = (Tile(400, 400),)
 
@@ -117,10 +117,6 @@ def test_nothing_to_multiply_is_refused():
         cost_model.load(0, 1, 1, 1, CPU)
 
 
-def sizes_of(case):
-    return predictor.Sizes(case.m, case.n, case.k, case.dtype, case.work)
-
-
 def model(**more):
     family = predictor.Family("any", "bf16", PERFECT, tiles=(Tile(128, 256),))
     return predictor.Model("gpu", {"bf16": GPU}, (family,), (family,), **more)
@@ -128,21 +124,21 @@ def model(**more):
 
 def test_gather_by_hand():
     case = AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16", 8, "1GBps")
-    sizes, speed = sizes_of(case), case.work.wire_bytes / 1e-3
+    speed = case.work.wire_bytes / 1e-3
     known = model(latency_s=1e-4, losses={"serial": 1.1})
-    found = known.gather(sizes, "serial", speed, lambda t_gemm, t_comm: t_gemm + t_comm)
+    found = known.gather(case, "serial", speed, lambda t_gemm, t_comm: t_gemm + t_comm)
     t_gemm_s = 5 * 2 * 128 * 256 * 1024 / 1e12  # 50 x 11 tiles: five waves
     assert found.terms["t_gemm_s"] == pytest.approx(t_gemm_s, rel=1e-3)
     assert found.terms["t_comm_s"] == pytest.approx(1.1e-3)
     assert found.time_s == pytest.approx(1.1 * (t_gemm_s + 1.1e-3), rel=1e-3)
-    assert known.gather(sizes, "other", speed, max).time_s == pytest.approx(1.1e-3)  # no loss is known: none
-    assert known.gather(sizes, "other", float("inf"), max).terms["t_comm_s"] == 0.0
+    assert known.gather(case, "other", speed, max).time_s == pytest.approx(1.1e-3)  # no loss is known: none
+    assert known.gather(case, "other", float("inf"), max).terms["t_comm_s"] == 0.0
 
 
 def test_spills_are_device_bytes_of_the_matmul():
-    sizes = sizes_of(AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16"))
-    spilled = model().gather(sizes, "chunk_outer", 1e12, max, spilled_bytes=4 * 10**9)
-    assert spilled.terms["memory_s"] == pytest.approx((sizes.work.device_bytes + 4e9) / 4e12)
+    case = AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16")
+    spilled = model().gather(case, "chunk_outer", 1e12, max, spilled_bytes=4 * 10**9)
+    assert spilled.terms["memory_s"] == pytest.approx((case.work.device_bytes + 4e9) / 4e12)
     assert spilled.time_s == pytest.approx(spilled.terms["memory_s"], rel=1e-3)
 
 
@@ -158,7 +154,7 @@ def test_model_survives_being_written():
     known = ((16, 1000, Tile(64, 128)),)
     family = predictor.Family("tiled", "bf16", PRIORS["cpu"], 3, (), known)
     written = replace(model(losses={"serial": 1.1}, arms={"op": ["serial"]}), families=(family,))
-    assert predictor.of_values(json.loads(json.dumps(written.as_values()))) == written
+    assert predictor.of_values(json.loads(json.dumps(asdict(written)))) == written
 
 
 @pytest.mark.parametrize("t_comm_s", [0.3, 1.0, 2.5])

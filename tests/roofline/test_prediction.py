@@ -6,6 +6,7 @@ import math
 import random
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +18,9 @@ from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis.prediction import cost_model, score
 from roofline.analysis.prediction import text as prediction_text
-from roofline.analysis.prediction.cost_model import FITTED, PRIORS, Constants, Machine
+from roofline.analysis.prediction.cost_model import FITTED, PRIORS, Constants, MachineSpec
 from roofline.analysis.prediction.fit import fit
+from roofline.analysis.prediction.model import SAVED
 from roofline.report.format import error_text
 from roofline.store.journal import load
 
@@ -33,7 +35,7 @@ def found_of(folder, lines):
 
 
 def by_case(found):
-    return {one.record["case"]: one for one in found.scored}
+    return {one["case"]: one for one in found.scored}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def cpu(tmp_path_factory):
 
 def test_constants_are_found_again():
     truth = Constants(compute=0.9, memory=0.4, extra_k=100, start_s=3e-5, vector=0.7)
-    machine = Machine(1e11, 1e10)
+    machine = MachineSpec(1e11, 1e10)
     loads = [cost_model.load(m, n, k, 4 * (m * k + n * k + m * n), machine) for m in (1, 2, 64, 2000) for n, k in SIDES]
     times = [cost_model.terms(load, truth).time_s for load in loads]
     found, cost = fit(loads, times, PRIORS["cpu"], FITTED["cpu"])
@@ -61,7 +63,7 @@ SIDES = ((64, 64), (128, 512), (4096, 256), (512, 4096), (1024, 1024))
 
 
 def test_few_cases_cannot_run_wild():
-    load = cost_model.load(64, 1000, 1000, 4_000_000, Machine(1e11, 1e10))
+    load = cost_model.load(64, 1000, 1000, 4_000_000, MachineSpec(1e11, 1e10))
     found, _ = fit([load], [cost_model.terms(load, PRIORS["cpu"]).time_s * 3], PRIORS["cpu"], FITTED["cpu"])
     assert all(0.2 < getattr(found, n) / getattr(PRIORS["cpu"], n) < 5 for n in FITTED["cpu"])
     assert fit([], [], PRIORS["cpu"], FITTED["cpu"]) == (PRIORS["cpu"], 0.0)
@@ -71,8 +73,8 @@ def test_times_of_a_token_count_do_not_reach_its_own_predictions(gpu, tmp_path):
     spoilt = found_of(tmp_path / "run", made_up_gpu.lines(lambda case, t: 5 * t if case.m == 256 else t))
     before, after = by_case(gpu), by_case(spoilt)
     for case, one in before.items():
-        same = after[case].predicted_s == one.predicted_s
-        assert same == (one.record["m"] == 256), case
+        same = after[case]["predicted_s"] == one["predicted_s"]
+        assert same == (one["m"] == 256), case
 
 
 def test_gathers_are_predicted_from_other_token_counts_too(cpu, tmp_path):
@@ -82,20 +84,20 @@ def test_gathers_are_predicted_from_other_token_counts_too(cpu, tmp_path):
         for line in SWEEP
     ]
     before, after = by_case(cpu), by_case(found_of(tmp_path / "run", [HERE, *CEILINGS, *lines]))
-    assert {one.record["op"] for one in before.values()} == {"all_gather_matmul", "weight_prefetch"}
+    assert {one["op"] for one in before.values()} == {"all_gather_matmul", "weight_prefetch"}
     for case, one in before.items():
-        same = after[case].predicted_s == one.predicted_s
-        assert same == (one.record["m"] == m), case
+        same = after[case]["predicted_s"] == one["predicted_s"]
+        assert same == (one["m"] == m), case
 
 
 def test_where_nothing_is_left_the_priors_predict(tmp_path):
     found = found_of(tmp_path / "run", [HEAD, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12),
                                         *shape(1024, {"cublas": 5e-6})])  # fmt: skip
     (one,) = found.scored
-    machine = Machine(700e12, 4e12)
-    work = one.record["device_bytes"]
+    machine = MachineSpec(700e12, 4e12)
+    work = one["device_bytes"]
     expected = cost_model.terms(cost_model.load(1024, 1024, 1024, work, machine), PRIORS["gpu"]).time_s
-    assert (one.predicted_s, one.fitted_on) == (expected, 0)
+    assert (one["predicted_s"], one["fitted_on"]) == (expected, 0)
     assert found.model.families[0].fitted_on == 1
 
 
@@ -111,7 +113,7 @@ def test_made_up_gpu_is_predicted_within_8_percent_and_better_than_by_the_plain_
 
 
 def test_median_and_percentile_are_those_of_the_cases(gpu):
-    errors = [abs(one.predicted_s / one.record["time_s"] - 1) for one in gpu.scored]
+    errors = [abs(one["predicted_s"] / one["time_s"] - 1) for one in gpu.scored]
     scores = prediction_text.scores(gpu.scored)
     assert scores["all"]["median"] == pytest.approx(median(errors))
     assert scores["all"]["p95"] == pytest.approx(np.quantile(errors, 0.95))
@@ -122,7 +124,7 @@ def test_noise_in_the_last_digits_changes_nothing_that_is_saved(gpu, tmp_path):
     noise = random.Random(1)
     again = found_of(tmp_path / "run", made_up_gpu.lines(lambda case, t: t * (1 + 1e-12 * noise.gauss(0, 1))))
     for before, after in zip(gpu.model.families, again.model.families, strict=True):
-        for name, value in before.constants.values().items():
+        for name, value in asdict(before.constants).items():
             assert getattr(after.constants, name) == (value and pytest.approx(value, rel=1e-8)), name
     assert prediction_text.section(gpu) == prediction_text.section(again)
 
@@ -174,7 +176,7 @@ def test_fabric_of_its_own_is_not_predicted(tmp_path):
     found = found_of(
         tmp_path / "run", [head, *CEILINGS, *gathering(gather_matmul(), lost={"serial": 1, "symm_mem": 0})]
     )
-    assert [one.record["arm"] for one in found.scored] == ["serial"]
+    assert [one["arm"] for one in found.scored] == ["serial"]
     assert list(found.missing.values()) == ["it runs over a fabric of its own"]
 
 
@@ -190,7 +192,7 @@ def test_run_without_ceilings_is_told_and_saved(lines, tmp_path):
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 def test_committed_runs_are_predicted_better_than_by_the_plain_roofline(folder):
-    saved = json.loads((folder / prediction_text.NAME).read_text())
+    saved = json.loads((folder / SAVED).read_text())
     for name, scores in saved["scores"].items():
         own = [case for case in saved["cases"] if name in ("all", case["case"].partition("-")[0])]
         ours, plain = (
@@ -209,7 +211,7 @@ def test_committed_runs_are_predicted_better_than_by_the_plain_roofline(folder):
 def test_readme_tells_the_errors_of_committed_runs():
     readme = (RESULTS.parent / "README.md").read_text()
     runs = [path for path in RUNS if path.name[-2:] in ("-2", "-3", "-4", "-5", "-6")]
-    scores = [json.loads((path / prediction_text.NAME).read_text())["scores"]["matmul"] for path in runs]
+    scores = [json.loads((path / SAVED).read_text())["scores"]["matmul"] for path in runs]
     ends = {name: [error_text(pick(s[name] for s in scores)) for pick in (min, max)] for name in scores[0]}
     words = {name: f"{low[:-2]} to {high}" for name, (low, high) in ends.items()}
     assert f"the median error is {words['median']}, where the plain\nroofline's is {words['roofline_median']}" in readme

@@ -4,14 +4,11 @@ A roof needs one bandwidth, so an operation's panel shows only the shapes that s
 has them all: over T_gemm / T_comm they have one roof, and one bound for what runs one after the other.
 """
 
-import math
-from statistics import median
+import numpy as np
 
-from roofline.analysis.base import records_of
 from roofline.analysis.overlap import style
 from roofline.operations.gathering import exercise
 from roofline.report import theme
-from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
 from roofline.store.run import Run
 from roofline.theory.wires import EXERCISE_BALANCE
@@ -19,7 +16,6 @@ from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
 ROOF_NAME = "ideal: only the longer of matmul and gather"
-ROOF = {"color": DARK, "linestyle": "-", "linewidth": 2, "zorder": 2, "label": ROOF_NAME}
 BOUND = {"color": DARK, "linestyle": "--", "linewidth": 1.3, "zorder": 2, "label": "both, one after the other"}
 ALONE = {
     "linestyle": "none", "marker": "_", "markersize": 20, "markeredgewidth": 3, "color": "#cc78bc", "zorder": 3,
@@ -30,180 +26,115 @@ CURVE = 200
 
 
 def draw(run: Run, frame):
-    records = records_of(frame)
-    shapes = {name: own for name, own in style.by_shape(records).items() if style.is_timed(own[0])}
-    drawn = [record for own in shapes.values() for record in style.over_the_link(own)]
-    valid = [record for record in drawn if record["link_off_pace"] is None]
-    styles, sweeps = style.styles(drawn), _sweeps(valid)
-    rows = [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
-    figure = theme.new(11, 5.2 * (len(rows) + 1) + 1.1)
+    frame = style.prepared(frame)
+    valid = frame[frame["timed"] & ~frame["own_fabric"] & ~frame["void"]]
+    looks, sweeps = style.styles(valid["arm"]), _sweeps(valid)
+    last = len(sweeps)
+    places = [*range(last), *[last - 1] * (last % 2), last, last]  # two panels a row; one that is alone takes all of it
+    figure = theme.new(11, 5.2 * len(places) / 2 + 1.1)
     figure.suptitle(run.metadata["title"], x=0.01, ha="left", fontsize=14)
-    grid = figure.add_gridspec(len(rows) + 1, 2)
     figure.get_layout_engine().set(h_pad=0.1)
-    labels = []
-    for row, panels in enumerate(rows):
-        for column, sweep in enumerate(panels):
-            axes = figure.add_subplot(grid[row, column] if len(panels) > 1 else grid[row, :])
-            labels.append(_sweep_panel(axes, run, sweep, styles))
-    labels.append(_every_wire(figure.add_subplot(grid[-1, :]), run, records, valid, styles))
+    panels = figure.subplot_mosaic([places[i : i + 2] for i in range(0, len(places), 2)])
+    labels = [_sweep_panel(panels[i], run, sweep, looks) for i, sweep in enumerate(sweeps)]
+    labels.append(_every_wire(panels[last], run, frame, valid, sweeps, looks))
+    for axes in panels.values():
+        axes.spines[["top", "right"]].set_visible(False)
     theme.footer(figure, run.metadata["footer"])
-    for of_axes in labels:
-        theme.separate(figure, of_axes)
+    theme.separate(figure, labels)
     return figure
 
 
-def _sweeps(records: list[dict]) -> list[list[dict]]:
-    """For each operation and dtype the records on the wire that most of its shapes share. The wire `ridge` has another
+def _sweeps(valid) -> list:
+    """For each operation and dtype the rows on the wire that most of its shapes share. The wire `ridge` has another
     bandwidth on each shape, and so no roof but for one of them."""
     found = []
-    for op, dtype in dict.fromkeys((r["op"], r["dtype"]) for r in records):
-        groups: dict[tuple, list[dict]] = {}
-        for record in records:
-            if (record["op"], record["dtype"]) == (op, dtype):
-                groups.setdefault((record["wire"], record["link"], record["ranks"]), []).append(record)
-        one_roof = [g for (wire, *_), g in groups.items() if parse_wire(wire).kind != "ridge" or len(_firsts(g)) == 1]
+    for _, of_op in valid.groupby(["op", "dtype"], sort=False):
+        groups = [own for _, own in of_op.groupby(["wire", "link", "ranks"], sort=False)]
+        one_roof = [g for g in groups if parse_wire(g["wire"].iloc[0]).kind != "ridge" or g["shape"].nunique() == 1]
         if one_roof:
-            found.append(max(one_roof, key=lambda group: len(_firsts(group))))
+            found.append(max(one_roof, key=lambda group: group["shape"].nunique()))
     return found
 
 
-def _firsts(records: list[dict]) -> list[dict]:
-    """One record of each shape."""
-    return [own[0] for own in style.by_shape(records).values()]
-
-
-def _sweep_panel(axes, run: Run, records: list[dict], styles: dict) -> list:
+def _sweep_panel(axes, run: Run, sweep, looks: dict) -> list:
     """Roof, bound, points and labels of shapes on one wire; returns the labels of the shapes."""
-    shapes = _firsts(records)
-    flops = max(r["flop"] / r["t_gemm_s"] for r in shapes)
-    bytes_per_s = median(r["link_bytes_per_s"] or r["wire_bytes"] / r["t_comm_s"] for r in shapes)
-    ridge = flops / bytes_per_s
-    xs = [r["wire_intensity"] for r in shapes]
-    ys = [r["tflops_low"] for r in records]
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(min(*xs, ridge) / 2.2, max(*xs, ridge) * 2.2)
-    axes.set_ylim(min(ys) / 2, flops / 1e12 * 1.7)
+    shapes = sweep.drop_duplicates("shape")
+    first, alone, xs = next(shapes.itertuples()), shapes["flop"] / shapes["t_gemm_s"], shapes["wire_intensity"]
+    flops = alone.max()
+    bytes_per_s = shapes["link_bytes_per_s"].fillna(shapes["wire_bytes"] / shapes["t_comm_s"]).median()
+    ends = [*xs, flops / bytes_per_s]
+    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte received over the wire", ylabel="TFLOP/s")
+    axes.set(xlim=(min(ends) / 2.2, max(ends) * 2.2), ylim=(sweep["tflops_low"].min() / 2, flops / 1e12 * 1.7))
     theme.few_ticks(axes)
-    _roof(axes, flops, bytes_per_s)
-    _asked(axes, shapes[0])
-    axes.plot(xs, [r["flop"] / r["t_gemm_s"] / 1e12 for r in shapes], **ALONE)
-    present = [arm for arm in styles if arm in {record["arm"] for record in records}]
+    theme.roof(axes, flops, bytes_per_s, part=0.06, label=ROOF_NAME)
+    theme.ridge(axes, flops, bytes_per_s)
+    curve = np.geomspace(*axes.get_xlim(), CURVE + 1)
+    axes.plot(curve, 1e-12 / (1 / flops + 1 / (curve * bytes_per_s)), **BOUND)
+    _asked(axes, first)
+    axes.plot(xs, alone / 1e12, **ALONE)
+    _points(axes, sweep, "wire_intensity", "tflops", looks, 1.03)
+    style.title(axes, first.op, f"{style.source_text(run)}, wire {first.wire}:", style.link_text(shapes))
+    return theme.name_lowest(
+        axes, sweep, "shape", "wire_intensity", "tflops_low", lambda row: style.label(row, sweep)
+    )  # fmt: skip
+
+
+def _points(axes, frame, x: str, y: str, looks: dict, step: float) -> None:
+    """Points of each arm with their intervals; arms share an intensity at each shape, so they step to the side."""
+    present = [arm for arm in looks if arm in set(frame["arm"])]
     for index, arm in enumerate(present):
-        own = [record for record in records if record["arm"] == arm]
-        aside = 1.03 ** (index - (len(present) - 1) / 2)
-        errors = style.interval(own, lambda record, suffix: record[f"tflops{suffix}"])
-        at = ([r["wire_intensity"] * aside for r in own], [r["tflops"] for r in own])
-        style.draw_points(axes, *at, styles[arm], label=arm, yerr=errors)
-    style.title(axes, shapes[0]["op"], f"{style.source_text(run)}, wire {shapes[0]['wire']}:", style.link_text(shapes))
-    axes.set_xlabel("FLOP per byte received over the wire")
-    axes.set_ylabel("TFLOP/s")
-    axes.spines[["top", "right"]].set_visible(False)
-    return _name_shapes(axes, records, lambda r: r["wire_intensity"], lambda r: r["tflops_low"], _label_of(records))
+        own, aside = frame[frame["arm"] == arm], step ** (index - (len(present) - 1) / 2)
+        style.draw_points(axes, own[x] * aside, own[y], looks[arm], label=arm, yerr=style.interval(own, y))
 
 
-def _roof(axes, flops: float, bytes_per_s: float) -> None:
-    left, right = axes.get_xlim()
-    ridge = flops / bytes_per_s
-    axes.plot([left, ridge, right], [min(flops, x * bytes_per_s) / 1e12 for x in (left, ridge, right)], **ROOF)
-    xs = [left * (right / left) ** (i / CURVE) for i in range(CURVE + 1)]
-    axes.plot(xs, [1e-12 / (1 / flops + 1 / (x * bytes_per_s)) for x in xs], **BOUND)
-    axes.plot([ridge], [flops / 1e12], marker="o", color=DARK, markersize=6, zorder=3)
-    words = {"textcoords": "offset points", "color": DARK, "fontsize": 9, "bbox": BEHIND_TEXT, "zorder": 2.5}
-    axes.annotate(
-        f"ridge {_digits(ridge)} FLOP/byte", (ridge, flops / 1e12), (-6, 6), ha="right", va="bottom", **words
-    )  # fmt: skip
-    axes.annotate(
-        f"{rate_text(flops / 1e12)} TFLOP/s", (right, flops / 1e12), (-2, 4), ha="right", va="bottom", **words
-    )
-    start = max(left, axes.get_ylim()[0] * 1e12 / bytes_per_s)
-    x = start * (ridge / start) ** 0.06
-    y = x * bytes_per_s / 1e12
-    axes.text(
-        x, y * 1.1, f"{bytes_per_s / 1e9:.3g} GB/s", color=DARK, fontsize=9, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
-        rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True, rotation_mode="anchor",
-    )  # fmt: skip
-
-
-def _digits(value: float) -> str:
-    """Three of them, or all before the point."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _asked(axes, record: dict) -> None:
+def _asked(axes, row) -> None:
     """A line at the balance that the wire was asked to give, and where that comes from."""
-    wire = parse_wire(record["wire"])
+    wire = parse_wire(row.wire)
     if wire.kind != "balance":
         return
     text = f"balance {wire.value:.4g} asked for"
     if wire.value == EXERCISE_BALANCE:
         text += ":\nthe exercise's"
-    elif record["wire"] == exercise(record["model"], record["dtype"]):
-        divisor, itemsize = record["model"].partition("/")[2], ITEMSIZE[record["dtype"]]
+    elif row.wire == exercise(row.model, row.dtype):
+        divisor, itemsize = row.model.partition("/")[2], ITEMSIZE[row.dtype]
         parts = [str(EXERCISE_BALANCE), *([divisor] if divisor else []), *([f"{itemsize / 2:g}"] * (itemsize != 2))]
         text += f"\n= {' / '.join(parts)}:\nthe exercise's, scaled"
     axes.axvline(wire.value, color=GREY, linewidth=0.9, zorder=1)
-    axes.annotate(
-        text, (wire.value, 0), (4, 4), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8.5,
-        color=GREY, ha="left", va="bottom", linespacing=1.15, bbox=BEHIND_TEXT, zorder=1.5,
-    )  # fmt: skip
+    words = {"fontsize": 8.5, "color": GREY, "va": "bottom", "linespacing": 1.15, "bbox": BEHIND_TEXT, "zorder": 1.5}
+    theme.note(axes, text, (wire.value, 0), (4, 4), ("data", "axes fraction"), **words)
 
 
-def _label_of(records: list[dict]):
-    return lambda record: style.label(record, records)
-
-
-def _name_shapes(axes, records: list[dict], x, low, name) -> list:
-    """A label under the lowest point of each shape that `name` has a word for; returns them."""
-    words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "bbox": BEHIND_TEXT, "zorder": 2.5}
-    shapes = sorted(style.by_shape(records).values(), key=lambda own: x(own[0]))
-    lowest = [(record, name(record)) for own in shapes for record in [min(own, key=low)]]
-    return [
-        axes.annotate(text, (x(record), low(record)), (0, -6), ha="center", va="top", **words)
-        for record, text in lowest
-        if text
-    ]
-
-
-def _every_wire(axes, run: Run, records: list[dict], valid: list[dict], styles: dict) -> list:
+def _every_wire(axes, run: Run, frame, valid, sweeps: list, looks: dict) -> list:
     """All shapes as shares of the unsplit matmul's speed; returns the labels of those on other wires."""
-    ratios = [style.balance_of(record) for record in valid]
+    best = valid["ratio"].clip(upper=1)
+    valid = valid.assign(
+        share=best / valid["over"], share_low=best / valid["over_high"], share_high=best / valid["over_low"]
+    )
+    left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min([0.6, *ratios]) / 1.5, max([1.6, *ratios]) * 1.5)
-    axes.set_ylim(0, 1.15)
-    theme.plain_numbers(axes)
-    left, right = axes.get_xlim()
-    xs = sorted([1, *(left * (right / left) ** (i / CURVE) for i in range(CURVE + 1))])
-    axes.plot(xs, [min(1, x) for x in xs], **ROOF)
-    axes.plot(xs, [x / (1 + x) for x in xs], **BOUND)
-    axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
-    words = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 9, "color": GREY}
-    axes.annotate("the wire sets the pace", (1, 0), (-8, 6), ha="right", va="bottom", **words)
-    axes.annotate("the matmul sets the pace", (1, 0), (8, 6), ha="left", va="bottom", **words)
-
-    def share(record: dict, suffix: str) -> float:
-        slowest_first = {"": "", "_low": "_high", "_high": "_low"}[suffix]
-        return min(1, style.balance_of(record)) / style.over_ideal(record, slowest_first)
-
-    for index, (arm, look) in enumerate(styles.items()):
-        own = [record for record in valid if record["arm"] == arm]
-        aside = (right / left) ** (0.004 * (index - (len(styles) - 1) / 2))
-        at = ([style.balance_of(r) * aside for r in own], [share(r, "") for r in own])
-        style.draw_points(axes, *at, look, label=arm, yerr=style.interval(own, share))
-    below = [f"{style.source_text(run)}, {style.link_text(valid)}"] if valid else []
-    if others := {f"{r['arm']}, over {r['link']}": None for r in records if r.get("own_fabric")}:
-        below.append(f"left out, these wires do not count for it: {'; '.join(others)}")
-    style.title(axes, "every shape on every wire, against its own matmul", *below, *style.left_out(records, void=True))
-    axes.set_xlabel("T_gemm / T_comm (1 is the ridge)")
+    axes.set(xlim=(left, right), ylim=(0, 1.15), xlabel="T_gemm / T_comm (1 is the ridge)")
     axes.set_ylabel("share of the lone matmul's speed")
+    theme.plain_numbers(axes)
+    xs = np.sort([1, *np.geomspace(left, right, CURVE + 1)])
+    axes.plot(xs, np.minimum(1, xs), color=DARK, linewidth=2, zorder=2, label=ROOF_NAME)
+    axes.plot(xs, xs / (1 + xs), **BOUND)
+    axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
+    for who, by, side in (("wire", -8, "right"), ("matmul", 8, "left")):
+        words = {"color": GREY, "ha": side, "va": "bottom"}
+        theme.note(axes, f"the {who} sets the pace", (1, 0), (by, 6), ("data", "axes fraction"), **words)
+    _points(axes, valid, "ratio", "share", looks, (right / left) ** 0.004)
+    below = [f"{style.source_text(run)}, {style.link_text(valid)}"] if len(valid) else []
+    others = frame[frame["own_fabric"]].drop_duplicates("arm")
+    if fabrics := [f"{row.arm}, over {row.link}" for row in others.itertuples()]:
+        below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
+    style.title(axes, "every shape on every wire, against its own matmul", *below, *style.left_out(frame, void=True))
     axes.plot([], [], **ALONE)
     style.legend(axes, *axes.get_legend_handles_labels(), columns=4, title="95 % intervals", title_fontsize=8.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    shared = [record for sweep in _sweeps(valid) for record in sweep]
-    usual = {(record["op"], record["ranks"]) for record in shared}
+    shared = {name for sweep in sweeps for name in sweep["shape"]}
+    usual = {(row.op, row.ranks) for sweep in sweeps for row in sweep.itertuples()}
 
-    def wire(record: dict) -> str:
-        more = "" if (record["op"], record["ranks"]) in usual else f", P={record['ranks']}"
-        return "" if record in shared else record["wire"] + more
+    def wire(row) -> str:
+        more = "" if (row.op, row.ranks) in usual else f", P={row.ranks}"
+        return "" if row.shape in shared else row.wire + more
 
-    return _name_shapes(axes, valid, style.balance_of, lambda r: share(r, "_low"), wire)
+    return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", wire)

@@ -5,14 +5,15 @@ sample of median time, so that the figure tells how an arm behaves, not how fast
 chip is shown by a traced call: its chip is an image with a row for each program.
 """
 
-import math
 from itertools import accumulate
 from typing import NamedTuple
 
-from roofline.analysis.base import records_of
+import numpy as np
+
 from roofline.analysis.overlap import style, timeline_raster
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.report import theme
+from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
 
@@ -41,231 +42,200 @@ class Block(NamedTuple):
     text: str
 
 
-def arms_of(run: Run, shape_id: str) -> list[str]:
-    """The arms on a shape whose timeline shows transfers that took time."""
-    timelines = run.shapes[shape_id].timelines
-    return [arm for arm in run.measured(shape_id) if arm in timelines and any(timelines[arm]["arrivals_s"])]
+def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
+    """{arm: its timeline} on a shape, of arms whose transfers took time."""
+    found = run.shapes[shape_id].timelines
+    return {arm: found[arm] for arm in run.measured(shape_id) if arm in found and any(found[arm]["arrivals_s"])}
 
 
 def is_there(run: Run) -> bool:
     """Whether any arm has a timeline to show."""
-    return any(arms_of(run, shape) for shape in run.shapes)
+    return any(timelines_of(run, shape) for shape in run.shapes)
 
 
 def draw(run: Run, frame):
-    records = records_of(frame)
-    chosen = _nearest_to_the_ridge(run, records)
-    shown = {name: arms_of(run, name) for name in chosen}
-    lanes = [_tops(run.shapes[name].timelines, own)[-1] for name, own in shown.items()]
+    frame = style.prepared(frame)
+    looks = style.styles(frame["arm"])
+    rows = _nearest_to_the_ridge(run, frame)
+    panels = [{arm: own[arm] for arm in looks if arm in own} for own in (timelines_of(run, row.shape) for row in rows)]
+    lanes = [_tops(timelines)[-1] for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
-    traced = any(run.shapes[name].timelines[arm].get("runs") for name, own in shown.items() for arm in own)
-    median = "" if traced else ", of median time"
+    median = "" if any(map(_traced, panels)) else ", of median time"
     figure.suptitle(f"{run.metadata['title']}: one run of each arm{median}", x=0.01, ha="left", fontsize=13)
     figure.get_layout_engine().set(h_pad=0.1)
-    panels = figure.subplots(len(chosen), squeeze=False, height_ratios=lanes)[:, 0]
+    every = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
-    for axes, shape_id in zip(panels, chosen, strict=True):
-        texts += _panel(axes, run, shape_id, chosen[shape_id], style.styles(records), records)
+    for axes, row, timelines in zip(every, rows, panels, strict=True):
+        texts += _panel(axes, run, row, timelines, looks)
+        _titles(axes, run, row, timelines, frame)
     theme.footer(figure, run.metadata["footer"])
     _drop_too_wide(figure, texts)
     return figure
 
 
-def _nearest_to_the_ridge(run: Run, records: list[dict]) -> dict[str, dict]:
-    """{shape id: a record of it}, one for each operation: on the wire `ridge` if there is one, never a void one where
-    there are others."""
-
-    def distance(item: tuple[str, dict]) -> tuple:
-        record = item[1]
-        away = abs(math.log(style.balance_of(record))) if style.is_timed(record) else math.inf
-        return record["link_off_pace"] is not None, record["wire"] != "ridge", away
-
-    firsts = {name: own[0] for name, own in style.by_shape(records).items() if arms_of(run, name)}
-    ops = dict.fromkeys(record["op"] for record in firsts.values())
-    return dict(min(((n, r) for n, r in firsts.items() if r["op"] == op), key=distance) for op in ops)
+def _nearest_to_the_ridge(run: Run, frame) -> list:
+    """A row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there are
+    others."""
+    firsts = frame.drop_duplicates("shape")
+    shown = firsts[[bool(timelines_of(run, shape)) for shape in firsts["shape"]]]
+    ranked = shown.assign(elsewhere=shown["wire"] != "ridge", away=np.log(shown["ratio"]).abs())
+    nearest = ranked.sort_values(["void", "elsewhere", "away"]).drop_duplicates("op")
+    return list(nearest.sort_index().itertuples())
 
 
 def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block together."""
-    by_block = _is_by_block(timeline)
-    blocks: list[Block] = []
-    began = 0.0
-    for transfer, arrival in zip(timeline["transfers"], timeline["arrivals_s"], strict=False):
-        unit = transfer[by_block]
-        if by_block and blocks and blocks[-1].unit == unit:
-            blocks[-1] = blocks[-1]._replace(end_s=arrival)
-        else:
-            blocks.append(Block(began, arrival, unit, str(unit)))
-        began = arrival
-    return blocks
+    ends_s = dict(zip(_units(timeline), timeline["arrivals_s"], strict=False))
+    spans = zip([0.0, *ends_s.values()], ends_s.values(), ends_s, strict=False)
+    return [Block(*span, str(span[-1])) for span in spans]
 
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     """What the chip computed: before, between and after its waits. The unit is the last that it had waited for, so that
     a launch which took more along (a CPU takes what is here) has the colour of the one it waited for."""
-    waits, by_block = timeline["waits"], _is_by_block(timeline)
-    starts = [0.0, *(ended for _, _, ended in waits)]
-    ends = [*(began for _, began, _ in waits), timeline["end_s"]]
+    units, waits = _units(timeline), timeline["waits"]
+    spans = _between([span for _, *span in waits], timeline["end_s"])
     blocks = []
-    for count, start_s, end_s in zip([None, *(count for count, *_ in waits)], starts, ends, strict=True):
-        if base_arm(arm) in (style.SERIAL, "overlapped"):
-            blocks.append(Block(start_s, end_s, None, "matmul"))
+    for count, span in zip([0, *(count for count, *_ in waits)], spans, strict=True):
+        if base_arm(arm) in ("serial", "overlapped"):
+            blocks.append(Block(*span, None, "matmul"))
         elif count:
-            unit = timeline["transfers"][count - 1][by_block]
-            blocks.append(Block(start_s, end_s, unit, str(unit)))
-        elif not by_block:
-            blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))
+            blocks.append(Block(*span, units[count - 1], str(units[count - 1])))
+        elif not _is_by_block(timeline):
+            blocks.append(Block(*span, HOME_UNIT, "own"))
     return blocks
+
+
+def _between(spans: list, end_s: float):
+    """(start, end) of the times before, between and after `spans`, until `end_s`."""
+    return zip([0.0, *(end for _, end in spans)], [*(start for start, _ in spans), end_s], strict=True)
 
 
 def _is_by_block(timeline: dict) -> bool:
     return any(block for _, block in timeline["transfers"])
 
 
-def _tops(timelines: dict, shown: list[str]) -> list[float]:
+def _units(timeline: dict) -> list[int]:
+    """What each transfer brings: a chunk, or a piece of a row block."""
+    by_block = _is_by_block(timeline)
+    return [transfer[by_block] for transfer in timeline["transfers"]]
+
+
+def _traced(timelines: dict) -> list[str]:
+    """The arms whose kernel was traced."""
+    return [arm for arm, timeline in timelines.items() if timeline.get("runs")]
+
+
+def _tops(timelines: dict) -> list[float]:
     """Where the lanes of each arm begin, counted in lanes from the top, and where the last ones end."""
-    sizes = [1.7 + (RASTER if timelines[arm].get("runs") else HEIGHT) for arm in shown]
-    return [0.0, *accumulate(sizes)]
+    return [0.0, *accumulate(1.7 + (RASTER if one.get("runs") else HEIGHT) for one in timelines.values())]
 
 
-def _panel(axes, run: Run, shape_id: str, record: dict, styles: dict, records: list[dict]) -> list:
+def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
     """The lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
-    shape, timelines = run.shapes[shape_id], run.shapes[shape_id].timelines
-    shown = [arm for arm in styles if arm in arms_of(run, shape_id)]
-    marks_s = _marks(record) if style.is_timed(record) else {}
-    last_s = max([timelines[arm]["end_s"] for arm in shown] + list(marks_s.values()))
-    shortest_s, tops, texts, ticks = SHORTEST * last_s, _tops(timelines, shown), [], {}
-    axes.set_xlim(0, 1e3 * last_s * 1.1)
-    axes.set_ylim(tops[-1], -0.4)
-    traced = any(timelines[arm].get("runs") for arm in shown)
-    for arm, top, below in zip(shown, tops, tops[1:], strict=False):
-        timeline, link_y, chip_y = timelines[arm], top + 0.5, (top + below + 0.4) / 2
+    marks_s = {}
+    if row.timed:
+        longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
+        marks_s |= {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
+    last_s = max([*marks_s.values(), *(timeline["end_s"] for timeline in timelines.values())])
+    tops, texts, ticks = _tops(timelines), [], {}
+    axes.set(xlim=(0, 1e3 * last_s * 1.1), ylim=(tops[-1], -0.4))
+
+    def bars(y: float, blocks: list[Block], colours: dict) -> list[Block]:
+        """Draw what is long enough of a lane."""
+        long = [block for block in blocks if block.end_s - block.start_s > SHORTEST * last_s]
+        texts.extend(_bar(axes, y, block, colours[block.unit]) for block in long)
+        return long
+
+    for (arm, timeline), top, below in zip(timelines.items(), tops, tops[1:], strict=False):
+        link_y, chip_y, colours = top + 0.5, (top + below + 0.4) / 2, _colours(timeline)
         ticks |= {link_y: "link", chip_y: "chip"}
-        colours = _colours(timeline)
-        texts += _bars(axes, link_y, _longer(link_blocks(timeline), shortest_s), colours)
+        bars(link_y, link_blocks(timeline), colours)
         if timeline.get("runs"):
-            ticks[chip_y] = f"chip,\n{_image(axes, chip_y, timeline, shape.facts['row_tiles'])}\nprograms"
+            programs = _image(axes, chip_y, timeline, colours, run.shapes[row.shape].facts["row_tiles"])
+            ticks[chip_y] = f"chip,\n{programs}\nprograms"
         else:
-            blocks = _longer(chip_blocks(arm, timeline), shortest_s)
-            gaps = _longer(_gaps(blocks, timeline["end_s"]), shortest_s)
-            texts += _bars(axes, chip_y, blocks + gaps, colours)
-        end_ms = 1e3 * timeline["end_s"]
-        words = {"va": "center", "weight": "bold"}
-        axes.text(end_ms, chip_y, f" {_digits(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
-        name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # the lanes want the width
-        axes.annotate(
-            name, (0, (top + below - 0.54) / 2), (-60 if traced else -40, 0), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", fontsize=10, color=styles[arm]["color"], annotation_clip=False,
-            **words,
-        )  # fmt: skip
+            computed = bars(chip_y, chip_blocks(arm, timeline), colours)
+            waits = _between([block[:2] for block in computed], timeline["end_s"])
+            bars(chip_y, [Block(*span, WAITS, "waits") for span in waits], colours)
+        end_ms, words = 1e3 * timeline["end_s"], {"va": "center", "weight": "bold"}
+        axes.text(end_ms, chip_y, f" {rate_text(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
+        words |= {"ha": "right", "fontsize": 10, "color": looks[arm]["color"]}
+        name, left = arm.replace(PERSISTENT, f"\n{PERSISTENT}"), -60 if _traced(timelines) else -40  # or too wide
+        theme.note(axes, name, (0, (top + below - 0.54) / 2), (left, 0), ("axes fraction", "data"), **words)
     for index, (text, at_s) in enumerate(marks_s.items()):
         axes.axvline(1e3 * at_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
-        axes.annotate(
-            f"{text}: {_digits(1e3 * at_s)} ms", (1e3 * at_s, 1), (0, 3 + 12 * index), ha="right", va="bottom",
-            fontsize=9, xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
-        )  # fmt: skip
+        words = {"of": ("data", "axes fraction"), "ha": "right", "va": "bottom"}
+        theme.note(axes, f"{text}: {rate_text(1e3 * at_s)} ms", (1e3 * at_s, 1), (0, 3 + 12 * index), **words)
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel("ms from the start", fontsize=10)
-    _titles(axes, run, shape_id, record, shown, records)
     return texts
 
 
-def _image(axes, y: float, timeline: dict, row_tiles: int) -> int:
-    """Draw what each program did, around `y`, and beside it how much they waited; returns how many there are."""
+def _bar(axes, y: float, block: Block, colour) -> tuple:
+    """Draw a block on the lane at `y`; returns its text, and the bar in which it has to fit."""
     from matplotlib.colors import to_rgb
 
-    runs = timeline["runs"]
-    colours = {unit: to_rgb(colour) for unit, colour in _colours(timeline).items()}
-    pixels = timeline_raster.image(runs, _unit_of(timeline, row_tiles), colours, colours[WAITS], BINS)
-    end_ms = 1e-6 * timeline_raster.end_ns(runs)
-    extent = (0, end_ms, y + RASTER / 2, y - RASTER / 2)
+    start_ms, end_ms = 1e3 * block.start_s, 1e3 * block.end_s
+    look = {"height": HEIGHT, "color": colour, "edgecolor": "white", "linewidth": 0.6, "zorder": 3}
+    (bar,) = axes.barh(y, end_ms - start_ms, left=start_ms, **look)
+    words = {
+        "ha": "center",
+        "va": "center",
+        "color": "white" if np.dot((0.3, 0.59, 0.11), to_rgb(colour)) < 0.55 else DARK,
+    }
+    return axes.text((start_ms + end_ms) / 2, y, block.text, fontsize=8, zorder=4, **words), bar
+
+
+def _image(axes, y: float, timeline: dict, colours: dict, row_tiles: int) -> int:
+    """Draw what each program did, around `y`, and beside it how much they waited; returns how many there are.
+
+    A product of row tile m with the chunk at `position` of the arrival order has the colour of what it needs."""
+    from matplotlib.colors import to_rgb
+
+    runs, transfers = timeline["runs"], timeline["transfers"]
+    blocks, order = 1 + max(block for _, block in transfers), [HOME_UNIT, *(chunk for chunk, _ in transfers)]
+
+    def unit(m: int, position: int) -> int:
+        return m * blocks // row_tiles if blocks > 1 else order[position]
+
+    rgb = {unit: to_rgb(colour) for unit, colour in colours.items()}
+    pixels = timeline_raster.image(runs, unit, rgb, rgb[WAITS], BINS)
+    extent = (0, 1e-6 * timeline_raster.end_ns(runs), y + RASTER / 2, y - RASTER / 2)
     axes.imshow(pixels, aspect="auto", interpolation="none", extent=extent, zorder=3)
-    axes.annotate(
-        f"programs wait\n{100 * timeline_raster.waited_share(runs):.0f} % of the time", (1, y), (4, 0), fontsize=9,
-        va="center", xycoords=("axes fraction", "data"), textcoords="offset points", annotation_clip=False,
-    )  # fmt: skip
+    share = f"programs wait\n{100 * timeline_raster.waited_share(runs):.0f} % of the time"
+    theme.note(axes, share, (1, y), (4, 0), ("axes fraction", "data"), va="center")
     return len(pixels)
-
-
-def _unit_of(timeline: dict, row_tiles: int):
-    """unit(m, position): what a product of row tile m with the chunk at `position` of the arrival order needs."""
-    transfers = timeline["transfers"]
-    blocks = 1 + max(block for _, block in transfers)
-    order = [HOME_UNIT, *(chunk for chunk, _ in transfers)]
-    return lambda m, position: m * blocks // row_tiles if blocks > 1 else order[position]
-
-
-def _digits(value: float) -> str:
-    """Three of them: `40.0`, not `40`."""
-    return f"{value:#.3g}".rstrip(".")
-
-
-def _marks(record: dict) -> dict[str, float]:
-    """Words for the two times that all is measured against."""
-    gemm_s, comm_s = record["t_gemm_s"], record["t_comm_s"]
-    longer = "T_gemm" if gemm_s >= comm_s else "T_comm"
-    return {f"the longer one, {longer}": max(gemm_s, comm_s), "both, T_gemm + T_comm": gemm_s + comm_s}
 
 
 def _colours(timeline: dict) -> dict:
     """{unit: colour}, in the order of arrival from dark to light."""
     import seaborn
 
-    units = list(dict.fromkeys(transfer[_is_by_block(timeline)] for transfer in timeline["transfers"]))
+    units = dict.fromkeys(_units(timeline))
     shades = dict(zip(units, seaborn.color_palette("viridis", len(units)), strict=True))
     return {None: MATMUL, HOME_UNIT: HOME, WAITS: IDLE} | shades
 
 
-def _gaps(blocks: list[Block], end_s: float) -> list[Block]:
-    """When the chip waited."""
-    starts = [0.0, *(block.end_s for block in blocks)]
-    ends = [*(block.start_s for block in blocks), end_s]
-    return [Block(start, end, WAITS, "waits") for start, end in zip(starts, ends, strict=True)]
-
-
-def _longer(blocks: list[Block], shortest_s: float) -> list[Block]:
-    return [block for block in blocks if block.end_s - block.start_s > shortest_s]
-
-
-def _bars(axes, y: float, blocks: list[Block], colours: dict) -> list:
-    """Draw `blocks` on the lane at `y`; returns their texts with where each has to fit."""
-    texts = []
-    for block in blocks:
-        width_ms = 1e3 * (block.end_s - block.start_s)
-        (bar,) = axes.barh(
-            y, width_ms, left=1e3 * block.start_s, height=HEIGHT, color=colours[block.unit], edgecolor="white",
-            linewidth=0.6, zorder=3,
-        )  # fmt: skip
-        dark = sum(share * part for share, part in zip((0.3, 0.59, 0.11), bar.get_facecolor(), strict=False)) < 0.55
-        text = axes.text(
-            1e3 * block.start_s + width_ms / 2, y, block.text, fontsize=8, ha="center", va="center", zorder=4,
-            color="white" if dark else DARK,
-        )  # fmt: skip
-        texts.append((text, bar))
-    return texts
-
-
-def _titles(axes, run: Run, shape_id: str, record: dict, shown: list[str], records: list[dict]) -> None:
-    balance = f", T_gemm / T_comm = {style.balance_of(record):.2f}" if style.is_timed(record) else ""
-    void = "" if record["link_off_pace"] is None else f"; void: {style.void_text(record)}"
-    lost = [arm for arm in run.measured(shape_id) if arm not in shown]
-    timelines = run.shapes[shape_id].timelines
-    below = [f"{style.source_text(run)}, {style.link_text([record])}{void}"]
-    if record["op"] == "weight_prefetch":
+def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
+    """Which shape the panel is of, and what its colours and numbers mean."""
+    below = [f"{style.source_text(run)}, {style.link_text(frame[frame.index == row.Index])}"]
+    below[0] += f"; {style.void_text(row)}" if row.void else ""
+    if row.op == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
     else:
-        by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm in shown if _is_by_block(timelines[arm])))
+        by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm, own in timelines.items() if _is_by_block(own)))
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
         below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
-    if traced := [arm for arm in shown if timelines[arm].get("runs")]:
-        others = "; others: run of median time" if len(shown) > len(traced) else ""
+    if traced := _traced(timelines):
+        others = "; others: run of median time" if len(timelines) > len(traced) else ""
         below.append(f"{', '.join(traced)}: traced call, a row for each program (grey: own chunk, pale: waits){others}")
-    if lost:
+    if lost := [arm for arm in run.measured(row.shape) if arm not in timelines]:
         below.append(f"no timeline of {', '.join(lost)}")
-    text = f"{record['op']}, {style.label(record, records)}, wire {record['wire']}{balance}"
-    style.title(axes, text, *below, above=34)
+    balance = f", T_gemm / T_comm = {row.ratio:.2f}" if row.timed else ""
+    style.title(axes, f"{row.op}, {style.label(row, frame)}, wire {row.wire}{balance}", *below, above=34)
 
 
 def _drop_too_wide(figure, texts: list) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from roofline import operations
 from roofline.analysis.base import Column
 from roofline.analysis.overlap import arms
+from roofline.analysis.prediction import model as models
 from roofline.analysis.prediction.cost_model import PRIORS
-from roofline.analysis.prediction.model import ANY, Model, Prediction, Sizes, of_chip, of_values
+from roofline.analysis.prediction.model import ANY, Model, Prediction
 from roofline.operations.matmul import Matmul
 from roofline.report import tables
 from roofline.report.format import error_text, rate_text, time_text
@@ -21,14 +22,7 @@ from roofline.store import journal
 from roofline.theory import chips, wires
 
 SCHEMA = 1
-SAVED, SAVED_SCHEMA = "prediction.json", 1
-"""What a run keeps for this command, and the schema of it that is read."""
-
-FORMULAS = (
-    "time = start + (compute^p + memory^p)^(1/p)",
-    "time = loss * own ideal of T_gemm and T_comm, as the simulator of tiles says it",
-)
-"""Of a matmul, and of what gathers."""
+"""Of `--json`."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +34,6 @@ class Source:
     chip: str
     words: str
     scores: dict | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """One predicted case."""
-
-    case: Matmul
-    contender: str
-    found: Prediction
-    fitted_on: int
-
-    @property
-    def id(self) -> str:
-        return self.case.id if self.contender == ANY else f"{self.case.id}-{self.contender}"
-
-    @property
-    def tflops(self) -> float:
-        return self.case.work.flop / self.found.time_s / 1e12
-
-    def values(self) -> dict:
-        flop = self.case.work.flop
-        about = {"case": self.id, "contender": self.contender, "flop": flop, "time_s": self.found.time_s}
-        return about | {"tflops": self.tflops, "fitted_on": self.fitted_on, "terms": self.found.terms}
 
 
 def add_command(commands) -> None:
@@ -84,7 +55,7 @@ def run(options) -> int:
     rows = [row for text in options.cases for row in predict(source, text)]
     if options.json:
         about = {"name": source.name, "chip": source.chip, "constants": source.model.source, "scores": source.scores}
-        print(json.dumps({"schema": SCHEMA, "source": about, "cases": [row.values() for row in rows]}, indent=2))
+        print(json.dumps({"schema": SCHEMA, "source": about, "cases": rows}, indent=2))
     else:
         print("\n".join(terminal(source, rows)))
     return 0
@@ -92,22 +63,22 @@ def run(options) -> int:
 
 def of_run(folder: Path) -> Source:
     """The model that a run keeps."""
-    path = folder / SAVED
+    path = folder / models.SAVED
     if not path.is_file():
         if journal.find(folder):
-            raise ValueError(f"{folder} has no {SAVED}: roofline report {folder} makes it")
+            raise ValueError(f"{folder} has no {path.name}: roofline report {folder} makes it")
         raise ValueError(f"{folder} is no run folder: it has no {journal.NAME}; give one of results/local or reference")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        if saved["schema"] != SAVED_SCHEMA:
+        if saved["schema"] != models.SCHEMA:
             raise ValueError(f"schema {saved['schema']}")
-        model, scores, chip, kind = of_values(saved["model"]), saved["scores"], saved["chip"], saved["source"]
+        model, scores, chip = models.of_values(saved["model"]), saved["scores"], saved["chip"]
+        errors = scores.get("all")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is not of schema {SAVED_SCHEMA}: roofline report {folder} makes it again") from None
+        raise ValueError(f"{path} is not of schema {models.SCHEMA}: roofline report {folder} makes it again") from None
     if not model.machines:
         raise ValueError(f"{folder} measured no ceilings, which predictions stand on: choose another run, or --chip")
-    errors = scores.get("all")
-    words = f"ceilings and constants of run {folder}, {chip} ({kind.upper()})"
+    words = f"ceilings and constants of run {folder}, {chip} ({model.source.upper()})"
     if errors:
         words += f"; its error on cases left out: median {error_text(errors['median'])}, "
         words += f"95th percentile {error_text(errors['p95'])}, over {errors['cases']}"
@@ -122,115 +93,91 @@ def of_datasheet(name: str) -> Source:
         f"{100 * prior.memory:.0f} % of its bandwidth, extra K {prior.extra_k:g}, start {time_text(prior.start_s)}"
     )
     words += "" if chip.sms else "; its SMs are not known, so there are no waves"
-    return Source(of_chip(chip), chip.name, chip.name, words, None)
+    return Source(models.of_chip(chip), chip.name, chip.name, words, None)
 
 
-def predict(source: Source, text: str) -> list[Row]:
-    """A row for each contender that `text` means. Raises ValueError."""
+def predict(source: Source, text: str) -> list[dict]:
+    """A row of `--json` for each contender that `text` means. Raises ValueError."""
     case, contender = operations.parse(text)
-    sizes, model = Sizes(case.m, case.n, case.k, case.dtype, case.work), source.model
+    model, gathers = source.model, operations.find(case.op).analysis == "overlap"
     if case.dtype not in model.machines:
         raise ValueError(
             f"case {text!r}: {source.name} has no FLOP/s of {case.dtype}, but of {', '.join(model.machines)}"
         )
-    if model.source == "datasheet" and not _gathers(case):  # whose prediction is the same for all
-        found = model.family(ANY, case.dtype).predict(sizes, model.machines[case.dtype])
-        return [Row(case, contender or ANY, found, fitted_on=0)]
-    known = contenders(source, case)
-    if contender and contender not in known:
+    if gathers:  # by the arms that the run measured, else all that its kind of machine could run
+        known = model.arms.get(case.op) or arms.of_operation(case.op, gpu=model.source != "cpu")
+    else:
+        known = [family.contender for family in model.families if family.dtype == case.dtype]
+    if contender and contender not in known and known != [ANY]:
         near = difflib.get_close_matches(contender, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        kind = "arm" if _gathers(case) else "contender"
+        kind = "arm" if gathers else "contender"
         raise ValueError(f"case {text!r}: unknown {kind} {contender!r}: {hint}{source.name} has {', '.join(known)}")
-    names = [contender] if contender else known
-    if not _gathers(case):
-        families = [model.family(name, case.dtype) for name in names]
-        return [Row(case, f.contender, f.predict(sizes, model.machines[case.dtype]), f.fitted_on) for f in families]
-    fitted_on = sum(family.fitted_on for family in model.gemms if family.dtype == case.dtype)
-    return [Row(case, arm, gather(model, case, sizes, arm), fitted_on) for arm in names]
+    rows = []
+    for name in [contender] if contender else known:
+        found = gather(model, case, name) if gathers else model.matmul(case, ANY if known == [ANY] else name)
+        about = {"case": case.id if name == ANY else f"{case.id}-{name}", "contender": name, "flop": case.work.flop}
+        about |= {"time_s": found.time_s, "tflops": case.work.flop / found.time_s / 1e12}
+        rows.append(about | {"fitted_on": found.fitted_on, "terms": found.terms})
+    return rows
 
 
-def _gathers(case) -> bool:
-    return operations.find(case.op).analysis == "overlap"
-
-
-def contenders(source: Source, case: Matmul) -> list[str]:
-    """Names that may stand behind `case`: those that the run measured, else all that its kind of machine could."""
-    model = source.model
-    if not _gathers(case):
-        return [family.contender for family in model.families if family.dtype == case.dtype]
-    return model.arms.get(case.op) or arms.of_operation(case.op, gpu=model.source != "cpu")
-
-
-def gather(model: Model, case, sizes: Sizes, arm: str) -> Prediction:
+def gather(model: Model, case: Matmul, arm: str) -> Prediction:
     """One arm of `case`, cut as it would be, over its wire."""
-    workers = model.machines[case.dtype].workers
-    t_gemm_s, speed = model.gemm(sizes).time_s, bytes_per_s(model, case, sizes)
+    t_gemm_s, workers = model.gemm(case).time_s, model.machines[case.dtype].workers
+    speed = bytes_per_s(model, case, t_gemm_s)
 
     def cut(*times_s: float) -> arms.OverlapPlan:
         return arms.plan(arms.base_arm(arm), case.m, case.n, case.ranks, workers, *times_s)
 
-    spilled = cut(t_gemm_s, t_comm_s := model.t_comm_s(case.work.wire_bytes, speed)).spilled_bytes(t_gemm_s, t_comm_s)
-    return model.gather(sizes, arm, speed, lambda *times_s: cut(*times_s).predicted_s(*times_s), spilled)
+    alone_s = t_gemm_s, model.t_comm_s(case.work.wire_bytes, speed)
+    spilled_bytes = cut(*alone_s).spilled_bytes(*alone_s)
+    return model.gather(case, arm, speed, lambda *times_s: cut(*times_s).predicted_s(*times_s), spilled_bytes)
 
 
-def bytes_per_s(model: Model, case, sizes: Sizes) -> float:
+def bytes_per_s(model: Model, case: Matmul, t_gemm_s: float) -> float:
     """Of the wire of `case`; a balance is under what the chip reaches beside a link, a ridge under T_gemm."""
     wire = wires.parse(case.wire)
     if wire.kind == "preset":
         return math.inf
     if wire.kind in wires.LINKS:
         raise ValueError(f"case {case.id!r}: nothing says how fast {case.wire} is: give it in figures, as in 50GBps")
-    t_gemm_s = model.gemm(sizes).time_s
     flops = model.balance_flops.get(case.dtype) or case.work.flop / t_gemm_s
     return wire.bytes_per_s(chip_flops=flops, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
 
 
-def terminal(source: Source, rows: list[Row]) -> list[str]:
+def terminal(source: Source, rows: list[dict]) -> list[str]:
     """A table of the matmuls and one of what gathers, and where the numbers come from."""
     lines = []
-    for formula, columns, gathers in zip(FORMULAS, (MATMULS, GATHERS), (False, True), strict=True):
-        own = [row for row in rows if ("loss" in row.found.terms) == gathers]
+    for formula, columns, gathers in ((OF_MATMULS, MATMULS, False), (OF_GATHERS, GATHERS, True)):
+        own = [row | row["terms"] for row in rows if ("loss" in row["terms"]) == gathers]
         if own:
             lines += [*tables.terminal(own, columns), formula, ""]
-    if source.scores is not None and not all(row.fitted_on for row in rows):
+    if source.scores is not None and not all(row["fitted_on"] for row in rows):
         lines.append("nothing was fitted for a row that is fitted on 0 cases: its constants are priors")
     return [*lines, source.words]
 
 
-def _link(row: Row) -> str:
-    speed = row.found.terms["link_bytes_per_s"]
-    return f"{speed / 1e9:.3g} GB/s" if speed else "-"
-
-
-def _seconds(name: str):
-    return lambda row: time_text(row.found.terms[name])
-
-
-MATMULS = (
-    Column(header="case", of_row=lambda row: row.id, right=False),
-    Column(header="time", of_row=lambda row: time_text(row.found.time_s)),
-    Column(header="TFLOP/s", of_row=lambda row: rate_text(row.tflops)),
-    Column(header="compute", of_row=_seconds("compute_s")),
-    Column(header="memory", of_row=_seconds("memory_s")),
-    Column(header="start", of_row=_seconds("start_s")),
-    Column(
-        header="waves",
-        of_row=lambda row: f"{row.found.terms['waves']:.3g} of {row.found.terms['tile']}",
-        shown=lambda row: "waves" in row.found.terms,
-    ),
-    Column(header="p", of_row=lambda row: f"{row.found.terms['p']:.3g}"),
-    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
+WHAT = (
+    Column("case", header="case", right=False),
+    Column("time_s", header="time", text=time_text),
+    Column("tflops", header="TFLOP/s", text=rate_text),
 )
+FITTED_ON = Column("fitted_on", header="fitted on")
+OF_MATMULS = "time = start + (compute^p + memory^p)^(1/p)"
+MATMULS = (
+    *WHAT,
+    *(Column(f"{name}_s", header=name, text=time_text) for name in ("compute", "memory", "start")),
+    Column(header="waves", of_row=lambda row: f"{row['waves']:.3g} of {row['tile']}", shown=lambda row: "waves" in row),
+    Column("p", header="p", text="{:.3g}".format),
+    FITTED_ON,
+)
+OF_GATHERS = "time = loss * own ideal of T_gemm and T_comm, as the simulator of tiles says it"
 GATHERS = (
-    *MATMULS[:3],
-    Column(header="T_gemm", of_row=_seconds("t_gemm_s")),
-    Column(header="T_comm", of_row=_seconds("t_comm_s")),
-    Column(
-        header="link",
-        of_row=_link,
-    ),
-    Column(header="own ideal", of_row=_seconds("ideal_s")),
-    Column(header="loss", of_row=lambda row: f"{row.found.terms['loss']:.3f}"),
-    Column(header="fitted on", of_row=lambda row: str(row.fitted_on)),
+    *WHAT,
+    *(Column(f"{name.lower()}_s", header=name, text=time_text) for name in ("T_gemm", "T_comm")),
+    Column("link_bytes_per_s", header="link", text=lambda speed: f"{speed / 1e9:.3g} GB/s"),
+    Column("ideal_s", header="own ideal", text=time_text),
+    Column("loss", header="loss", text="{:.3f}".format),
+    FITTED_ON,
 )

@@ -11,11 +11,11 @@ its own loads (p = 1), and multiplies a single row another way, which reads the 
 counts: memory is then over `vector`. `extra_k` is what filling and draining a tile costs, as elements of K. With shares
 of 1, no start, no extra K and a large p this is the plain roofline, in whole waves.
 
-Knows sizes and ceilings, and nothing of arms, runs or files: `theory.predictor` puts cases together of it.
+Knows sizes and ceilings, and nothing of arms, runs or files: `model` puts cases together of it.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from roofline.theory import waves
@@ -38,9 +38,6 @@ class Constants:
     """Exponent that combines compute and memory, 1 or more."""
     vector: float | None = None
     """Share of the read ceiling of a single row; None where a row is as any other matmul."""
-
-    def values(self) -> dict[str, float]:
-        return asdict(self)
 
 
 PRIORS = {
@@ -81,7 +78,8 @@ USUAL = (Tile(128, 256, True), Tile(256, 128, True), Tile(128, 192, True), Tile(
 """What a library is taken to choose from; a fit says whether always the same one, or the best for each shape."""
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True)
+class MachineSpec:
     """Ceilings of one dtype, and how many workers share them (SMs; 1 has no waves)."""
 
     flops: float
@@ -121,11 +119,11 @@ def fitting(tile: Tile, m: int) -> Tile:
     return tile
 
 
-def cost(m: int, n: int, k: int, tile: Tile, machine: Machine) -> waves.Cost:
+def cost(m: int, n: int, k: int, tile: Tile, machine: MachineSpec) -> waves.Cost:
     """What `theory.waves` says of `tile`. Neither memory nor L2 is a limit there: what is read is a term of its own,
     beside which both work at once, and what a contender waits for L2 beyond that is in its share of the ceiling.
 
-    >>> hundred = Machine(1e14, 1e12, workers=100)
+    >>> hundred = MachineSpec(1e14, 1e12, workers=100)
     >>> cost(1408, 1536, 4096, Tile(128, 256), hundred).rounds, cost(1408, 1792, 4096, Tile(128, 256), hundred).rounds
     (1.0, 1.0)
     """
@@ -138,12 +136,12 @@ def cost(m: int, n: int, k: int, tile: Tile, machine: Machine) -> waves.Cost:
     return min(costs, key=lambda cost: cost.seconds)
 
 
-def best_tile(m: int, n: int, k: int, tiles: tuple[Tile, ...], machine: Machine) -> Tile:
+def best_tile(m: int, n: int, k: int, tiles: tuple[Tile, ...], machine: MachineSpec) -> Tile:
     """That of `tiles` whose waves take least, the first of equals."""
     return min((fitting(tile, m) for tile in tiles), key=lambda tile: cost(m, n, k, tile, machine).seconds)
 
 
-def load(m: int, n: int, k: int, device_bytes: int, machine: Machine, tiles: tuple[Tile, ...] = USUAL) -> Load:
+def load(m: int, n: int, k: int, device_bytes: int, machine: MachineSpec, tiles: tuple[Tile, ...] = USUAL) -> Load:
     """What out[m, n] = x[m, k] @ w[n, k].T asks of `machine`, in the best of `tiles`.
 
     Raises ValueError for a size below 1.
@@ -168,7 +166,7 @@ def terms(load: Load, constants: Constants) -> Terms:
     return Terms(constants.start_s + both_s, compute_s, memory_s, constants.start_s)
 
 
-def roofline_s(work: Work, machine: Machine, wire_bytes_per_s: float = math.inf) -> float:
+def roofline_s(work: Work, machine: MachineSpec, wire_bytes_per_s: float = math.inf) -> float:
     """The plain roofline's time: the longest of FLOP, device bytes and wire bytes, each at its ceiling."""
     wire_s = work.wire_bytes / wire_bytes_per_s
     return max(work.flop / machine.flops, work.device_bytes / machine.read_bytes_per_s, wire_s)

@@ -1,17 +1,16 @@
 """The figure prediction: predicted over measured times, ours beside the plain roofline's, a point for each case."""
 
 from roofline.analysis.overlap import style
-from roofline.analysis.prediction.score import Scored
+from roofline.analysis.overlap.metrics import is_gathered
 from roofline.analysis.prediction.text import scores
 from roofline.report import theme
-from roofline.report.format import error_text
+from roofline.report.format import error_text, time_text
 from roofline.report.theme import DARK, MARKERS
 from roofline.store.run import Run
 
 NAME = "prediction"
 BANDS = ((0.25, "#e6e6e6"), (0.1, "#c8c8c8"))
 """Errors whose bands are shaded about the diagonal."""
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PANELS = (
     ("constants fitted on other token counts", "predicted_s", "median", "p95"),
     ("plain roofline", "roofline_s", "roofline_median", "roofline_p95"),
@@ -19,17 +18,17 @@ PANELS = (
 """Title, and the names of what a panel shows."""
 
 
-def draw(run: Run, scored: list[Scored]):
+def draw(run: Run, scored: list[dict]):
     """Two panels on the same axes."""
     figure = theme.new(12, 6.8)
     figure.set_layout_engine("compressed")
     errors = scores(scored)["all"]
-    times = [time for one in scored for time in (one.predicted_s, one.record["time_s"], one.roofline_s)]
+    times = [one[name] for one in scored for name in ("predicted_s", "time_s", "roofline_s")]
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (title, field, middle, far) in zip(panels, PANELS, strict=True):
         _frame(axes, min(times) / 1.6, max(times) * 1.6)
         for look, label, own in _groups(scored):
-            xs, ys = zip(*((one.record["time_s"], getattr(one, field)) for one in own), strict=True)
+            xs, ys = [one["time_s"] for one in own], [one[field] for one in own]
             axes.plot(xs, ys, linestyle="none", markersize=6.5, label=label, zorder=4, **look)
         text = f"median error {error_text(errors[middle])}\n95th percentile {error_text(errors[far])}"
         axes.annotate(text, (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=12.5, color=DARK)
@@ -55,7 +54,7 @@ def _frame(axes, low: float, high: float) -> None:
     axes.set_box_aspect(1)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator())
-        axis.set_major_formatter(lambda value, _: _seconds(value))
+        axis.set_major_formatter(lambda value, _: time_text(value))
         axis.set_minor_formatter(NullFormatter())
     axes.plot([low, high], [low, high], color=DARK, linewidth=1.3, zorder=2, label="as measured")
     for band, colour in BANDS:
@@ -63,23 +62,15 @@ def _frame(axes, low: float, high: float) -> None:
         axes.fill_between([low, high], *edges, color=colour, linewidth=0, zorder=1, label=f"within {100 * band:.0f} %")
 
 
-def _seconds(value: float) -> str:
-    """A power of ten with its unit: `100 us`."""
-    scale, unit = next((pair for pair in UNITS if value > 0.99 * pair[0]), UNITS[-1])
-    return f"{value / scale:.4g} {unit}"
-
-
-def _groups(scored: list[Scored]):
+def _groups(scored: list[dict]):
     """(look, label, cases) of each contender, filled and as on the memory roofline; then of each arm, hollow."""
-    plain = [one for one in scored if "ranks" not in one.record]
-    gathered = [one for one in scored if "ranks" in one.record]
-    names = list(dict.fromkeys(one.record["contender"] for one in plain))
+    plain = [one for one in scored if not is_gathered(one)]
+    names = list(dict.fromkeys(one["contender"] for one in plain))
     for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):
         look = {"color": colour, "marker": marker, "markeredgecolor": DARK, "markeredgewidth": 0.6}
-        yield look, name, [one for one in plain if one.record["contender"] == name]
-    for arm, look in style.styles([one.record for one in gathered]).items():
+        yield look, name, [one for one in plain if one["contender"] == name]
+    for arm, look in style.styles(one["arm"] for one in scored if is_gathered(one)).items():
         hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"], "markeredgewidth": 1.6}
         if "fillstyle" in look:
             hollow |= style.PERSISTENT_LOOK | {"markerfacecoloralt": look["color"]}
-        own = [one for one in gathered if one.record["arm"] == arm]
-        yield {"marker": look["marker"]} | hollow, f"arm {arm}", own
+        yield {"marker": look["marker"]} | hollow, f"arm {arm}", [one for one in scored if one.get("arm") == arm]

@@ -6,10 +6,9 @@ A matmul is predicted by the constants of its contender (`cost_model`). A case t
     T_gemm = the unsplit matmul beside which a link runs; its constants are a family of their own, since on a CPU it
              leaves a core to the link. What an arm spills are device bytes of it
     T_comm = latency + wire bytes / bandwidth of the link
-    ideal  = what the tile simulator says the arm could reach (`theory.overlap`); the longer of the two for `overlapped`
+    ideal  = what the tile simulator says the arm could reach (`overlap.arms`); the longer of the two for `overlapped`
 
-and the loss, 1 or more, is what an arm costs beyond that. A `Model` is read from and written to plain values, so that a
-run can keep it.
+and the loss, 1 or more, is what an arm costs beyond that. A run keeps its `Model` in SAVED.
 """
 
 import math
@@ -17,23 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roofline.analysis.prediction import cost_model
-from roofline.analysis.prediction.cost_model import PRIORS, USUAL, Constants, Machine, Tile
+from roofline.analysis.prediction.cost_model import PRIORS, USUAL, Constants, MachineSpec, Tile
+from roofline.operations.matmul import Matmul
 from roofline.theory.chips import Chip
-from roofline.theory.work import ITEMSIZE, Work
+from roofline.theory.work import ITEMSIZE
+
+SAVED, SCHEMA = "prediction.json", 1
+"""The file of a run that has its model, and the file's schema. results/README.md documents it."""
 
 ANY = "any"
 """The contender of a datasheet, which knows none."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """One rank's matmul, and its work."""
-
-    m: int
-    n: int
-    k: int
-    dtype: str
-    work: Work
 
 
 @dataclass(frozen=True)
@@ -43,6 +35,8 @@ class Prediction:
 
     time_s: float
     terms: dict[str, float | str | None]
+    fitted_on: int
+    """Cases that the constants come of."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +57,19 @@ class Family:
             return self.tiles
         return (min(self.tile_of, key=lambda known: abs(math.log(known[0] / m)) + abs(math.log(known[1] / n)))[2],)
 
-    def load(self, sizes: Sizes, machine: Machine, spilled_bytes: int = 0) -> cost_model.Load:
-        nbytes = sizes.work.device_bytes + spilled_bytes
-        return cost_model.load(sizes.m, sizes.n, sizes.k, nbytes, machine, self.tiles_for(sizes.m, sizes.n))
+    def load(self, case: Matmul, machine: MachineSpec, spilled_bytes: int = 0) -> cost_model.Load:
+        nbytes = case.work.device_bytes + spilled_bytes
+        return cost_model.load(case.m, case.n, case.k, nbytes, machine, self.tiles_for(case.m, case.n))
 
-    def predict(self, sizes: Sizes, machine: Machine, spilled_bytes: int = 0) -> Prediction:
-        found = cost_model.terms(self.load(sizes, machine, spilled_bytes), self.constants)
-        terms = found._asdict() | {"p": self.constants.p}
-        terms.pop("time_s")
+    def predict(self, case: Matmul, machine: MachineSpec, spilled_bytes: int = 0) -> Prediction:
+        terms = cost_model.terms(self.load(case, machine, spilled_bytes), self.constants)._asdict()
+        time_s = terms.pop("time_s")
+        terms["p"] = self.constants.p
         if machine.workers > 1:
-            shape = sizes.m, sizes.n, sizes.k
-            tile = cost_model.best_tile(*shape, self.tiles_for(*shape[:2]), machine)
+            shape = case.m, case.n, case.k
+            tile = cost_model.best_tile(*shape, self.tiles_for(case.m, case.n), machine)
             terms |= {"waves": cost_model.cost(*shape, tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
-        return Prediction(found.time_s, terms)
+        return Prediction(time_s, terms, self.fitted_on)
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class Model:
     """What predictions of one machine stand on. `source`: a key of `cost_model.PRIORS`."""
 
     source: str
-    machines: dict[str, Machine]
+    machines: dict[str, MachineSpec]
     """By dtype."""
     families: tuple[Family, ...]
     gemms: tuple[Family, ...]
@@ -96,18 +90,15 @@ class Model:
     balance_flops: dict[str, float] = field(default_factory=dict)
     """By dtype: FLOP/s that wires named by a balance are made for. Of others, `gather_flops` says it."""
 
-    def family(self, contender: str, dtype: str) -> Family:
-        """Raises KeyError where nothing is known of `contender` in `dtype`."""
-        return {(family.contender, family.dtype): family for family in self.families}[contender, dtype]
+    def matmul(self, case: Matmul, contender: str) -> Prediction:
+        """Raises KeyError where nothing is known of `contender` in the dtype of `case`."""
+        known = {(family.contender, family.dtype): family for family in self.families}
+        return known[contender, case.dtype].predict(case, self.machines[case.dtype])
 
-    def matmul(self, sizes: Sizes, contender: str) -> Prediction:
-        """Raises KeyError as `family` does."""
-        return self.family(contender, sizes.dtype).predict(sizes, self.machines[sizes.dtype])
-
-    def gemm(self, sizes: Sizes, spilled_bytes: int = 0) -> Prediction:
+    def gemm(self, case: Matmul, spilled_bytes: int = 0) -> Prediction:
         """The fastest unsplit matmul beside a link."""
-        own = [family for family in self.gemms if family.dtype == sizes.dtype]
-        found = [family.predict(sizes, self.machines[sizes.dtype], spilled_bytes) for family in own]
+        own = [family for family in self.gemms if family.dtype == case.dtype]
+        found = [family.predict(case, self.machines[case.dtype], spilled_bytes) for family in own]
         return min(found, key=lambda prediction: prediction.time_s)
 
     def t_comm_s(self, wire_bytes: int, bytes_per_s: float) -> float:
@@ -115,63 +106,29 @@ class Model:
         return 0.0 if math.isinf(bytes_per_s) else self.latency_s + wire_bytes / bytes_per_s
 
     def gather(
-        self,
-        sizes: Sizes,
-        arm: str,
-        bytes_per_s: float,
-        ideal_s: Callable[[float, float], float],
-        spilled_bytes: int = 0,
+        self, case: Matmul, arm: str, bytes_per_s: float, ideal_s: Callable[[float, float], float], spilled_bytes=0
     ) -> Prediction:
-        """`ideal_s(T_gemm, T_comm)` is what the arm could reach."""
-        gemm = self.gemm(sizes, spilled_bytes)
-        t_comm_s = self.t_comm_s(sizes.work.wire_bytes, bytes_per_s)
+        """`arm` of what gathers for `case`; `ideal_s(T_gemm, T_comm)` is what it could reach."""
+        gemm = self.gemm(case, spilled_bytes)
+        t_comm_s = self.t_comm_s(case.work.wire_bytes, bytes_per_s)
         ideal, loss = ideal_s(gemm.time_s, t_comm_s), self.losses.get(arm, 1.0)
         own = {"t_gemm_s": gemm.time_s, "t_comm_s": t_comm_s, "ideal_s": ideal, "loss": loss}
         own["link_bytes_per_s"] = None if math.isinf(bytes_per_s) else bytes_per_s
-        return Prediction(loss * ideal, own | gemm.terms)
-
-    def as_values(self) -> dict:
-        """Plain values, ready for JSON; `of_values` reads them."""
-        return {
-            "source": self.source,
-            "machines": {dtype: machine._asdict() for dtype, machine in self.machines.items()},
-            "families": [_family_values(family) for family in self.families],
-            "gemms": [_family_values(family) for family in self.gemms],
-            **{name: getattr(self, name) for name in ("latency_s", "losses", "arms", "balance_flops")},
-        }
-
-
-def _family_values(family: Family) -> dict:
-    return {
-        "contender": family.contender,
-        "dtype": family.dtype,
-        "constants": family.constants.values(),
-        "fitted_on": family.fitted_on,
-        "tiles": [list(tile) for tile in family.tiles],
-        "tile_of": [[m, n, list(tile)] for m, n, tile in family.tile_of],
-    }
-
-
-def _family(values: dict) -> Family:
-    return Family(
-        values["contender"],
-        values["dtype"],
-        Constants(**values["constants"]),
-        values["fitted_on"],
-        tuple(Tile(*tile) for tile in values["tiles"]),
-        tuple((m, n, Tile(*tile)) for m, n, tile in values["tile_of"]),
-    )
+        fitted_on = sum(family.fitted_on for family in self.gemms if family.dtype == case.dtype)
+        return Prediction(loss * ideal, own | gemm.terms, fitted_on)
 
 
 def of_values(values: dict) -> Model:
-    """The model that `Model.as_values` wrote. Raises KeyError or TypeError for anything else."""
-    return Model(
-        values["source"],
-        {dtype: Machine(**machine) for dtype, machine in values["machines"].items()},
-        tuple(_family(family) for family in values["families"]),
-        tuple(_family(family) for family in values["gemms"]),
-        **{name: values[name] for name in ("latency_s", "losses", "arms", "balance_flops")},
-    )
+    """The model whose `dataclasses.asdict` went through JSON. Raises KeyError or TypeError for anything else."""
+
+    def family(of: dict) -> Family:
+        constants, tiles = Constants(**of["constants"]), tuple(Tile(*tile) for tile in of["tiles"])
+        tile_of = tuple((m, n, Tile(*tile)) for m, n, tile in of["tile_of"])
+        return Family(**of | {"constants": constants, "tiles": tiles, "tile_of": tile_of})
+
+    machines = {dtype: MachineSpec(**machine) for dtype, machine in values["machines"].items()}
+    families, gemms = (tuple(map(family, values[name])) for name in ("families", "gemms"))
+    return Model(**values | {"machines": machines, "families": families, "gemms": gemms})
 
 
 def of_chip(chip: Chip) -> Model:
@@ -182,6 +139,6 @@ def of_chip(chip: Chip) -> Model:
     bandwidth = chip.memory_bandwidth_bytes_per_s
     if not bandwidth:
         raise ValueError(f"the source of {chip.name} gives no memory bandwidth: choose another chip, or a run")
-    machines = {d: Machine(chip.flops[d], bandwidth, chip.sms or 1) for d in ITEMSIZE if d in chip.flops}
+    machines = {d: MachineSpec(chip.flops[d], bandwidth, chip.sms or 1) for d in ITEMSIZE if d in chip.flops}
     families = tuple(Family(ANY, dtype, PRIORS["datasheet"]) for dtype in machines)
     return Model("datasheet", machines, families, families)

@@ -1,18 +1,18 @@
 """What a run says of its predictions: `prediction.json`, as results/README.md documents it, and a part of report.md."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from roofline.analysis.base import Column
-from roofline.analysis.prediction.score import Found, Scored
+from roofline.analysis.base import Column, grouped
+from roofline.analysis.prediction.model import SAVED, SCHEMA, Family
+from roofline.analysis.prediction.score import Found
 from roofline.report.format import error_text, number_text, percent_text, time_text
 from roofline.report.tables import markdown, named
 from roofline.store.run import Run
 
-NAME = "prediction.json"
-SCHEMA = 1
 DIGITS = 6
 """Significant ones that are saved: what another machine's arithmetic would change lies beyond them."""
 
@@ -29,44 +29,31 @@ CONSTANTS = (
 
 def saved(run: Run, found: Found) -> dict:
     """Plain values, as they stand in `prediction.json`."""
-    machine = run.metadata["machine"]
-    about = {key: run.metadata[key] for key in ("title", "method_version")} | {
-        key: machine.get(key) for key in ("chip", "source", "threads", "sms")
-    }
-    cases = [
-        {
-            "case": one.record["case"],
-            "predicted_s": one.predicted_s,
-            "measured_s": one.record["time_s"],
-            "roofline_s": one.roofline_s,
-            "fitted_on": one.fitted_on,
-        }
-        for one in found.scored
-    ]
+    about = {key: run.metadata[key] for key in ("title", "method_version")}
+    about |= {key: run.metadata["machine"].get(key) for key in ("chip", "source", "threads", "sms")}
+    fields = {
+        "case": "case", "predicted_s": "predicted_s", "measured_s": "time_s", "roofline_s": "roofline_s",
+        "fitted_on": "fitted_on",
+    }  # fmt: skip
+    cases = [{field: record[own] for field, own in fields.items()} for record in found.scored]
     missing = [{"case": case, "reason": why} for case, why in found.missing.items()]
-    body = {"model": found.model.as_values(), "scores": scores(found.scored), "cases": cases, "not_predicted": missing}
+    body = {"model": asdict(found.model), "scores": scores(found.scored), "cases": cases, "not_predicted": missing}
     return {"schema": SCHEMA, **about, **_rounded(body)}
 
 
-def scores(scored: list[Scored]) -> dict[str, dict]:
+def scores(scored: list[dict]) -> dict[str, dict]:
     """Median and 95th percentile of both errors, of `all` cases and of each operation; {} of none."""
-    groups = {"all": scored} | {op: [s for s in scored if s.record["op"] == op] for op in _ops(scored)}
-    return {name: _errors(own) for name, own in groups.items() if own}
+    groups = {"all": scored} if scored else {}
+    groups |= grouped((record["op"], record) for record in sorted(scored, key=lambda r: (r["op"] != "matmul", r["op"])))
+    return {name: _errors(own) for name, own in groups.items()}
 
 
-def _ops(scored: list[Scored]) -> list[str]:
-    return sorted({one.record["op"] for one in scored}, key=lambda op: (op != "matmul", op))
-
-
-def _errors(scored: list[Scored]) -> dict:
-    ours, plain = ([getattr(one, name) for one in scored] for name in ("error", "roofline_error"))
-    return {
-        "cases": len(scored),
-        "median": float(np.median(ours)),
-        "p95": float(np.quantile(ours, 0.95)),
-        "roofline_median": float(np.median(plain)),
-        "roofline_p95": float(np.quantile(plain, 0.95)),
-    }
+def _errors(scored: list[dict]) -> dict:
+    found = {"cases": len(scored)}
+    for field, prefix in (("predicted_s", ""), ("roofline_s", "roofline_")):
+        errors = [abs(record[field] / record["time_s"] - 1) for record in scored]
+        found |= {f"{prefix}median": float(np.median(errors)), f"{prefix}p95": float(np.quantile(errors, 0.95))}
+    return found
 
 
 def _rounded(values):
@@ -82,48 +69,54 @@ def _rounded(values):
 
 
 def write(run: Run, found: Found, folder: Path) -> Path:
-    path = folder / NAME
+    path = folder / SAVED
     path.write_text(json.dumps(saved(run, found), indent=1) + "\n", encoding="utf-8")
     return path
 
 
 SCORES = (
-    Column(header="case", of_row=lambda row: "matmul (FFN)" if row[0] == "matmul" else row[0], right=False),
-    Column(header="cases", of_row=lambda row: str(row[1]["cases"])),
-    Column(header="median error", of_row=lambda row: error_text(row[1]["median"])),
-    Column(header="95th percentile", of_row=lambda row: error_text(row[1]["p95"])),
-    Column(header="plain roofline, median", of_row=lambda row: error_text(row[1]["roofline_median"])),
-    Column(header="plain roofline, 95th percentile", of_row=lambda row: error_text(row[1]["roofline_p95"])),
+    Column("case", header="case", text=lambda op: "matmul (FFN)" if op == "matmul" else op, right=False),
+    Column("cases", header="cases"),
+    Column("median", header="median error", text=error_text),
+    Column("p95", header="95th percentile", text=error_text),
+    Column("roofline_median", header="plain roofline, median", text=error_text),
+    Column("roofline_p95", header="plain roofline, 95th percentile", text=error_text),
 )
 FAMILIES = (
-    Column(header="contender", of_row=lambda row: row[0].contender + row[1], right=False),
-    Column(header="dtype", of_row=lambda row: row[0].dtype),
-    Column(header="cases", of_row=lambda row: str(row[0].fitted_on)),
-    Column(header="of matmul ceiling", of_row=lambda row: percent_text(row[0].constants.compute)),
-    Column(header="of read ceiling", of_row=lambda row: percent_text(row[0].constants.memory)),
-    Column(header="of it, one row", of_row=lambda row: percent_text(row[0].constants.vector)),
-    Column(header="extra K", of_row=lambda row: f"{row[0].constants.extra_k:.0f}"),
-    Column(header="start", of_row=lambda row: time_text(row[0].constants.start_s)),
-    Column(header="p", of_row=lambda row: number_text(row[0].constants.p, 2)),
-    Column(header="tile", of_row=lambda row: _tiles(row[0])),
+    Column("contender", header="contender", right=False),
+    Column("dtype", header="dtype"),
+    Column("fitted_on", header="cases"),
+    Column("compute", header="of matmul ceiling", text=percent_text),
+    Column("memory", header="of read ceiling", text=percent_text),
+    Column("vector", header="of it, one row", text=percent_text),
+    Column("extra_k", header="extra K", text="{:.0f}".format),
+    Column("start_s", header="start", text=time_text),
+    Column("p", header="p", text=lambda p: number_text(p, 2)),
+    Column("tile", header="tile"),
 )
 
 
-def _tiles(family) -> str:
-    if family.tile_of:
-        return "by config"
-    named = [f"{tile.rows}x{tile.columns}" for tile in family.tiles]
-    return named[0] if len(named) == 1 else "best of " + ", ".join(named) if named else "-"
+def _row(family: Family, where: str = "") -> dict:
+    """Of the table of constants."""
+    tiles = ", ".join(f"{tile.rows}x{tile.columns}" for tile in family.tiles) or "-"
+    tiles = "by config" if family.tile_of else f"best of {tiles}" if len(family.tiles) > 1 else tiles
+    return asdict(family) | asdict(family.constants) | {"contender": family.contender + where, "tile": tiles}
 
 
 def section(found: Found) -> list[str]:
     """The paragraphs of report.md under `## Prediction`."""
     parts = ["## Prediction", ABOUT]
     if found.scored:
-        parts += [headline(found.scored), "![prediction](prediction.svg)"]
-        parts.append(markdown(list(scores(found.scored).items()), SCORES))
-        rows = [(family, "") for family in found.model.families]
-        rows += [(family, " beside a link") for family in found.model.gemms if family.fitted_on]
+        errors = scores(found.scored)
+        both = {name: error_text(value) for name, value in errors["all"].items()}
+        parts += [
+            f"Median error {both['median']}, 95th percentile {both['p95']}, over {len(found.scored)} cases; the plain "
+            f"roofline's {both['roofline_median']} and {both['roofline_p95']}.",
+            "![prediction](prediction.svg)",
+            markdown([{"case": name} | own for name, own in errors.items()], SCORES),
+        ]
+        rows = [_row(family) for family in found.model.families]
+        rows += [_row(family, " beside a link") for family in found.model.gemms if family.fitted_on]
         parts += [CONSTANTS, markdown(rows, FAMILIES)]
         if found.model.losses:
             losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in found.model.losses.items())
@@ -131,18 +124,6 @@ def section(found: Found) -> list[str]:
                 f"An arm takes its own ideal times its loss: {losses}. T_comm is the gather at the link's pace and "
                 f"{time_text(found.model.latency_s)}."
             )
-    reasons: dict[str, list[str]] = {}
-    for case, why in found.missing.items():
-        reasons.setdefault(why, []).append(case)
+    reasons = grouped((why, case) for case, why in found.missing.items())
     lines = [f"- not predicted, {why}: {named(cases)}" for why, cases in reasons.items()]
     return [*parts, *(["\n".join(lines)] if lines else [])]
-
-
-def headline(scored: list[Scored]) -> str:
-    """Both errors in one line."""
-    all_ = _errors(scored)
-    text = (
-        f"Median error {error_text(all_['median'])}, 95th percentile {error_text(all_['p95'])}, over {len(scored)} "
-        f"cases; the plain roofline's {error_text(all_['roofline_median'])} and {error_text(all_['roofline_p95'])}."
-    )
-    return text

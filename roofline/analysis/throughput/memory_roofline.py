@@ -1,11 +1,8 @@
 """The figure memory_roofline: TFLOP/s over FLOP per byte of device memory, under the measured roof."""
 
-import math
-
-from roofline.analysis.throughput.metrics import roof_of
+from roofline.analysis.throughput.metrics import Roof, roof_of
 from roofline.report import theme
-from roofline.report.format import rate_text
-from roofline.report.theme import BEHIND_TEXT, DARK, GREY, MARKERS
+from roofline.report.theme import DARK, GREY, MARKERS
 from roofline.store.run import Run
 from roofline.theory.bounds import balance
 
@@ -20,13 +17,11 @@ def draw(run: Run, frame):
     figure = theme.new(9.5, 6.4 * len(panels))
     labels = []
     for axes, (dtype, own) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _limits(axes, own, run, dtype)
-        _roofs(axes, run, dtype)
+        _roofs(axes, own, roof_of(run.ceilings, dtype), _datasheet(run, dtype))
         _points(axes, own, colours)
-        labels.append(_tokens(axes, own))
+        labels.append(theme.name_lowest(axes, own, "m", "device_intensity", "tflops_low", lambda row: f"M={row.m}"))
         axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)
-        axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
-        axes.set_ylabel("TFLOP/s")
+        axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="TFLOP/s")
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
         entries = {name: entries[name] for name in (*contenders, MODELLED, COUNTED, "throttled") if name in entries}
         axes.legend(
@@ -35,81 +30,35 @@ def draw(run: Run, frame):
         )  # fmt: skip
         axes.spines[["top", "right"]].set_visible(False)
     theme.footer(figure, run.metadata["footer"])
-    for of_axes in labels:
-        theme.separate(figure, of_axes)
+    theme.separate(figure, labels)
     return figure
 
 
-def _datasheet(run: Run, dtype: str) -> tuple[float | None, float | None]:
-    """The chip's FLOP/s in `dtype` and bytes/s, where its datasheet has them."""
-    datasheet = run.metadata["machine"]["datasheet"] or {}
-    return datasheet.get("flops", {}).get(dtype), datasheet.get("memory_bandwidth_bytes_per_s")
+def _datasheet(run: Run, dtype: str) -> Roof | None:
+    """The roof that the chip's datasheet has for `dtype`."""
+    sheet = run.metadata["machine"]["datasheet"] or {}
+    flops, bytes_per_s = sheet.get("flops", {}).get(dtype), sheet.get("memory_bandwidth_bytes_per_s")
+    return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
-def _limits(axes, own, run: Run, dtype: str) -> None:
+def _roofs(axes, own, measured: Roof | None, sheet: Roof | None) -> None:
+    """Limits that hold all points and roofs, and the roofs."""
     xs, ys = [*own["device_intensity"], *own["counted_intensity"].dropna()], [*own["tflops"]]
-    roof = roof_of(run.ceilings, dtype)
-    for flops, bandwidth in (_datasheet(run, dtype), (roof and roof.flops, roof and roof.read_bytes_per_s)):
-        if flops and bandwidth:
-            xs.append(2 * balance(flops, bandwidth))
-            ys.append(flops / 1e12)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(min(xs) / 1.6, max(xs) * 3.5)
-    axes.set_ylim(min(ys) / 1.8, max(ys) * 2.2)
+    for roof in filter(None, (sheet, measured)):
+        xs.append(2 * balance(*roof))
+        ys.append(roof.flops / 1e12)
+    axes.set(xscale="log", yscale="log", xlim=(min(xs) / 1.6, max(xs) * 3.5), ylim=(min(ys) / 1.8, max(ys) * 2.2))
     theme.plain_numbers(axes)
-
-
-def _roofs(axes, run: Run, dtype: str) -> None:
-    roof = roof_of(run.ceilings, dtype)
-    sheet_flops, sheet_bytes = _datasheet(run, dtype)
-    if sheet_flops and sheet_bytes:
-        _roof_line(axes, sheet_flops, sheet_bytes, "datasheet", color=GREY, linestyle="--", linewidth=1.3, above=True)
-    if roof:
+    if sheet:  # its words stand where those of the measured one do not
+        theme.roof(axes, *sheet, "datasheet: ", part=0.55, at_ridge=True, color=GREY, linestyle="--", linewidth=1.3)
+    if measured:
         for share in ISOLINES:
-            x, y = _corner(axes, share * roof.flops, share * roof.read_bytes_per_s)
-            axes.plot(x, y, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
-            axes.annotate(
-                f"{100 * share:.0f} %", (axes.get_xlim()[1], y[-1]), (-2, 0), textcoords="offset points",
-                fontsize=8, color=GREY, ha="right", va="center", bbox=BEHIND_TEXT,
-            )  # fmt: skip
-        _roof_line(axes, roof.flops, roof.read_bytes_per_s, "measured", color=DARK, linestyle="-", linewidth=2)
-        ridge = balance(roof.flops, roof.read_bytes_per_s)
-        axes.plot([ridge], [roof.flops / 1e12], marker="o", color=DARK, markersize=5, zorder=3)
-        axes.annotate(
-            f"ridge {ridge:.3g} FLOP/byte", (ridge, roof.flops / 1e12), (-10, 5), textcoords="offset points",
-            fontsize=9, color=DARK, ha="right", va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
-        )  # fmt: skip
-
-
-def _corner(axes, flops: float, bytes_per_s: float) -> tuple[list[float], list[float]]:
-    """The bent line of a roof across the axes, in their units (FLOP/byte, TFLOP/s)."""
-    left, right = axes.get_xlim()
-    ridge = flops / bytes_per_s
-    xs = [left, ridge, right] if left < ridge < right else [left, right]
-    return xs, [min(flops, x * bytes_per_s) / 1e12 for x in xs]
-
-
-def _roof_line(axes, flops: float, bytes_per_s: float, name: str, *, above: bool = False, **style) -> None:
-    """One roof with its two values written along it."""
-    axes.plot(*_corner(axes, flops, bytes_per_s), zorder=2, **style)
-    left, right = axes.get_xlim()
-    bottom = axes.get_ylim()[0] * 1e12
-    # The datasheet's value stands at the ridge, the measured one at the far end, so that they never meet.
-    spot, side = ((flops / bytes_per_s, flops / 1e12), "left") if above else ((right, flops / 1e12), "right")
-    axes.annotate(
-        f"{name}: {rate_text(flops / 1e12)} TFLOP/s", spot, (4 if above else -4, 4), textcoords="offset points",
-        color=style["color"], fontsize=9.5, ha=side, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
-    )  # fmt: skip
-    start = max(left, bottom / bytes_per_s)
-    x = start * (flops / bytes_per_s / start) ** (0.55 if above else 0.12)
-    y = x * bytes_per_s / 1e12
-    text = f"{bytes_per_s / 1e12:.3g} TB/s" if bytes_per_s >= 1e12 else f"{bytes_per_s / 1e9:.3g} GB/s"
-    # The slope is y = x * bandwidth in these units: the text turns with it, whatever the size of the figure.
-    axes.text(
-        x, y * 1.08, f"{name}: {text}", color=style["color"], fontsize=9.5, va="bottom", bbox=BEHIND_TEXT, zorder=2.5,
-        rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True, rotation_mode="anchor",
-    )  # fmt: skip
+            xs, ys = theme.bend(axes, *(share * rate for rate in measured))
+            axes.plot(xs, ys, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
+            at_end = {"fontsize": 8, "color": GREY, "ha": "right", "va": "center"}
+            theme.note(axes, f"{100 * share:.0f} %", (xs[-1], ys[-1]), (-2, 0), **at_end)
+        theme.roof(axes, *measured, "measured: ", part=0.12)
+        theme.ridge(axes, *measured)
 
 
 def _points(axes, frame, colours: dict) -> None:
@@ -130,10 +79,9 @@ def _points(axes, frame, colours: dict) -> None:
             xs, ys, yerr=[ys - own["tflops_low"], own["tflops_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2,
             label=name, zorder=4, **points, **(modelled if hollow else edge),
         )  # fmt: skip
-        for x, far, y in zip(xs, counted, ys, strict=True):
-            if far == far:  # not NaN
-                axes.plot([x, far], [y, y], color=colour, linewidth=1.2, zorder=3.5)
-                axes.plot([far], [y], zorder=4.5, **points, **edge)
+        if hollow:
+            axes.plot([xs, counted], [ys, ys], color=colour, linewidth=1.2, zorder=3.5)
+            axes.plot(counted, ys, zorder=4.5, **points, **edge)
         hot = own["throttled"].eq(True).fillna(False)
         if hot.any():
             axes.plot(
@@ -142,13 +90,3 @@ def _points(axes, frame, colours: dict) -> None:
             )  # fmt: skip
     for label, face in ((MODELLED, "white"), (COUNTED, GREY)) if hollow else ():
         axes.plot([], [], linestyle="none", marker="o", color=GREY, markerfacecolor=face, label=label)
-
-
-def _tokens(axes, frame) -> list:
-    """A label for each m, where cases have one, under the lowest of its points; returns them."""
-    if "m" not in frame:
-        return []
-    words = {"textcoords": "offset points", "fontsize": 8.5, "color": DARK, "ha": "center", "va": "top"}
-    lowest = frame.loc[frame.groupby("m")["tflops_low"].idxmin()]
-    places = zip(lowest["m"], lowest["device_intensity"], lowest["tflops_low"], strict=True)
-    return [axes.annotate(f"M={m}", (x, y), (0, -8), bbox=BEHIND_TEXT, zorder=2.5, **words) for m, x, y in places]

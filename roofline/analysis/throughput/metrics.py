@@ -1,7 +1,8 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by, and the columns that show it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from roofline.analysis.base import Column
 from roofline.report import kernel_words
@@ -14,8 +15,7 @@ FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
 
-@dataclass(frozen=True)
-class Roof:
+class Roof(NamedTuple):
     """The measured ceilings of one run, for one dtype: the best that any measurement of them reached."""
 
     flops: float
