@@ -24,15 +24,11 @@ SHARED_LIMIT_BYTES = {"sm_90": 232_448, "sm_86": 101_376}
 ONE_PER_KERNEL = triton.__version__.startswith("3.6")
 
 
-def inspected(*arguments: str) -> subprocess.CompletedProcess:
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.inspect", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-
-
 @pytest.fixture(scope="module")
 def document() -> dict:
-    done = inspected("--json", *(["--one-per-kernel"] if ONE_PER_KERNEL else []))
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "kernels.inspect", "--json", *(["--one-per-kernel"] if ONE_PER_KERNEL else [])]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -222,15 +218,17 @@ def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(repo
 
 
 def test_the_table_is_for_reading():
-    done = inspected("--one-per-kernel", "--kernel", "tiled")
-    assert done.returncode == 0, done.stderr
-    head, row, last = done.stdout.splitlines()
+    config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
+    job = Job("tiled", "sm90", config, "bf16", 90, 232_448, "wgmma.m64n128k16")
+    sound = cubin.Cubin(168, 0, 0, 1024, {job.mma: 8}, 0, 0, wgmma_waits=(0, 1))
+    head, good, bad, problem, last = compiled.as_text([Finding(job, sound), Finding(job, None, "no")], {}).splitlines()
     for name in ("kernel", "registers", "shared_B", "mma", "expected", "tma_loads"):
         assert name in head.split()
-    assert row.startswith("tiled")
-    assert row.index("sm_90") == head.index("target")
-    assert row.endswith("ok")
-    assert last == f"triton {triton.__version__}: 1 compiled, 0 bad"
+    assert good.startswith("tiled")
+    assert good.index("sm_90") == head.index("target")
+    assert (good.split()[-1], bad.split()[-1]) == ("ok", "BAD")
+    assert problem.endswith("does not compile: no")
+    assert last == f"triton {triton.__version__}: 2 compiled, 1 bad"
 
 
 def test_the_interpreter_is_refused(monkeypatch, capsys):
