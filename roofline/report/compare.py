@@ -86,7 +86,7 @@ def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, a
     if by == "ratio":
         if changed := next((case for case, one, other in judged if one["vendor"] != other["vendor"]), None):
             raise ValueError(f"{changed}: the two runs have no vendor in common to measure it by; say --by time")
-        judged = [entry for entry in judged if entry[1]["contender"] != entry[1]["vendor"]]  # the yardstick itself
+        judged = [entry for entry in judged if entry[1]["contender"] != entry[1]["vendor"]]  # not the baseline itself
     if not judged:
         raise ValueError("no case has a ratio to a vendor in both runs: nothing can be compared; say --by time")
     cases = [_judge(*entry, by, margin) for entry in judged]
