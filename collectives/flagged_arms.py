@@ -57,7 +57,7 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
     def by_block(blocks: int) -> tuple[Grid, tuple, schedule.Table]:
         height = rows // blocks
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if height % n == 0))
-        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks, "block")
+        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
         return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s)
 
     def end_s(blocks: int) -> float:

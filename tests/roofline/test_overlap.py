@@ -49,18 +49,6 @@ def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
 
 
 @pytest.mark.parametrize(
-    ("f_loc", "blocks", "hidden"),
-    [(2560, 8, 0.70), (2560, 16, 0.76), (2560, 64, 0.80), (3328, 8, 0.80), (3328, 16, 0.84), (3328, 64, 0.86)],
-)
-def test_row_block_with_one_flag_a_block_hides_less(f_loc, blocks, hidden):
-    grid = SHAPES[f_loc]
-    chunk_s = product_s(grid, SMS, RANKS, t_gemm_s=1.0)
-    arrival_s = arrivals(RANKS, 1.0, grid.row_tiles, blocks, "block", "block")
-    ran = simulate(schedule.row_block(grid, SMS, arrival_s, chunk_s), arrival_s, chunk_s)
-    assert hidden_fraction(1.0, 1.0, ran.end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
-
-
-@pytest.mark.parametrize(
     ("gemm_over_comm", "hidden", "spills_per_tile"),
     [(0.5, 0.875, 5.8), (1, 0.875, 5.8), (1.25, 1, 4.0), (1.5, 1, 2.3), (2, 1, 1.3), (3, 1, 0.83), (8, 1, 0)],
 )
@@ -126,17 +114,10 @@ def test_without_losses_a_program_is_as_fast_as_one_that_takes_chunk_after_chunk
 
 
 @pytest.mark.parametrize(
-    ("blocks", "major", "flags", "first_row", "last_row"),
-    [
-        (1, "chunk", "piece", (0, 3, 6), (0, 3, 6)),
-        (2, "chunk", "piece", (0, 1.5, 4.5), (0, 3, 6)),
-        (2, "block", "piece", (0, 1.5, 3), (0, 4.5, 6)),
-        (2, "block", "block", (3, 3, 3), (6, 6, 6)),
-    ],
+    ("blocks", "first_row", "last_row"), [(1, (0, 3, 6), (0, 3, 6)), (2, (0, 1.5, 3), (0, 4.5, 6))]
 )
-def test_pieces_arrive_at_equal_intervals(blocks, major, flags, first_row, last_row):
-    made = arrivals(3, 6.0, row_tiles=4, blocks=blocks, major=major, flags=flags)
-    assert made == (first_row, first_row, last_row, last_row)
+def test_pieces_arrive_at_equal_intervals(blocks, first_row, last_row):
+    assert arrivals(3, 6.0, row_tiles=4, blocks=blocks) == (first_row, first_row, last_row, last_row)
 
 
 @unhurried
@@ -191,7 +172,6 @@ def test_hidden_is_all_or_nothing_at_the_ends():
         (lambda: OverlapPlan("serial", Grid(4, 1), 0, 2, 1).simulate(1.0, 1.0), "programs=0"),
         (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(-1.0, 1.0), "t_gemm_s=-1"),
         (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(1.0, math.nan), "t_comm_s=nan"),
-        (lambda: arrivals(2, 1.0, 4, 2, "block", "row"), "unknown flags 'row'"),
         (lambda: arrivals(0, 1.0, 4), "chunks=0"),
         (lambda: simulate((), (), -1.0), "chunk_s=-1"),
         (lambda: coarse(0, 1.0, 1.0), "ranks=0"),

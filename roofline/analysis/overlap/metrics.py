@@ -38,8 +38,7 @@ def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
 def notes_text(record: dict) -> str:
     """What a reader must know before trusting the row."""
     off = record["link_off_pace"]
-    void = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
-    return throughput.notes_text(record, "its ideal", *void)
+    return throughput.notes_text(record, "its ideal", f"void: link off its pace by {100 * off:+.0f} %" if off else "")
 
 
 OWN = (

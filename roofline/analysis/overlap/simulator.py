@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Table, at_least_one, known_name
-
-FLAGS = ("piece", "block")
-"""One flag for each (row block, chunk), or one for each row block, raised when its last piece is here."""
+from roofline.theory.schedule import Grid, Table, at_least_one
 
 
 class Span(NamedTuple):
@@ -60,31 +57,24 @@ def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> flo
     return (t_gemm_s + t_comm_s - t_overlap_s) / min(t_gemm_s, t_comm_s)
 
 
-def arrivals(
-    chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1, major: str = "chunk", flags: str = "piece"
-) -> tuple[tuple[float, ...], ...]:
-    """`[m][j]`: when the rows of row tile m have the chunk at position j, on a link that moves piece after piece.
+def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple[float, ...], ...]:
+    """`[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
+    piece after piece. Of n equal pieces the i-th (from 0) is here at (i + 1) / n of `t_comm_s`, the own chunk at 0.
 
-    Of n equal pieces the i-th (from 0) is here at (i + 1) / n of `t_comm_s`, the own chunk at 0. With one flag a block
-    nothing of the block can be used, not even the own chunk, before its last piece is here.
-
-    >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2, major="block")
+    >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2)
     ((0.0, 1.0, 2.0), (0.0, 3.0, 4.0))
 
-    Raises ValueError for unknown names, counts below 1, a negative time, or blocks that do not divide the row tiles.
+    Raises ValueError for counts below 1, a negative time, or blocks that do not divide the row tiles.
     """
-    known_name("flags", flags, FLAGS)
-    at_least_one(row_tiles=row_tiles)
+    at_least_one(chunks=chunks, row_tiles=row_tiles, blocks=blocks)
     not_negative(t_comm_s=t_comm_s)
-    moved = schedule.pieces(range(chunks), blocks, major)
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
-    here_s = [[0.0] * chunks for _ in range(blocks)]
-    for i, piece in enumerate(moved, 1):
-        here_s[piece.block][piece.chunk] = i * t_comm_s / len(moved)
-    if flags == "block":
-        here_s = [[max(block)] * chunks for block in here_s]
-    return tuple(tuple(here_s[m * blocks // row_tiles]) for m in range(row_tiles))
+    moved = blocks * (chunks - 1)
+    here_s = [
+        (0.0, *((block * (chunks - 1) + j) * t_comm_s / moved for j in range(1, chunks))) for block in range(blocks)
+    ]
+    return tuple(here_s[m * blocks // row_tiles] for m in range(row_tiles))
 
 
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:

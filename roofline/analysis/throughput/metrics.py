@@ -8,7 +8,7 @@ from roofline.analysis.base import Column
 from roofline.report import kernel_words
 from roofline.report.format import bytes_text, interval_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
-from roofline.store.run import Run, Shape
+from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
 
 FEW_ROUNDS = 30
@@ -28,15 +28,11 @@ class Roof(NamedTuple):
 
 def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
     """The roof that `ceilings` (lines of the journal) make for `dtype`; None where one of them is missing."""
-
-    def best(kind: str, wanted: str | None) -> dict | None:
-        found = [c for c in ceilings if c["ceiling"] == kind and c["dtype"] == wanted]
-        return max(found, key=lambda c: c["value"], default=None)
-
-    matmul, read = best("matmul", dtype), best("read", None)
-    if not matmul or not read:
-        return None
-    return Roof(matmul["value"], read["value"])
+    matmul, read = (
+        max((c["value"] for c in ceilings if (c["ceiling"], c["dtype"]) == wanted), default=None)
+        for wanted in (("matmul", dtype), ("read", None))
+    )
+    return Roof(matmul, read) if matmul and read else None
 
 
 def middle(values: dict[int, float]) -> float | None:
@@ -155,21 +151,18 @@ def ratio_text(record: dict, kind: str = "ratio") -> str:
     return interval_text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
 
 
-def notes_text(record: dict, roof: str = "the measured roof", *more: str) -> str:
+def notes_text(record: dict, roof: str = "the measured roof", more: str = "") -> str:
     """What a reader must know before trusting the row; `more` stands in the middle."""
-    notes = []
-    if record.get("throttled"):
-        notes.append(f"throttled: {record['throttle_reasons']}")
-    if record["above_roof"]:
-        notes.append(f"above {roof}")
-    notes += more
-    if record["stopped_by"] == "interrupt":
-        notes.append("cut short")
-    if record["rounds"] < FEW_ROUNDS:
-        notes.append(f"{record['rounds']} rounds only")
-    if record["late"] > 0.1 * record["rounds"]:
-        notes.append(f"host late in {record['late']}")
-    return "; ".join(notes)
+    rounds, late = record["rounds"], record["late"]
+    notes = {
+        f"throttled: {record.get('throttle_reasons')}": record.get("throttled"),
+        f"above {roof}": record["above_roof"],
+        more: more,
+        "cut short": record["stopped_by"] == INTERRUPTED,
+        f"{rounds} rounds only": rounds < FEW_ROUNDS,
+        f"host late in {late}": late > 0.1 * rounds,
+    }
+    return "; ".join(note for note, holds in notes.items() if holds)
 
 
 def shape_of(record: dict) -> str:
