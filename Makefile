@@ -13,12 +13,12 @@ bench: $(ENV)
 	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
 
 test: $(ENV)
-	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # The kernels again, with the oldest Triton that is supported laid over the same environment. Its interpreter needs an
 # older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
-	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 tests/kernels tests/collectives $(ARGS)
+	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal tests/kernels tests/collectives $(ARGS)
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check

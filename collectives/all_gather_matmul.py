@@ -62,17 +62,10 @@ class Operands:
     """What `collectives.flagged_arms` has prepared, by arm."""
 
     def __post_init__(self):
-        (rows, depth), ranks = self.gathered.shape, len(self.shards)
-        if ranks < 2:
-            raise ValueError(f"ranks={ranks}: a gather needs 2 or more shards; with one, use kernels.matmul")
-        if depth % ranks:
-            raise ValueError(f"{ranks} ranks do not divide D={depth}: choose a divisor of it")
-        if any(shard.shape != (rows, depth // ranks) for shard in self.shards):
-            raise ValueError(f"each of the {ranks} shards of x[{rows}, {depth}] is [{rows}, {depth // ranks}]")
+        rows, depth = self.gathered.shape
+        check_shards("D", self.shards, self.gathered, 1, self.rank)
         if self.w.shape[1] != depth or self.out.shape != (rows, len(self.w)):
             raise ValueError(f"w is [F_loc, {depth}] and out [{rows}, F_loc], not {[*self.w.shape, *self.out.shape]}")
-        if not 0 <= self.rank < ranks:
-            raise ValueError(f"rank {self.rank} of {ranks}: it must be from 0 to {ranks - 1}")
         if not 1 <= self.blocks <= rows:
             raise ValueError(f"{self.blocks} row blocks of B={rows} rows: at least 1, at most {rows}")
         self.columns(self.rank, self.gathered).copy_(self.shards[self.rank])
@@ -118,6 +111,21 @@ class Operands:
     def product(self) -> Tensor:
         """Of one launch, where it cannot be added to `sums` at once."""
         return torch.empty_like(self.sums)
+
+
+def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, rank: int) -> None:
+    """Raises ValueError unless `shards` are equal parts of a matrix like `of` along `axis`, whose size is `name`, and
+    `rank` is one of theirs."""
+    ranks, size, shape = len(shards), of.shape[axis], list(of.shape)
+    if ranks < 2:
+        raise ValueError(f"ranks={ranks}: a gather needs 2 or more shards; with one, use kernels.matmul")
+    if size % ranks:
+        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
+    shape[axis] //= ranks
+    if any(list(shard.shape) != shape for shard in shards):
+        raise ValueError(f"each of the {ranks} shards of {list(of.shape)} is {shape}")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
 
 
 def _rows(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:

@@ -9,7 +9,7 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ ROWS, WORDS = 4, 512
 """Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a
 microsecond. Reckoned, not measured."""
 
+SLOW_BYTES_PER_S = 1e9
+"""Slower than any link whose bandwidth is not ours to choose."""
 
 CARVEOUT = 9
 """CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent (cuda.h)."""
@@ -70,38 +72,26 @@ def describe(transfer: Transfer) -> list[int]:
 def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True) -> KernelLaunch:
     """The copier over all transfers of `route`."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
-    return KernelLaunch(
-        copier.copy_kernel,
-        (route.arrivals.shape[1],),
-        dict(
-            transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
-            started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
-            slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
-            num_warps=WARPS, maxnreg=REGISTERS,
-        ),
+    args = dict(
+        transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
+        started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
+        slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
+        num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
+    return KernelLaunch(copier.copy_kernel, (route.arrivals.shape[1],), args)
 
 
 def stamp_launch(time: Tensor) -> KernelLaunch:
     return KernelLaunch(copier.stamp_kernel, (1,), dict(time_ptr=time, num_warps=1))
 
 
-def wait_launch(
-    flag: Tensor, wanted: int, times: Tensor, lost: Tensor, number: int, *, due_s: float = 0.0, timed: bool = True
-) -> KernelLaunch:
-    """The wait for `flag` to reach `wanted`, which is due in `due_s`. `number`, not 0, goes to `lost` if it does not,
-    long after that; untimed, after 10,000 tries."""
-    patience = int((due_s + PATIENCE_S) * 1e6) if timed else PATIENCE_LOOKS
-    return KernelLaunch(
-        copier.wait_kernel,
-        (1,),
-        dict(flag_ptr=flag, wanted=wanted, times_ptr=times, lost_ptr=lost, number=number, patience=patience,
-             TIMED=timed, num_warps=1),
+def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
+    """The wait for the flag `number` of `signals`, counted from 1. `times[:2]` will be its begin and its end."""
+    args = dict(
+        flag_ptr=signals.flags[number - 1 :], wanted=signals.wanted, times_ptr=times, lost_ptr=signals.lost,
+        number=number, patience=signals.patience, TIMED=timed, num_warps=1,
     )  # fmt: skip
-
-
-SLOW_BYTES_PER_S = 1e9
-"""Slower than any link whose bandwidth is not ours to choose."""
+    return KernelLaunch(copier.wait_kernel, (1,), args)
 
 
 class _DeviceLink:
@@ -146,20 +136,16 @@ class _DeviceLink:
         """Have the current stream wait until the first `count` transfers are here."""
         if count:
             self._waits.append(count)
-            flag, times = self._route.flags[count - 1 :], self._times[2 * len(self._waits) :]
-            wanted, due_s = self._route.runs * self.programs, self._due_s(count)
-            self._run(wait_launch(flag, wanted, times, self._lost, count, due_s=due_s, timed=self.timed))
+            times = self._times[2 * len(self._waits) :]
+            self._run(wait_launch(self.signals(count), count, times, timed=self.timed))
         return count
 
-    def signals(self) -> Signals:
-        """Of this run, for a kernel that looks at the flags itself."""
-        patience = int((self._due_s() + PATIENCE_S) * 1e6) if self.timed else PATIENCE_LOOKS
-        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
-
-    def _due_s(self, count: int | None = None) -> float:
-        """When the first `count` transfers, or all, should be here."""
+    def signals(self, count: int | None = None) -> Signals:
+        """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
-        return nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+        patience = int((due_s + PATIENCE_S) * 1e6) if self.timed else PATIENCE_LOOKS
+        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
     @property
     def started_ns(self) -> int:
@@ -174,18 +160,17 @@ class _DeviceLink:
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
         torch.cuda.synchronize()
-        transfers = self._route.transfers
+        route = self._route
         if lost := int(self._lost.item()):
             self._lost.zero_()
             # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
-            wanted = self._route.runs * self.programs
-            first = next((i for i, flag in enumerate(self._route.flags.tolist()) if flag < wanted), lost - 1)
-            raise missing(self.kind, transfers[first], self.rank, f"it is {PATIENCE_S:g} s late")
+            wanted = route.runs * self.programs
+            first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
+            raise missing(self.kind, route.transfers[first], self.rank, f"it is {PATIENCE_S:g} s late")
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
-        whats = [(transfer.chunk, transfer.block) for transfer in transfers]
-        return Timeline(whats, self._arrivals_s(self._route, t0), waits, (end - t0) * 1e-9)
+        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9)
 
     def _stamp(self, place: int) -> None:
         if self.timed:
@@ -194,7 +179,7 @@ class _DeviceLink:
 
 class PacedCopier(_DeviceLink):
     """Copies between buffers of the device at `bytes_per_s`, by so many programs: more of them have more in flight, and
-    take from more SMs. Raises ValueError for a bandwidth that is not above 0.
+    take from more SMs.
 
     The consumer's stream goes on when the copier runs: a matmul that fills every SM could keep it out until its end.
     """
@@ -202,8 +187,6 @@ class PacedCopier(_DeviceLink):
     kind = "paced"
 
     def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
-        if not bytes_per_s > 0:
-            raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
 
@@ -212,8 +195,8 @@ class PacedCopier(_DeviceLink):
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         super().start(transfers)
-        wanted, nowhere = self._route.runs * self.programs, self._times[-2:]
-        self._run(wait_launch(self._route.started, wanted, nowhere, self._lost, 1, timed=self.timed))
+        signals = replace(self.signals(0), flags=self._route.started)
+        self._run(wait_launch(signals, 1, self._times[-2:], timed=self.timed))
 
     @staticmethod
     def _arrivals_s(route: Route, t0: int) -> list[float]:

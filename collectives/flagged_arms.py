@@ -25,7 +25,7 @@ from kernels import flagged, persistent
 from kernels.configs import choose_for
 from kernels.contract import Signals
 from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.arms import BLOCKS
+from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
@@ -51,23 +51,15 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
     config = choose_for("flagged_spills" if arm == "chunk_outer" else "flagged", x, w)
     rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
     programs, chunks = persistent.programs(x.device), len(operands.shards)
-    grid = Grid(rows, columns, config.group_m)
+    grid, blocks = Grid(rows, columns, config.group_m), 1
     chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
-
-    def by_block(blocks: int) -> tuple[Grid, tuple, schedule.Table]:
-        height = rows // blocks
-        grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if height % n == 0))
-        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
-        return grid, arrival_s, schedule.row_block(grid, programs, arrival_s, chunk_s)
-
-    def end_s(blocks: int) -> float:
-        _, arrival_s, table = by_block(blocks)
-        return simulator.simulate(table, arrival_s, chunk_s).end_s
-
-    blocks = 1
     if arm == "row_block":
-        blocks = min((b for b in BLOCKS if len(x) % (b * config.block_m) == 0 or b == 1), key=end_s)
-        grid, _, table = by_block(blocks)
+        able = [count for count in BLOCKS if len(x) % (count * config.block_m) == 0 or count == 1]
+        plans = [OverlapPlan(arm, Grid(rows, columns), programs, chunks, count) for count in able]
+        blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
+        grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
+        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
+        table = schedule.row_block(grid, programs, arrival_s, chunk_s)
     elif arm == "chunk_outer":
         table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     else:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Signals
+from roofline.theory.schedule import known_name
 
 KINDS = ("paced", "pcie", "preset")
 
@@ -86,8 +87,7 @@ def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
 class Timeline:
     """What happened on a link from its start to the consumer's end, in seconds after the start."""
 
-    transfers: list[tuple[int, int]]
-    """(chunk, block) of each transfer."""
+    transfers: Sequence[Transfer]
     arrivals_s: list[float]
     waits: list[tuple[int, float, float]]
     """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
@@ -96,7 +96,7 @@ class Timeline:
     def as_dict(self) -> dict:
         """Plain values, times to the nanosecond."""
         return {
-            "transfers": self.transfers,
+            "transfers": [(transfer.chunk, transfer.block) for transfer in self.transfers],
             "arrivals_s": [round(time, 9) for time in self.arrivals_s],
             "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
             "end_s": round(self.end_s, 9),
@@ -130,8 +130,7 @@ class Preset:
         self._end = time.perf_counter() - self._t0
 
     def timeline(self) -> Timeline:
-        whats = [(transfer.chunk, transfer.block) for transfer in self._transfers]
-        return Timeline(whats, [0.0] * len(whats), self._waits, self._end)
+        return Timeline(self._transfers, [0.0] * len(self._transfers), self._waits, self._end)
 
 
 class WallClock:
@@ -183,7 +182,7 @@ class PacedThread:
     """A thread that copies slices and sleeps until each is due; a late one is made up for.
 
     Transfer i is here at t0 + (its and all earlier bytes) / `bytes_per_s`. `rank` is the one that gathers, for
-    messages. Raises ValueError for a bandwidth that is not above 0.
+    messages.
     """
 
     kind, device = "paced", "cpu"
@@ -193,8 +192,6 @@ class PacedThread:
     """What the worker was given last."""
 
     def __init__(self, bytes_per_s: float, rank: int = 0):
-        if not bytes_per_s > 0:
-            raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
         self.bytes_per_s, self.rank = bytes_per_s, rank
         self._change = threading.Condition()
         self._flags = numpy.zeros(0, numpy.int32)
@@ -245,8 +242,7 @@ class PacedThread:
 
     def timeline(self) -> Timeline:
         """Of the last run."""
-        whats = [(transfer.chunk, transfer.block) for transfer in self._job.transfers]
-        return Timeline(whats, list(self._job.arrivals_s), self._waits, self._end)
+        return Timeline(self._job.transfers, list(self._job.arrivals_s), self._waits, self._end)
 
     def _await(self, count: int) -> int:
         job = self._job
@@ -296,11 +292,12 @@ class PacedThread:
 
 def make(kind: str, device: str, bytes_per_s: float | None, rank: int = 0, programs: int | None = None):
     """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers; `programs` of a GPU's copier, or its
-    default. Raises ValueError for a kind that there is not, here or at all."""
+    default. Raises ValueError for a kind that there is not, here or at all, and for a bandwidth that is not above 0."""
+    known_name("link", kind, KINDS)
     if kind == "preset":
         return Preset()
-    if kind not in KINDS:
-        raise ValueError(f"unknown link {kind!r}: it is one of {', '.join(KINDS)}")
+    if kind == "paced" and not bytes_per_s > 0:
+        raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
     if device == "cpu":
         if kind == "pcie":
             raise ValueError("the link pcie needs a GPU; on a CPU it is paced or preset")

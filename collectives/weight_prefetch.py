@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import Matmul
+from collectives.all_gather_matmul import Matmul, check_shards
 from collectives.links import Transfer
 from roofline.theory import schedule
 
@@ -38,30 +38,15 @@ class Operands:
     step: int = 0
 
     def __post_init__(self):
-        (rows, depth), ranks = self.buffers[0].shape, len(self.layers[0])
-        if ranks < 2:
-            raise ValueError(f"ranks={ranks}: a gather needs 2 or more shares; with one, use kernels.matmul")
-        if rows % ranks:
-            raise ValueError(f"{ranks} ranks do not divide the {rows} rows of w: choose a divisor of it")
-        if any(share.shape != (rows // ranks, depth) for layer in self.layers for share in layer):
-            raise ValueError(f"each of the {ranks} shares of w[{rows}, {depth}] is [{rows // ranks}, {depth}]")
-        if not 0 <= self.rank < ranks:
-            raise ValueError(f"rank {self.rank} of {ranks}: it must be from 0 to {ranks - 1}")
-        self.transfers = [
-            [
-                Transfer(piece.chunk, 0, layer[piece.chunk], self._share(buffer, piece.chunk))
-                for piece in schedule.pieces(schedule.arrival_order(self.topology, ranks, self.rank), 1, "chunk")
-            ]
-            for layer, buffer in zip(self.layers, self.buffers, strict=True)
-        ]
+        self.transfers = []
         for layer, buffer in zip(self.layers, self.buffers, strict=True):
-            self._share(buffer, self.rank).copy_(layer[self.rank])
+            check_shards("N", layer, buffer, 0, self.rank)
+            shares = buffer.chunk(len(layer))
+            shares[self.rank].copy_(layer[self.rank])
+            others = schedule.arrival_order(self.topology, len(layer), self.rank)[1:]
+            self.transfers.append([Transfer(rank, 0, layer[rank], shares[rank]) for rank in others])
         for transfer in self.transfers[0]:
             transfer.target.copy_(transfer.source)
-
-    def _share(self, buffer: Tensor, rank: int) -> Tensor:
-        height = len(buffer) // len(self.layers[0])
-        return buffer[rank * height : (rank + 1) * height]
 
     @property
     def now(self) -> Tensor:

@@ -45,7 +45,8 @@ from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, validate
 from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
 from kernels.registry import Kernel, register
-from kernels.tuning.candidates import FAR, Problem, SearchSpace, around, ring_bytes
+from kernels.stream_tail import sharer_of
+from kernels.tuning import FAR, Problem, SearchSpace, around, ring_bytes
 from kernels.workspace import Workspace, workspace
 from roofline.theory import decode_split
 
@@ -55,18 +56,12 @@ MOST_TOKENS = 64
 
 @triton.jit
 def vector_kernel(
-    x_ptr,
-    w_ptr,
-    out_ptr,
-    N,
+    x_ptr, w_ptr, out_ptr, N,
     k_units,  # of UNIT elements, so that the compiler knows what K is a multiple of, and masks whole 16 bytes
     w_row_units,  # of ROW_UNIT
-    UNIT: tl.constexpr,
-    ROW_UNIT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     # 1. My rows: as many as any other program's, or one more.
     program = tl.program_id(0).to(tl.int64)
     row_from = (program * N // tl.num_programs(0)).to(tl.int32)
@@ -99,12 +94,6 @@ def first_step(part, split, steps):
 
 
 @triton.jit
-def owner(part, parts, programs):
-    """The program whose run has a part: the last whose first part, program * parts // programs, is not beyond it."""
-    return ((part + 1) * programs - 1) // parts
-
-
-@triton.jit
 def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Round sums[BLOCK_N, BLOCK_M] and store them where rows are tokens."""
     m = tl.arange(0, BLOCK_M)
@@ -115,21 +104,12 @@ def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BL
 
 @triton.jit(do_not_specialize=["M", "split"])  # neither makes the code better, and each value another kernel
 def decode_kernel(
-    x_desc,
-    w_desc,
-    out_ptr,
+    x_desc, w_desc, out_ptr,
     partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32
     counters_ptr,  # [tiles] int32
-    M,
-    N,
-    K,
-    out_row,
-    split,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SHARED: tl.constexpr,
-):
+    M, N, K, out_row, split,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
     # 1. My run of steps, counted over all tiles: the same as roofline.theory.decode_split has it.
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0)
@@ -161,7 +141,7 @@ def decode_kernel(
         head, tail = start // steps, (end - 1) // steps
         for tile in range(head, tail + 1, tl.maximum(tail - head, 1)):
             part = split.to(tl.int64) * tile
-            first, last = owner(part, parts, programs), owner(part + split - 1, parts, programs)
+            first, last = sharer_of(part, parts, programs), sharer_of(part + split - 1, parts, programs)
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:

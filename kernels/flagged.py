@@ -114,31 +114,15 @@ def wait(
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
 )
 def flagged_kernel(
-    x_desc,
-    w_desc,
-    out_desc,
-    work_tiles_ptr,
-    first_ptr,
-    spilled_ptr,
-    flags_ptr,
-    wanted,
-    lost_ptr,
-    patience,
+    x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, spilled_ptr, flags_ptr, wanted, lost_ptr, patience,
     stamps_ptr,  # [work tiles, RANKS + 1, 2] int64: at each look its time and that of its success; last, the end
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
-    CHUNK: tl.constexpr,
-    RANKS: tl.constexpr,
-    SLOTS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SUBTILE: tl.constexpr,
-    SPILLS: tl.constexpr,
-    STAMPED: tl.constexpr,
-    TIMED: tl.constexpr,
-):
+    CHUNK: tl.constexpr, RANKS: tl.constexpr, SLOTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
+    SPILLS: tl.constexpr, STAMPED: tl.constexpr, TIMED: tl.constexpr,
+):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
     order = order.to(tl.int64)  # a short one comes as 32 bits

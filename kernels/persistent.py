@@ -32,7 +32,7 @@ from kernels.configs import Config, capability, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
-from kernels.tuning.candidates import Problem, SearchSpace, around, staged_bytes
+from kernels.tuning import Problem, SearchSpace, around, staged_bytes
 from kernels.workspace import workspace
 from roofline.theory import waves
 
@@ -79,27 +79,12 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
 
 @triton.jit(do_not_specialize=["M", "sharers"])  # they differ from shape to shape
 def persistent_kernel(
-    x_desc,
-    w_desc,
-    out_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    ALONG_N: tl.constexpr,
-    SUBTILE: tl.constexpr,
-    FLATTEN: tl.constexpr,
-    out_ptr=None,
-    out_stride=None,
-    sums_ptr=None,
-    arrived_ptr=None,
-    sharers=0,
-    TAIL: tl.constexpr = False,
-    CHUNK: tl.constexpr = 32,
-):
+    x_desc, w_desc, out_desc, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, ALONG_N: tl.constexpr, SUBTILE: tl.constexpr, FLATTEN: tl.constexpr,
+    out_ptr=None, out_stride=None, sums_ptr=None, arrived_ptr=None, sharers=0,
+    TAIL: tl.constexpr = False, CHUNK: tl.constexpr = 32,
+):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n

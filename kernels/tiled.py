@@ -26,7 +26,7 @@ from triton.language.target_info import cuda_capability_geq
 from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
 from kernels.registry import Kernel, register
-from kernels.tuning.candidates import Problem, SearchSpace, around, ring_bytes
+from kernels.tuning import Problem, SearchSpace, around, ring_bytes
 from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
@@ -46,20 +46,9 @@ def fence():
 
 @triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
 def tiled_kernel(
-    x_ptr,
-    w_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    x_row,
-    w_row,
-    out_row,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
+    x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
     # 1. Which tile is mine? Programs start roughly in order, so neighbours in number run at the same time and share the
     #    L2 cache. Walking GROUP_M tile rows down before stepping one tile column right makes them share rows of x as
     #    well as rows of w.

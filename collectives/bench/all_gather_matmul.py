@@ -38,11 +38,9 @@ class AllGather(settings.Setting):
             gathered = buffer((case.m, case.k), case.dtype, self.device, number)
             gathered.copy_(self.x)
             found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
+        self.gemms = [(operands.gathered, operands.w, operands.out) for operands in found]
+        self.gathers = [operands.by_chunk for operands in found]
         return found
-
-    @staticmethod
-    def _gemm(operands) -> tuple:
-        return operands.gathered, operands.w, operands.out
 
     gathered_copies = 2 * settings.SETS
     """Shards and a buffer for each set."""
@@ -51,9 +49,11 @@ class AllGather(settings.Setting):
     def transfers(operands) -> list:
         return operands.by_chunk
 
-    all_transfers = transfers
+    def unrelated(self) -> list:
+        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, settings.SETS)
+        return [self.sets[0].transfers(into=spare)] * settings.SETS
 
-    def _factors(self, operands) -> tuple:
+    def whole(self, operands) -> tuple:
         return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
 
     def _grid_facts(self) -> dict:
@@ -99,7 +99,7 @@ class AllGather(settings.Setting):
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
-        base, ours = base_arm(arm), self.matmul_of(arm).config(*self._gemm(operands)[:2])
+        base, ours = base_arm(arm), self.matmul_of(arm).config(*self.factors)
         if arm == f"chunk_launches{PERSISTENT}":
             return f"{choose_for('persistent_sums', operands.gathered, operands.w)}, product and add, sums in fp32"
         if base == "chunk_launches":
@@ -108,31 +108,10 @@ class AllGather(settings.Setting):
             return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
         return f"{operands.blocks} row blocks, {ours}" if base == "row_block_launches" else ours
 
-    def references(self) -> dict[str, tuple[str, list[Callable], object]]:
-        """Name -> (role, a run for each set, link): what takes turns with the arms."""
-        found = {
-            f"gemm {name}": ("gemm", [functools.partial(c.run, *self._gemm(o)) for o in self.sets], None)
-            for name, c in self.unsplit.items()
-        }
-        contended = {
-            name: [functools.partial(c.run, *self._gemm(o)) for o in self.sets]
-            for name, c in self.matmuls_beside_link().items()
-        }
-        if PRESET in waiting_arms(self.device) and not self.why_not(PRESET):
-            runs = [functools.partial(flagged_arms.preset, operands, PRESET) for operands in self.sets]
-            found["preset"], contended["preset beside link"] = ("preset", runs, None), runs
-        link = self.link()
-        found["link"] = ("link", [functools.partial(settings.alone, link, o.by_chunk) for o in self.sets], link)
-        spare = buffer((self.case.m, self.case.k), self.case.dtype, self.device, settings.SETS)
-        unrelated = self.sets[0].transfers(into=spare)
-        for name, runs in contended.items():
-            link = self.link()
-            found[name] = (
-                "contended",
-                [functools.partial(settings.contended, link, unrelated, run) for run in runs],
-                link,
-            )
-        return found
+    def preset_runs(self) -> list[Callable]:
+        if PRESET not in waiting_arms(self.device) or self.why_not(PRESET):
+            return []
+        return [functools.partial(flagged_arms.preset, operands, PRESET) for operands in self.sets]
 
 
 def waiting_arms(device: str) -> dict[str, Callable]:

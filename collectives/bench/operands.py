@@ -56,9 +56,9 @@ def seconds(call: Callable, device: str) -> float:
 
 def unsplit(device: str, x, w) -> dict[str, object]:
     """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
-    known = CONTENDERS
-    names = [name for name, c in known.items() if c.kind == "vendor" and c.device == device] + ["persistent"]
-    return {name: known[name] for name in names if known[name].device == device and not known[name].why_not(x, w)}
+    asked = [name for name, c in CONTENDERS.items() if c.kind == "vendor" or name == "persistent"]
+    found = {name: CONTENDERS[name] for name in asked if CONTENDERS[name].device == device}
+    return {name: c for name, c in found.items() if not c.why_not(x, w)}
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,6 +1,7 @@
 """One case that gathers over a wire: its operands, its link, the unsplit matmul, and how its arms are checked."""
 
 import functools
+import itertools
 import math
 import zlib
 from collections.abc import Callable
@@ -43,14 +44,19 @@ def _by_persistent(arm: Callable, operands, link):
 
 class Setting:
     """What the arms of one case work on. `sets` are operands of `collectives`, `best` is the fastest unsplit contender
-    and `t_gemm_s` about its time, `bytes_per_s` what the link is asked for (None where that is not ours to choose)."""
+    and `t_gemm_s` about its time, `bytes_per_s` what the link is asked for (None where that is not ours to choose).
+
+    A subclass makes the sets, and with them `gemms`, x, w and out of the unsplit matmul, and `gathers`, all that a link
+    brings, both to be run by turns. It says what an arm gathers (`transfers`), what a link may bring beside each of
+    `gemms` (`unrelated`), and what the product is to be of (`whole`).
+    """
 
     def __init__(self, options, case):
         self.options, self.case, self.device = options, case, options.device
         self.wire = wires.parse(case.wire)
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
-        self.unsplit = unsplit(self.device, *self._gemm(self.sets[0])[:2])
+        self.unsplit = unsplit(self.device, *self.factors)
         times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
         self.best = self.unsplit[min(times, key=times.get)]
         self.t_gemm_s = min(times.values())
@@ -69,19 +75,30 @@ class Setting:
         return self.wire.bytes_per_s(chip_flops=flops, t_gemm_s=self.t_gemm_s, wire_bytes=case.work.wire_bytes)
 
     def _gemm_seconds(self, contender) -> float:
-        return seconds(functools.partial(contender.run, *self._gemm(self.sets[0])), self.device)
+        return seconds(self._gemms(contender)[0], self.device)
+
+    @property
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and w of the unsplit matmul."""
+        return self.gemms[0][:2]
+
+    def _gemms(self, contender) -> list[Callable]:
+        """The unsplit matmul by `contender`, on each of `gemms`."""
+        return [functools.partial(contender.run, *tensors) for tensors in self.gemms]
 
     def link(self):
         """A link of its own for each call: its timeline is that call's."""
-        kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
-        return links.make(kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
+        return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
+
+    @property
+    def link_kind(self) -> str:
+        return self.wire.kind if self.wire.kind in wires.LINKS else "paced"
 
     @property
     def facts(self) -> dict:
         """Of the case, for the journal."""
-        link = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
-        found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": link}
-        if self.device == "cuda" and link == "paced":
+        found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
+        if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_facts()
 
@@ -92,11 +109,16 @@ class Setting:
             return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
-        link, transfers = self.link(), self.transfers(self.sets[0])
-        for _ in range(2):
+        return self.gathers_s(2)[-1]
+
+    def gathers_s(self, count: int) -> list[float]:
+        """About the times of `count` gathers with nothing beside them."""
+        link, transfers, found = self.link(), self.transfers(self.sets[0]), []
+        for _ in range(count):
             host_ahead(self.device)
             alone(link, transfers)
-        return max(link.timeline().arrivals_s)
+            found.append(max(link.timeline().arrivals_s))
+        return found
 
     @property
     def cache(self) -> str:
@@ -107,25 +129,40 @@ class Setting:
 
     def restore(self) -> None:
         """Bring what links bring, whatever has happened to it."""
-        for operands in self.sets:
-            for transfer in self.all_transfers(operands):
-                transfer.target.copy_(transfer.source)
+        for transfer in itertools.chain(*self.gathers):
+            transfer.target.copy_(transfer.source)
 
     def why_not(self, arm: str) -> str | None:
         """Why `arm` cannot take this case; None if it can."""
         base = base_arm(arm)
         if base != arm and self.matmul_of(arm) is self.best and base != OWN_MATMUL:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
-        return None if base == arm else self.matmul_of(arm).why_not(*self._gemm(self.sets[0])[:2])
+        return None if base == arm else self.matmul_of(arm).why_not(*self.factors)
 
     def matmul_of(self, arm: str):
         """The contender that `arm` multiplies by."""
         return self.best if base_arm(arm) == arm else CONTENDERS["persistent"]
 
-    def matmuls_beside_link(self) -> dict[str, object]:
-        """Name -> the matmuls that arms run, to be run while the link brings something else."""
-        found, ours = {"gemm beside link": self.best}, self.unsplit.get("persistent", self.best)
-        return found if ours is self.best else found | {"gemm persistent beside link": ours}
+    def references(self) -> dict[str, tuple[str, list[Callable], object]]:
+        """Name -> (role, its runs by turns, link): what takes turns with the arms."""
+        found = {f"gemm {name}": ("gemm", self._gemms(c), None) for name, c in self.unsplit.items()}
+        beside = {"gemm beside link": self._gemms(self.best)}
+        if "persistent" in self.unsplit and self.unsplit["persistent"] is not self.best:
+            beside["gemm persistent beside link"] = self._gemms(self.unsplit["persistent"])
+        if preset := self.preset_runs():
+            found["preset"], beside["preset beside link"] = ("preset", preset, None), preset
+        link = self.link()
+        found["link"] = ("link", [functools.partial(alone, link, gather) for gather in self.gathers], link)
+        unrelated = self.unrelated()
+        for name, runs in beside.items():
+            link = self.link()
+            both = zip(unrelated, runs, strict=True)
+            found[name] = ("contended", [functools.partial(contended, link, *one) for one in both], link)
+        return found
+
+    def preset_runs(self) -> list[Callable]:
+        """Of a kernel that waits, with nothing to wait for; none where there is no such kernel."""
+        return []
 
     @staticmethod
     def trace(arm: str, link) -> dict | None:
@@ -148,7 +185,7 @@ class Setting:
         operands.out.fill_(math.nan)
         if link.kind == "preset":
             link.fill(transfers)
-        x, w = self._factors(operands)
+        x, w = self.whole(operands)
         with computing(self.device):
             arm(operands, link)
         link.timeline()  # raises where the link is dead

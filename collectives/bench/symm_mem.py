@@ -52,21 +52,9 @@ def enter(prepared: PreparedCase, seed: int) -> None:
             return wrong
         config = f"torch {torch.__version__}, {case.ranks} GPUs, bursts, sums in {case.dtype}"
         facts = {"link": f"fabric of {case.ranks} GPUs"}
-        return Entrant(NAME, _Call(group), config=config, relative_error=error, facts=facts)
+        return Entrant(NAME, group, config=config, relative_error=error, facts=facts)
 
     prepared.enter(NAME, check, 3 * peer.START_S)  # which ends by itself, its start after that and what it prepares too
-
-
-class _Call:
-    """Times itself, see `roofline.measure.clocks`."""
-
-    long = True
-
-    def __init__(self, group):
-        self.seconds = group.seconds
-
-    def __call__(self):
-        self.seconds()
 
 
 def _group(ranks: int):

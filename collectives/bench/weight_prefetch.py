@@ -1,8 +1,6 @@
 """How the operation `weight_prefetch` runs: the next layer's w[n, k] is sharded by rows, and gathered meanwhile."""
 
-import functools
 import math
-from collections.abc import Callable
 
 from collectives import weight_prefetch
 from collectives.bench import arms
@@ -23,11 +21,10 @@ class Prefetch(settings.Setting):
         shards = [shards_of(layer, case.ranks, 0, self.pinned) for layer in layers]
         buffers = [buffer((case.n, case.k), case.dtype, self.device, number) for number in range(2)]
         x = normal((case.m, case.k), case.dtype, self.device, self.seed + 2, 1.0)
-        return [Operands(shards, buffers, x, x.new_empty(case.m, case.n))]
-
-    @staticmethod
-    def _gemm(operands) -> tuple:
-        return operands.x, operands.buffers[0], operands.out
+        operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n))
+        self.gemms = [(x, layer, operands.out) for layer in buffers]
+        self.gathers = operands.transfers
+        return [operands]
 
     gathered_copies = 4
     """Shards and a buffer for each of two layers."""
@@ -36,11 +33,11 @@ class Prefetch(settings.Setting):
     def transfers(operands) -> list:
         return operands.next
 
-    @staticmethod
-    def all_transfers(operands) -> list:
-        return [transfer for layer in operands.transfers for transfer in layer]
+    def unrelated(self) -> list:
+        return self.gathers[::-1]
 
-    def _factors(self, operands) -> tuple:
+    @staticmethod
+    def whole(operands) -> tuple:
         for transfer in operands.transfers[operands.step % 2]:  # whatever another arm has left there
             transfer.target.copy_(transfer.source)
         return operands.x, operands.now.clone()
@@ -50,29 +47,7 @@ class Prefetch(settings.Setting):
         return {}
 
     def config(self, arm: str) -> str:
-        return self.matmul_of(arm).config(*self._gemm(self.sets[0])[:2])
-
-    def references(self) -> dict[str, tuple[str, list[Callable], object]]:
-        operands, link = self.sets[0], self.link()
-        found = {
-            f"gemm {name}": (
-                "gemm",
-                [functools.partial(c.run, operands.x, w, operands.out) for w in operands.buffers],
-                None,
-            )
-            for name, c in self.unsplit.items()
-        }
-        found["link"] = ("link", [functools.partial(settings.alone, link, t) for t in operands.transfers], link)
-        for name, contender in self.matmuls_beside_link().items():
-            link = self.link()
-            runs = [
-                functools.partial(
-                    settings.contended, link, transfers, functools.partial(contender.run, operands.x, w, operands.out)
-                )
-                for w, transfers in zip(operands.buffers, reversed(operands.transfers), strict=True)
-            ]
-            found[name] = ("contended", runs, link)
-        return found
+        return self.matmul_of(arm).config(*self.factors)
 
 
 class Runner(arms.Runner):

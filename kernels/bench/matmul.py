@@ -21,7 +21,7 @@ from roofline.measure.prepared import (
     Rejection,
     unwatched,
     verdict,
-)
+)  # fmt: skip
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 
@@ -125,7 +125,7 @@ def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, to
     cut from the same three tensors, so that many can be ready at once.
     """
     same = [other for other in sweep(options) if other.dtype == case.dtype]
-    room = POOL * memory_bytes(options.device)
+    room = POOL * machine(options.device)["memory_bytes"]
     cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= room}
     pool = _pool if case in cases else _pool.__wrapped__  # not kept for others
     cases = cases if case in cases else {case}
@@ -166,13 +166,12 @@ def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: floa
 
 
 @functools.cache  # each shape asks for each other one, and a description looks up the version of every package
-def memory_bytes(device: str) -> int:
-    return describe(device)["memory_bytes"]
+def machine(device: str) -> dict:
+    return describe(device)
 
 
-@functools.cache
 def cache_bytes(device: str) -> int:
-    return describe(device)["cache_bytes"]
+    return machine(device)["cache_bytes"]
 
 
 def reference_rows(x, w) -> torch.Tensor:
@@ -205,40 +204,26 @@ def probes(options) -> list[Probe]:
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
         shapes = ((1024, 1024, 1024), (1024, 3328, 1024), (1024, 1024, 3328))
-    found = [probe for dtype in options.dtypes for probe in _matmul_probes(shapes, dtype, device)]
+    own = {name: c for name, c in CONTENDERS.items() if c.device == device and c.default}
+    libraries = {name: c.run for name, c in own.items() if c.kind != "triton"}
+    found = []
+    for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
+        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
+        out = x.new_empty(m, n)
+        for name, run in libraries.items():
+            call = functools.partial(run, x, w, out)
+            found.append(Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, call, dtype))
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
     # millisecond, so that the launch weighs nothing. Rows as long as those of the weights: on a CPU that matters.
     size = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0)
     model = parse_model(options.model)
     matrices = [torch.randn(max(1, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
     for matrix in matrices:
-        found += _read_probes(matrix, device)
+        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.empty(1, len(matrix), device=device)
+        calls = {name: functools.partial(run, vector, matrix, product) for name, run in libraries.items()}
+        calls["sum"] = functools.partial(torch.sum, matrix)
+        shape = "x".join(map(str, matrix.shape))
+        found += [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
     other = torch.empty_like(matrices[0])
     found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return found
-
-
-def _read_probes(matrix: torch.Tensor, device: str) -> list[Probe]:
-    shape = "x".join(map(str, matrix.shape))
-    vector = torch.randn(1, matrix.shape[1], device=device)
-    product = torch.empty(1, matrix.shape[0], device=device)
-    calls = {name: functools.partial(run, vector, matrix, product) for name, run in _libraries(device).items()}
-    calls["sum"] = functools.partial(torch.sum, matrix)
-    return [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
-
-
-def _matmul_probes(shapes, dtype: str, device: str) -> list[Probe]:
-    found = []
-    for m, n, k in shapes:
-        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
-        out = x.new_empty(m, n)
-        for name, run in _libraries(device).items():
-            found.append(
-                Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(run, x, w, out), dtype)
-            )
-    return found
-
-
-def _libraries(device: str) -> dict:
-    """Name -> run(x, w, out) of the vendors' and libraries' matmuls that are timed on `device` by default."""
-    return {n: c.run for n, c in CONTENDERS.items() if c.device == device and c.default and c.kind != "triton"}

@@ -7,29 +7,31 @@ import dataclasses
 import functools
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from kernels import CONTENDERS, configs
+from kernels import CONTENDERS, Contender, configs, tuning
 from kernels.bench import matmul
 from kernels.configs import Config
-from kernels.configs.table_writer import save, save_pick
+from kernels.configs.table_writer import Shape, save, save_pick
 from kernels.registry import ahead_of, preferred, tunable
-from kernels.tuning import search
+from roofline.analysis.tuning import INCUMBENT, PRUNED, Verdict, line, verdict
 from roofline.measure import device_errors
+from roofline.measure.observer import Observer
 from roofline.measure.prepared import SKIPPED, PreparedCase, Rejection, unwatched
 from roofline.operations.tune import Tuning, sweep
-from roofline.store.run import NOT_RUN
+from roofline.store.run import NOT_RUN, SAVED
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
-from roofline.tuning import verdict
-from roofline.tuning.campaign import Campaign
-from roofline.tuning.verdict import INCUMBENT
+from roofline.theory.work import ITEMSIZE
 
 WORKERS = 16
 """Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
 
+COMPILE_S = 1800.0
+"""Longest that preparing a shape may take: all candidates of a kernel are compiled then, on however few cores."""
 
 MATMUL = "matmul"
 """`kernels.matmul`: what is tuned is which kernel it takes."""
@@ -51,25 +53,25 @@ def cases(options) -> list[Tuning]:
     def is_open(case: Tuning) -> bool:
         if case.kernel == MATMUL:
             return len(able(case)) > 1
-        better = any(known.admits(name, *shape(case)[1:]) for name in ahead_of(case.kernel))
-        return known.admits(*shape(case)) and (options.contenders is not None or not better)
+        better = any(known.admits(name, *shape(case)) for name in ahead_of(case.kernel))
+        return known.admits(case.kernel, *shape(case)) and (options.contenders is not None or not better)
 
     def is_measured(case: Tuning) -> bool:
         if case.kernel == MATMUL:
-            return known.picked(*shape(case)[1:], machine) in able(case)
-        return any(entry.measured_on(machine) and entry.admits(*shape(case)) for entry in known.entries)
+            return known.picked(*shape(case), machine) in able(case)
+        return any(entry.measured_on(machine) and entry.admits(case.kernel, *shape(case)) for entry in known.entries)
 
     return sorted(filter(is_open, sweep(options, wanted)), key=is_measured)
 
 
-def shape(case: Tuning) -> tuple:
-    return case.kernel, case.m, case.n, case.k, case.dtype
+def shape(case: Tuning) -> Shape:
+    return case.m, case.n, case.k, case.dtype
 
 
 def able(case: Tuning) -> list[str]:
     """Our kernels that have a tile for the case's shape, those first that are taken where nothing was measured."""
     known = configs.table(hardware()[0])
-    return [name for name in dict.fromkeys([*preferred(), *tunable()]) if known.admits(name, *shape(case)[1:])]
+    return [name for name in dict.fromkeys([*preferred(), *tunable()]) if known.admits(name, *shape(case))]
 
 
 @functools.cache
@@ -86,10 +88,10 @@ def contenders(case: Tuning) -> dict:
     """{name: configuration} of the incumbent and all candidates that are not run alike; of `MATMUL` {name: kernel}."""
     if case.kernel == MATMUL:
         arch, machine = hardware()
-        names, picked = able(case), configs.table(arch).picked(*shape(case)[1:], machine)
+        names, picked = able(case), configs.table(arch).picked(*shape(case), machine)
         now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
         return {INCUMBENT: now} | {name: name for name in names if name != now}
-    return {INCUMBENT: incumbent(case)} | {search.token(config): config for config in plan(case)[0]}
+    return {INCUMBENT: incumbent(case)} | {tuning.token(config): config for config in plan(case)[0]}
 
 
 def incumbent(case: Tuning):
@@ -104,10 +106,10 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
     arch, machine = hardware()
     now = incumbent(case)
-    found = search.candidates(case.kernel, case.m, case.n, case.k, case.dtype, machine, arch, now)
-    problem = search.Problem(case.m, case.n, case.k, matmul.DTYPES[case.dtype].itemsize, machine)
+    found = tuning.candidates(case.kernel, *shape(case), machine, arch, now)
+    problem = tuning.Problem(case.m, case.n, case.k, ITEMSIZE[case.dtype], machine)
     others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
-    return others, {search.token(config): reason for config, reason in found.pruned.items()}
+    return others, {tuning.token(config): reason for config, reason in found.pruned.items()}
 
 
 class Runner(matmul.Runner):
@@ -134,22 +136,22 @@ class Runner(matmul.Runner):
         prepared.facts = {"table": hardware()[0]}
         if case.kernel == MATMUL:
             facts = {name: {"kernel": known[name]} for name in names}
-            found = {name: _named(CONTENDERS[known[name]]) for name in names}
+            found = {name: _with_config(CONTENDERS[known[name]]) for name in names}
         else:
             unsound, trouble = compile_all(case.kernel, self._wanted(case.kernel))
             prepared.facts |= {"pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
             for name in names:
                 reason = unsound.get((case.dtype, known[name]))
                 if reason and name != INCUMBENT:  # that one is what runs at present
-                    prepared.rejected[name] = Rejection(SKIPPED, verdict.PRUNED + reason)
+                    prepared.rejected[name] = Rejection(SKIPPED, PRUNED + reason)
             sound = [name for name in names if name not in prepared.rejected]
             facts = {name: {"tile": dataclasses.asdict(known[name])} for name in sound}
-            found = {name: _contender(CONTENDERS[case.kernel], known[name]) for name in sound}
+            found = {name: _with_config(CONTENDERS[case.kernel], known[name]) for name in sound}
         matmul.enter(prepared, case.matmul, self.options, found, facts)
         return prepared
 
-    def _wanted(self, kernel: str) -> tuple:
-        """(dtype, configuration) of all candidates of `kernel` that the run selected."""
+    def _wanted(self, kernel: str) -> tuple[tuning.Wanted, ...]:
+        """All candidates of `kernel` that the run selected."""
         return tuple(
             (other.dtype, contenders(other)[name])
             for other in sorted(self.cases(), key=lambda other: other.id)  # else another order once an entry is saved
@@ -159,36 +161,58 @@ class Runner(matmul.Runner):
         )
 
     def observers(self, session) -> list:
-        return [Campaign(session, keep, lambda run: dropped(run, self.options))]
+        return [Campaign(session)]
 
 
-def _named(kernel):
-    """`kernel`, a `kernels.Contender`, that says its name beside its configuration."""
-    return dataclasses.replace(kernel, config=lambda x, w: f"{kernel.name} {kernel.config(x, w)}")
-
-
-def _contender(kernel, config):
-    """`kernel`, a `kernels.Contender`, with a configuration of its own."""
+def _with_config(kernel: Contender, config: Config | None = None) -> Contender:
+    """`kernel` with `config`; without one as it chooses, saying its name beside its choice."""
+    if config is None:
+        return dataclasses.replace(kernel, config=lambda x, w: f"{kernel.name} {kernel.config(x, w)}")
     run = functools.partial(kernel.run, config=config)
     return dataclasses.replace(kernel, run=run, config=lambda x, w: str(config))
 
 
 @functools.cache
-def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
-    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
-    be looked at: the compiler's tools being out of order is no reason to time nothing."""
-    arch = hardware()[0]
-    workers = min(WORKERS, os.cpu_count() or 1)
-    found = {}
+def compile_all(kernel: str, wanted: tuple[tuning.Wanted, ...]) -> tuple[dict[tuning.Wanted, str], str]:
+    """The reasons of those in `wanted` that are not sound; and "", or why none could be looked at: the compiler's tools
+    being out of order is no reason to time nothing."""
     try:
-        for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
-            own = [config for other, config in wanted if other == dtype]
-            found |= {(dtype, config): why for config, why in search.unsound(kernel, dtype, arch, own, workers).items()}
+        found = tuning.unsound(kernel, hardware()[0], wanted, min(WORKERS, os.cpu_count() or 1))
     except Exception as error:  # a process that was killed for its memory, for one
         return {}, device_errors.reason(error)
-    if found.keys() >= set(wanted) and all(reason.startswith(search.FAILED) for reason in found.values()):
+    if found.keys() >= set(wanted) and all(reason.startswith(tuning.FAILED) for reason in found.values()):
         return {}, next(iter(found.values()), "")
     return found, ""
+
+
+class Campaign(Observer):
+    """A tuning, as its run goes: it ends when its time is up, and what the rounds of a shape say is kept at once."""
+
+    def __init__(self, session):
+        self._session = session
+        session.prepare_s = COMPILE_S
+
+    def begun(self) -> None:
+        """The time of the tuning begins. Shapes whose rounds a killed run had, but not their entry, are kept now."""
+        session, tune_s = self._session, self._session.options.tune_s
+        session.close_after(tune_s, f"the {tune_s:g} s of --ffn-tune were over")
+        for shape in session.run.shapes:
+            self.shape_done(shape, lambda text: None)
+        for case in dropped(session.run, session.options):
+            session.not_measured(case, SKIPPED, "the table was changed meanwhile: it is no candidate any more")
+
+    def shape_done(self, shape: str, say: Callable[[str], None]) -> None:
+        """Keep what the rounds of `shape` say, once: somebody may save another one later. A failure is an entry of its
+        own; no sample is lost."""
+        session = self._session
+        if session.run.shapes[shape].saved:
+            return
+        try:
+            if line := keep(session.run, shape, session.folder):
+                session.add({"kind": "saved", "shape": shape})
+                say(line)
+        except (OSError, ValueError) as error:
+            session.not_measured(f"{shape}-{SAVED}", "failed", device_errors.reason(error))
 
 
 def dropped(run, options) -> list[str]:
@@ -198,28 +222,24 @@ def dropped(run, options) -> list[str]:
     return [e["case"] for e in run.missing if e["outcome"] == NOT_RUN and e["case"] not in known]
 
 
-def table_path(arch: str) -> Path:
-    return configs.FOLDER / f"{arch}.json"
-
-
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
     line to be told, "" where there is nothing to save."""
-    found = verdict.verdict(run, shape)
+    found = verdict(run, shape)
     if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
-    path, measured = table_path(of.facts["table"]), conditions(run, found)
+    path, measured = configs.FOLDER / f"{of.facts['table']}.json", conditions(run, found)
     winner, case = of.entrants[found.winner], (of.get("m"), of.get("n"), of.get("k"), of.dtype)
     if found.kernel == MATMUL:
         save_pick(path, winner["kernel"], case, measured)
     else:
         save(path, found.kernel, case, Config(**winner["tile"]), measured)
     shutil.copy(path, folder / path.name)
-    return verdict.line(found)
+    return line(found)
 
 
-def conditions(run, found: verdict.Verdict) -> dict:
+def conditions(run, found: Verdict) -> dict:
     """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
     candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
     machine = run.metadata["machine"]

@@ -136,28 +136,24 @@ def read(path: Path) -> Table:
     try:
         document = json.loads(path.read_text())
         limits = (document["target"], document["shared_limit_bytes"])
-        picks = tuple(Pick(**row) for row in document.get("picks", ()))
-        return Table(path.stem, *limits, _entries(path, document["entries"]), picks)
+        entries = tuple(_entry(path, row) for row in document["entries"])
+        return Table(path.stem, *limits, entries, tuple(Pick(**row) for row in document.get("picks", ())))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no table of tiles: {type(error).__name__} {error}") from None
 
 
-def _entries(path: Path, rows: list[dict]) -> tuple[Entry, ...]:
-    names = {f.name for f in fields(Config)}
-    entries = []
-    for row in rows:
-        known = {key: row[key] for key in ("kernel", "m_max", "n_max", "mma", "measured")}
-        known |= {key: row[key] for key in ("m_min", "n", "k") if key in row}
-        config = Config(**{key: value for key, value in row.items() if key in names})
-        if unknown := row.keys() - known.keys() - names - {"dtypes"}:
-            raise ValueError(
-                f"{path.name}: unknown fields {sorted(unknown)} in an entry of {row['kernel']}; "
-                f"known are {sorted(names)}"
-            )
-        entries.append(Entry(dtypes=tuple(row["dtypes"]), config=config, **known))
-    return tuple(entries)
+def _entry(path: Path, row: dict) -> Entry:
+    of_config, of_entry = ({field.name for field in fields(kind)} for kind in (Config, Entry))
+    if unknown := row.keys() - of_config - of_entry:
+        raise ValueError(
+            f"{path.name}: unknown fields {sorted(unknown)} in an entry of {row['kernel']}; "
+            f"known are {sorted(of_config)}"
+        )
+    config = Config(**{key: value for key, value in row.items() if key in of_config})
+    about = {key: value for key, value in row.items() if key in of_entry}
+    return Entry(**about | {"dtypes": tuple(row["dtypes"]), "config": config})
 
 
 def choose(

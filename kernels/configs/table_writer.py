@@ -22,17 +22,14 @@ def save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) 
 
     OSError where it cannot be written: then it is as it was. ValueError where it is no table or does not have the tile.
     """
-    row = entry(configs.read(path), kernel, shape, config, measured)
-    _put(path, "entries", row)
-    return row
+    return _put(path, "entries", entry(configs.read(path), kernel, shape, config, measured))
 
 
 def save_pick(path: Path, kernel: str, shape: Shape, measured: dict) -> dict:
     """Write that `kernel` is the one to take for exactly `shape`, as `save` does."""
     configs.read(path)
-    row = pick(kernel, shape, measured)
-    _put(path, "picks", row)
-    return row
+    m, n, k, dtype = shape
+    return _put(path, "picks", {"kernel": kernel, "dtype": dtype, "m": m, "n": n, "k": k, "measured": measured})
 
 
 @contextmanager
@@ -47,34 +44,23 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _put(path: Path, rows: str, row: dict) -> None:
+def _put(path: Path, rows: str, row: dict) -> dict:
     """`row` on top of its like. The file is whole at any moment: a new one is written beside it, and takes its name.
     Two that save at a time take turns, or the later one would lose what the other wrote."""
-    with _alone(path.parent):
-        _put_alone(path, rows, row)
-    configs.table.cache_clear()
-
-
-def _put_alone(path: Path, rows: str, row: dict) -> None:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document[rows] = [row, *(old for old in document.get(rows, ()) if not _replaces(row, old))]
     beside = path.with_name(f".{path.name}.{os.getpid()}")  # no *.json: it is no table
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(as_text(document))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise
-
-
-def pick(kernel: str, shape: Shape, measured: dict) -> dict:
-    """The row of the table that says so."""
-    m, n, k, dtype = shape
-    return {"kernel": kernel, "dtype": dtype, "m": m, "n": n, "k": k, "measured": measured}
+    with _alone(path.parent):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document[rows] = [row, *(old for old in document.get(rows, ()) if not _replaces(row, old))]
+        try:
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(as_text(document))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    configs.table.cache_clear()
+    return row
 
 
 def entry(table: Table, kernel: str, shape: Shape, config: Config, measured: dict) -> dict:
@@ -105,11 +91,9 @@ def _replaces(new: dict, old: dict) -> bool:
 
 def as_text(document: dict) -> str:
     """A table as it is checked in: one entry, or pick, a line."""
-    items = [f"  {json.dumps(key)}: {_value(value)}" for key, value in document.items()]
-    return "\n".join(["{", ",\n".join(items), "}", ""])
 
+    def text(value) -> str:
+        rows = ",\n".join(f"    {json.dumps(row)}" for row in value) if isinstance(value, list) else ""
+        return f"[\n{rows}\n  ]" if isinstance(value, list) else json.dumps(value)
 
-def _value(value) -> str:
-    if not isinstance(value, list):
-        return json.dumps(value)
-    return "\n".join(["[", ",\n".join(f"    {json.dumps(row)}" for row in value), "  ]"])
+    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {text(value)}" for key, value in document.items()) + "\n}\n"

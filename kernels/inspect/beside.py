@@ -5,7 +5,7 @@ from importlib import import_module
 import torch
 
 from kernels.bench import instruments
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals
 from kernels.inspect.cubin import WARP_SIZE, compile_launch
 
 # An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
@@ -56,7 +56,7 @@ def launches() -> dict[str, KernelLaunch]:
     route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
     return {
         "copier": device_links.copy_launch(route, times, 290e9),
-        "wait": device_links.wait_launch(route.flags, 1, times, route.started, 1),
+        "wait": device_links.wait_launch(Signals(route.flags, 1, route.started, 1), 1, times),
         "stamp": device_links.stamp_launch(times),
         "gate": instruments.gate_launch(route.flags, 1),
         "clock": instruments.clock_launch(times, 1),

@@ -73,46 +73,37 @@ class Finding:
         """Each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
-        job, kernel, cubin, found = self.job, self.kernel, self.cubin, self.early_loads or []
-        if kernel.waits and "fence.proxy.async.global" not in cubin.ttgir:
-            found.append("has no fence.proxy.async.global between a flag and the TMA loads behind it; add it")
-        if cubin.spills:
-            found.append(
-                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
-                "take more warps or a smaller tile"
-            )
+        job, kernel, cubin = self.job, self.kernel, self.cubin
+        registers, (registers_left, bytes_left) = allotted(cubin.registers, job.config.num_warps), room()
         limit, who = job.shared_limit_bytes, ""
-        registers_left, bytes_left = room()
         if kernel.beside_link and limit > bytes_left:
             limit, who = bytes_left, " beside the copier"
-        if cubin.shared_bytes > limit:
-            found.append(
-                f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
-                "take fewer stages or subtile the epilogue"
-            )
-        registers = allotted(cubin.registers, job.config.num_warps)
-        if kernel.beside_link and registers > registers_left:
-            found.append(
-                f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the "
-                "copier; take a smaller tile"
-            )
-        if self.mma != job.mma:
-            found.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
-        if "wgmma" in self.mma and 1 not in cubin.wgmma_waits:
-            found.append(
-                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-                "look for what ptxas serialised (ptxas -v says so, C7510 and on)"
-            )
-        found += unfenced(cubin.ptx)
         loads, stores = kernel.least_tma if job.mma != "fma" else (0, 0)
-        if cubin.tma_loads < loads or cubin.tma_stores < stores:
-            found.append(
-                f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
-                "check the descriptors"
-            )
+        checks = (
+            (kernel.waits and "fence.proxy.async.global" not in cubin.ttgir,
+             "has no fence.proxy.async.global between a flag and the TMA loads behind it; add it"),
+            (cubin.spills,
+             f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+             "take more warps or a smaller tile"),
+            (cubin.shared_bytes > limit,
+             f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
+             "take fewer stages or subtile the epilogue"),
+            (kernel.beside_link and registers > registers_left,
+             f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the copier; "
+             "take a smaller tile"),
+            (self.mma != job.mma,
+             f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
+            ("wgmma" in self.mma and 1 not in cubin.wgmma_waits,
+             f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+             "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
+            (cubin.tma_loads < loads or cubin.tma_stores < stores,
+             f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
+             "check the descriptors"),
+        )  # fmt: skip
+        found = [sentence for broken, sentence in checks if broken]
         if kernel.register_counts:
             found += _unspecialised(cubin, job.config.num_warps, *kernel.register_counts)
-        return found
+        return [*(self.early_loads or []), *found, *unfenced(cubin.ptx)]
 
     def as_row(self) -> dict:
         cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}

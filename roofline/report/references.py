@@ -9,13 +9,13 @@ from roofline.analysis.base import Analysis, Column
 from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of
 from roofline.analysis.throughput.analysis import beside_baseline
 from roofline.analysis.throughput.metrics import roof_of
+from roofline.analysis.tuning import is_tuning
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
-from roofline.tuning.verdict import is_tuning
 
 START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")

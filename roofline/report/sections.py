@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
+from roofline.analysis import tuning
 from roofline.analysis.base import Column, Figure, grouped
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.store.run import Run
-from roofline.tuning import verdict
 
 
 class Section(NamedTuple):
@@ -23,18 +23,18 @@ class Section(NamedTuple):
 
 def sections(run: Run, records: list[dict]) -> list[Section]:
     """Of each analysis its figures and its table; what they come to; then the further tables that have rows."""
-    plain = [record for record in records if not verdict.is_tuning(record["op"])]
+    plain = [record for record in records if not tuning.is_tuning(record["op"])]
     of = {analysis: [r for r in plain if analysis_of(run, r) is analysis] for analysis in ANALYSES.values()}
     found = []
     for analysis, own in of.items():
         if own:
             figures = tuple(one for one in analysis.figures if one.is_drawn(run, own))
             found.append(Section(figures=figures, rows=own, columns=analysis.columns))
-    if tuned := verdict.verdicts(run):
-        found.append(Section("Tuned", verdict.TUNED, rows=tuned, columns=verdict.COLUMNS))
+    if tuned := tuning.verdicts(run):
+        found.append(Section("Tuned", tuning.TUNED, rows=tuned, columns=tuning.COLUMNS))
     found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))
     more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
-    for table in (verdict.CANDIDATES, *more):
+    for table in (tuning.CANDIDATES, *more):
         if own := table.rows(records):
             found.append(Section(table.title, table.about, rows=own, columns=table.columns, lines=table.lines(own)))
     return found

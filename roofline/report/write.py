@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from roofline.analysis import tuning
 from roofline.analysis.prediction import figure, score, text
 from roofline.analysis.records import frame
 from roofline.report import sections, tables, theme
 from roofline.store.journal import load
-from roofline.tuning import verdict
 
 KERNELS = (
     "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
@@ -21,7 +21,7 @@ def write(folder: Path) -> list[Path]:
     run = load(folder)
     records = run.records()
     found = sections.sections(run, records)
-    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record["op"])])
+    predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
     written = [report, text.write(run, predicted, folder)]
@@ -46,7 +46,7 @@ def _markdown(run, records: list[dict], found: list[sections.Section], predicted
         parts += [_list(section.lines)] if section.lines else []
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
-    if not all(verdict.is_tuning(record["op"]) for record in records):
+    if not all(tuning.is_tuning(record["op"]) for record in records):
         parts += text.section(predicted)
     parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
     if run.missing:

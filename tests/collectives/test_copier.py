@@ -20,7 +20,7 @@ from collectives import copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer
-from kernels.contract import KernelLaunch
+from kernels.contract import KernelLaunch, Signals
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,45 +69,38 @@ def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(route, 
     assert (route.arrivals == 7).all()
 
 
-class Waiting:
-    """A flag, and a wait for it."""
-
-    def __init__(self, device, value=0):
-        self.flag = torch.full((1,), value, dtype=torch.int32, device=device)
-        self.lost = torch.zeros(1, dtype=torch.int32, device=device)
-        self.times = torch.zeros(2, dtype=torch.int64, device=device)
-
-    def run(self, wanted=3, number=5):
-        wait_launch(self.flag, wanted, self.times, self.lost, number, timed=False).run(self.flag.device)
-        return int(self.lost.item())
+FOR_EVER = 10**9  # looks at a flag: hours
 
 
-def test_wait_ends_when_the_flag_has_been_raised(device):
-    assert Waiting(device, value=3).run() == 0
-    assert Waiting(device, value=4).run() == 0
+@pytest.fixture
+def wait(device):
+    """`wait(value, lost=0, patience=1000)`: what is told as lost of a fifth flag of so much, which is to be 3."""
+
+    def run(value, lost=0, patience=1_000):
+        run.flags = torch.full((5,), value, dtype=torch.int32, device=device)
+        signals = Signals(run.flags, 3, torch.full_like(run.flags[:1], lost), patience)
+        wait_launch(signals, 5, torch.zeros(2, dtype=torch.int64, device=device), timed=False).run(run.flags.device)
+        return int(signals.lost.item())
+
+    return run
 
 
-def test_wait_for_a_flag_that_never_comes_ends_and_tells_which(device):
-    assert Waiting(device, value=2).run() == 5  # a flag of an earlier run is not enough
+@pytest.mark.parametrize(("value", "lost"), [(3, 0), (4, 0), (2, 5)])
+def test_wait_for_a_flag_ends_and_one_that_was_not_raised_in_this_run_is_told(value, lost, wait):
+    assert wait(value) == lost
 
 
-def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(device, monkeypatch):
-    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 10**9)  # hours
-    waiting = Waiting(device)
-    waiting.lost.fill_(2)
-    assert waiting.run() == 2
+def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(wait):
+    assert wait(0, lost=2, patience=FOR_EVER) == 2
 
 
-def test_wait_sees_a_flag_that_a_thread_raises_late(device, monkeypatch):
+def test_wait_sees_a_flag_that_a_thread_raises_late(device, wait):
     if device == "cuda":
         pytest.skip("a host thread cannot write device memory while a kernel spins; the links' tests have late flags")
-    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 10**9)  # the thread may be late
-    waiting = Waiting(device, value=2)  # as the run before has left it
-    thread = threading.Thread(target=lambda: (time.sleep(0.05), waiting.flag.fill_(3)))
+    thread = threading.Thread(target=lambda: (time.sleep(0.05), wait.flags.fill_(3)))
     thread.start()
-    assert waiting.run() == 0
+    assert wait(2, patience=FOR_EVER) == 0  # as the run before has left it
     thread.join()
-    assert int(waiting.flag.item()) == 3
 
 
 def test_rows_that_are_not_aligned_are_refused():

@@ -17,7 +17,6 @@ from kernels.contract import interpreted
 from roofline.analysis.overlap.arms import TILE, base_arm
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
-from roofline.theory import wires
 
 FLAGGED = list(flagged_arms.ARMS)
 
@@ -110,13 +109,13 @@ def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monke
     assert "gemm persistent beside link" not in found.entrants
 
 
-def test_case_says_how_many_programs_the_copier_has(options):
-    about = settings.Setting.facts.fget
-    wire, case = wires.parse("1GBps"), small()
-    link = lambda: SimpleNamespace(programs=16)  # noqa: E731
-    setting = SimpleNamespace(device="cuda", wire=wire, case=case, bytes_per_s=1e9, link=link, _grid_facts=dict)
-    assert about(setting)["copier_programs"] == 16
-    assert "copier_programs" not in about(SimpleNamespace(**vars(setting) | {"device": "cpu"}))
+def test_case_says_how_many_programs_the_copier_has(options, monkeypatch):
+    setting = all_gather_matmul.AllGather(options, small())
+    monkeypatch.setattr(settings.Setting, "link", lambda self: SimpleNamespace(programs=16))
+    monkeypatch.setattr(all_gather_matmul.AllGather, "_grid_facts", lambda self: {})
+    assert "copier_programs" not in setting.facts
+    setting.device = "cuda"
+    assert setting.facts["copier_programs"] == 16
 
 
 def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):

@@ -68,7 +68,7 @@ def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, tra
     assert count == 2
     assert began < timeline.arrivals_s[0]
     assert timeline.arrivals_s[1] <= ended < timeline.arrivals_s[2]
-    assert timeline.transfers[0] == (1, 0)
+    assert timeline.as_dict()["transfers"][0] == (1, 0)
 
 
 def test_preset_link_has_everything_here_and_moves_nothing(device, transfers):

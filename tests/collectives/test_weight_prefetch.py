@@ -67,5 +67,5 @@ def test_sizes_that_do_not_fit_are_refused(layers):
         Operands(shares, whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS), rank=4)
     with pytest.raises(ValueError, match="ranks=1: a gather needs 2 or more"):
         Operands([[layer] for layer in whole], whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS))
-    with pytest.raises(ValueError, match="4 ranks do not divide the 63 rows"):
+    with pytest.raises(ValueError, match="4 ranks do not divide N=63"):
         Operands(shares, [layer[:63] for layer in whole], torch.zeros(1, DEPTH), torch.zeros(1, 63))

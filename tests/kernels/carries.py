@@ -23,7 +23,7 @@ from collectives.device_links import Route, copy_launch, wait_launch
 from collectives.links import Transfer
 from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.configs import DTYPE_NAMES, table
-from kernels.contract import KernelLaunch
+from kernels.contract import KernelLaunch, Signals
 from kernels.inspect.compiled import jobs
 from kernels.inspect.cubin import offline
 from kernels.registry import KERNELS
@@ -93,7 +93,7 @@ def launches() -> list[KernelLaunch]:
         KernelLaunch(aliased, (1,), dict(p=flag, n=6)),
         *(KERNELS[job.kernel].example(job.config, by_name[job.dtype]) for job in todo),
         copy_launch(route, words, 1e9),
-        wait_launch(flag, 1, words, flag, 1),
+        wait_launch(Signals(flag, 1, flag, 1), 1, words),
         gate_launch(flag, 1),
         clock_launch(words.view(-1, 2), 0),
     ]

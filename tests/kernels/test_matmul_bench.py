@@ -158,11 +158,11 @@ def test_shape_that_cannot_fit_leaves_the_others_theirs(timed):
 def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
     asked, describe = [], matmul.describe
     monkeypatch.setattr(matmul, "describe", lambda device: asked.append(device) or describe(device))
-    matmul.cache_bytes.cache_clear(), matmul.memory_bytes.cache_clear()
+    matmul.machine.cache_clear()
     options = dataclasses.replace(timed, tokens=(1, 2, 3))
     for case in sweep(options):
         matmul.Runner(options).prepare(case, ["numpy"])
-    assert asked == ["cpu", "cpu"]  # for the cache and for the memory
+    assert asked == ["cpu"]
 
 
 @pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])

@@ -1,28 +1,26 @@
 """What becomes of the choices of a tuning: each is saved once, whatever fails or saves beside it."""
 
 import dataclasses
-import json
 import os
 import shutil
 from threading import Thread
 
 import pytest
 
-from kernels import configs
+from kernels import configs, tuning
 from kernels.bench import tune
 from kernels.configs import Config
-from kernels.configs.table_writer import as_text, save
-from kernels.tuning import search
+from kernels.configs.table_writer import save
+from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
 from roofline.operations.tune import Tuning
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
-from roofline.tuning.campaign import Campaign
-from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+MEASURED = {"chip": "NVIDIA H200", "sms": 132}
 
 
 def shape_of(case, entrants):
@@ -40,7 +38,7 @@ def shape_of(case, entrants):
 def finished():
     """A run in which B was a tenth faster than A, which was taken before."""
     case = "tune_persistent-xxl-up-tp8-m64-bf16"
-    tiles = {INCUMBENT: A, search.token(B): B}
+    tiles = {INCUMBENT: A, tuning.token(B): B}
     entrants = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
     shape = shape_of(case, entrants)
     machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}
@@ -51,23 +49,20 @@ def tell(run, case, folder) -> list[str]:
     """What is told of `case` by a session of `run` in `folder`, of which nothing but that is needed."""
     session, told = Session.__new__(Session), []
     session.run, session.folder, session._entries, session._write = run, folder, {}, lambda *lines: True
-    Campaign(session, tune.keep, lambda run: []).shape_done(case, told.append)
+    tune.Campaign(session).shape_done(case, told.append)
     return told
 
 
-def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_path, monkeypatch):
+def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tables):
     case, run = finished
-    path, folder = tmp_path / "sm90.json", tmp_path / "run"
-    document = json.loads((configs.FOLDER / "sm90.json").read_text())
-    path.write_text(as_text(document | {"entries": [row for row in document["entries"] if not row["measured"]]}))
+    path, folder = tables / "sm90.json", tables / "run"
     folder.mkdir()
-    monkeypatch.setattr(tune, "table_path", lambda arch: path)
     told = tell(run, case, folder)
     assert f"-> {B}" in told[0]
     assert configs.read(path).entries[0].config == B
     assert (folder / "sm90.json").read_text() == path.read_text()
     # Somebody tunes again, before this run is gone on with: that choice is newer, whatever else this run saves.
-    save(path, "persistent", (64, 6656, 16384, "bf16"), A, {"chip": "NVIDIA H200", "sms": 132})
+    save(path, "persistent", (64, 6656, 16384, "bf16"), A, MEASURED)
     shutil.copy(path, folder / "sm90.json")  # as another shape of this run would
     assert tell(run, case, folder) == []
     assert configs.read(path).entries[0].config == A
@@ -77,77 +72,67 @@ def test_a_choice_is_saved_once_and_again_only_where_it_was_not(finished, tmp_pa
     assert configs.read(path).entries[0].config == B
 
 
-def test_the_kernel_that_is_the_fastest_is_picked(finished, tmp_path, monkeypatch):
+def test_the_kernel_that_is_the_fastest_is_picked(finished, tables):
     _, run = finished
     case = "tune_matmul-xxl-up-tp8-m64-bf16"
     kernels = {INCUMBENT: "decode", "warpgroup": "warpgroup"}
     entrants = {name: {"config": f"{kernel} 1x1x1", "kernel": kernel} for name, kernel in kernels.items()}
     run.shapes = {case: shape_of(case, entrants)}
-    path, folder = tmp_path / "sm90.json", tmp_path / "run"
-    path.write_text((configs.FOLDER / "sm90.json").read_text())
-    folder.mkdir()
-    monkeypatch.setattr(tune, "table_path", lambda arch: path)
-    assert "decode 1x1x1 -> warpgroup 1x1x1" in tune.keep(run, case, folder)
-    assert configs.read(path).picked(64, 6656, 16384, "bf16", H200) == "warpgroup"
+    (tables / "run").mkdir()
+    assert "decode 1x1x1 -> warpgroup 1x1x1" in tune.keep(run, case, tables / "run")
+    assert configs.table("sm90").picked(64, 6656, 16384, "bf16", H200) == "warpgroup"
 
 
-def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, tmp_path, monkeypatch):
+def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, tables, tmp_path_factory):
     case, run = finished
-    path = tmp_path / "none" / "sm90.json"
-    monkeypatch.setattr(tune, "table_path", lambda arch: path)
-    assert tell(run, case, tmp_path) == []
+    folder = tmp_path_factory.mktemp("run")
+    (tables / "sm90.json").rename(tables / "gone")
+    assert tell(run, case, folder) == []
     (entry,) = run.missing
     assert (entry["case"], entry["outcome"]) == (f"{case}-saved", "failed")
     assert run.unfinished  # else nobody could go on with it, to save it
-    path.parent.mkdir()
-    path.write_text((configs.FOLDER / "sm90.json").read_text())
-    assert tell(run, case, tmp_path)
+    (tables / "gone").rename(tables / "sm90.json")
+    assert tell(run, case, folder)
     assert run.missing == []
     assert not run.unfinished
 
 
-def test_a_table_is_replaced_and_never_written_into(tmp_path):
-    path, before = tmp_path / "sm90.json", (configs.FOLDER / "sm90.json").read_text()
-    path.write_text(before)
-    (tmp_path / "before").hardlink_to(path)
-    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
-    assert (tmp_path / "before").read_text() == before
+def test_a_table_is_replaced_and_never_written_into(tables):
+    path, names = tables / "sm90.json", {file.name for file in tables.iterdir()}
+    before = path.read_text()
+    (tables / "before").hardlink_to(path)
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, MEASURED)
+    assert (tables / "before").read_text() == before
     assert configs.read(path).entries[0].config == B
-    assert {file.name for file in tmp_path.iterdir()} == {"sm90.json", "before"}
+    assert {file.name for file in tables.iterdir()} == names | {"before"}
 
 
-def test_two_that_save_at_a_time_lose_nothing_of_one_another(tmp_path, monkeypatch):
-    path, sync, others = tmp_path / "sm90.json", os.fsync, []
-    path.write_text((configs.FOLDER / "sm90.json").read_text())
+def test_two_that_save_at_a_time_lose_nothing_of_one_another(tables, monkeypatch):
+    path, sync, others = tables / "sm90.json", os.fsync, []
 
     def let_another_save(file):
         sync(file)
         if not others:
-            measured = {"chip": "NVIDIA H200", "sms": 132}
-            others.append(Thread(target=save, args=(path, "persistent", (48, 6656, 16384, "bf16"), A, measured)))
+            others.append(Thread(target=save, args=(path, "persistent", (48, 6656, 16384, "bf16"), A, MEASURED)))
             others[0].start()
             others[0].join(0.5)  # it has to wait
 
     monkeypatch.setattr(os, "fsync", let_another_save)
-    save(path, "persistent", (80, 6656, 16384, "bf16"), B, {"chip": "NVIDIA H200", "sms": 132})
+    save(path, "persistent", (80, 6656, 16384, "bf16"), B, MEASURED)
     others[0].join()
     assert [entry.m_max for entry in configs.read(path).entries[:2]] == [48, 80]
 
 
-def test_a_shape_that_was_cut_short_is_not_saved(finished, tmp_path, monkeypatch):
+@pytest.mark.parametrize("why", ["cut short", "compared with nothing"])
+def test_what_says_nothing_is_not_saved(finished, tables, why):
+    """An incumbent alone may have been measured against others before, which stands in the table."""
     case, run = finished
-    monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
-    run.shapes[case].stopped_by = "interrupt"
-    assert tune.keep(run, case, tmp_path) == ""
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_incumbent_that_was_compared_with_nothing_is_not_saved(finished, tmp_path, monkeypatch):
-    """It may have been measured against others before, which stands in the table."""
-    case, run = finished
-    monkeypatch.setattr(tune, "table_path", lambda arch: tmp_path / "none" / "sm90.json")
-    for one in run.shapes[case].rounds:
-        one.time_s = {INCUMBENT: one.time_s[INCUMBENT]}
-    assert tell(run, case, tmp_path) == []
+    before = (tables / "sm90.json").read_text()
+    if why == "cut short":
+        run.shapes[case].stopped_by = "interrupt"
+    else:
+        for one in run.shapes[case].rounds:
+            one.time_s = {INCUMBENT: one.time_s[INCUMBENT]}
+    assert tell(run, case, tables / "none") == []
     assert not run.missing
-    assert not list(tmp_path.iterdir())
+    assert (tables / "sm90.json").read_text() == before

@@ -125,7 +125,7 @@ def environment():
 
 @pytest.fixture(scope="session")
 def zygote():
-    made = Zygote()
+    made = Zygote(_environment())
     yield made
     made.close()
 

@@ -23,16 +23,6 @@ TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 
-def pytest_configure():
-    if "DRAW" not in os.environ:  # pictures take most of the time of a run, and few tests look at them
-        from roofline.analysis.base import Figure
-        from roofline.analysis.prediction import figure
-        from roofline.report import theme
-
-        Figure.is_drawn = lambda *a: False
-        theme.save = figure.draw = lambda *a: []
-
-
 class FakeClock:
     """Each call returns what it took; time passes by that much."""
 

@@ -13,12 +13,6 @@ import pytest
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
-def pytest_configure():  # pictures have tests of their own, and take most of the time of a run
-    from roofline.analysis.base import Figure
-
-    Figure.is_drawn = lambda *a: False
-
-
 class FakeClock:
     timer, passes = "fake_clock_replay", int(os.environ.get("PASSES", "1"))
     seconds = 0.0

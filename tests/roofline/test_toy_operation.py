@@ -26,7 +26,7 @@ SECONDS = {"mul": 2e-6, "add": 1e-6}
 
 @pytest.fixture(scope="module")
 def start(run_project):
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "DRAW": "1"}
 
     def run(*arguments, env=None, **more):
         about = dict(conftest=CONFTEST, tests=TESTS, env=path | (env or {}))

@@ -3,6 +3,7 @@
 Each child is a run of its own in every way that tests look at: its signals, limits, environment, folder and exit code.
 """
 
+import gc
 import json
 import os
 import resource
@@ -14,17 +15,21 @@ import sys
 import time
 from contextlib import suppress
 
-HEAVY = ("torch", "pandas", "seaborn", "pytest_benchmark.plugin")
+HEAVY = (
+    *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
+    *("roofline.pytest_plugin.narrator", "roofline.measure.session", "roofline.profile.kernel_trace"),
+)
 MESSAGE_BYTES = 1 << 18
 
 
 class Zygote:
     """The tests' end of it."""
 
-    def __init__(self):
+    def __init__(self, environment: dict[str, str]):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        about = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()], "env": environment}
+        self._process = subprocess.Popen(command, **about)
         theirs.close()
 
     def run(self, arguments: list[str], *, timeout_s: float = 300.0, **about) -> tuple[int, str]:
@@ -49,8 +54,27 @@ class Zygote:
         self._process.wait()
 
 
+def quicken(drawn: bool) -> None:
+    """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
+    from roofline import stats
+    from roofline.analysis.base import Figure
+    from roofline.analysis.prediction import figure
+    from roofline.report import theme
+    from roofline.store import journal
+
+    stats.RESAMPLES, journal.ROOM_BYTES = 100, 2**21
+    sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
+    if not drawn:
+        Figure.is_drawn = lambda *a: False
+        theme.save = figure.draw = lambda *a: []
+    gc.freeze()  # at its end pytest collects garbage five times
+
+
 def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None) -> None:
-    """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return."""
+    """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
+
+    It draws pictures where `env` has DRAW.
+    """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,6 +85,7 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     os.environ.update(env)
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
+    quicken("DRAW" in env)
     with suppress(ImportError):  # an interpreter of its own would
         import sitecustomize  # noqa: F401
     sys.exit(__import__("pytest").main(arguments))

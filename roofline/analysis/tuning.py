@@ -8,13 +8,12 @@ and without halves.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import dataclass, replace
 
 from roofline.analysis.base import Column, Table
 from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
 from roofline.report.format import interval_text
-from roofline.stats import FEWEST, Interval, paired_ratio
+from roofline.stats import FEWEST, Interval, median_interval
 from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
@@ -44,9 +43,9 @@ class Verdict:
     """The incumbent's configuration, in words."""
     tried: int
     """Candidates that were timed."""
-    pruned: dict[str, int] = field(default_factory=dict)
+    pruned: dict[str, int]
     """{kind of reason: candidates} that were not timed for it."""
-    not_compiled: str = ""
+    not_compiled: str
     """Why the compiler could not be asked which candidates are sound, if that is so."""
 
     @property
@@ -62,46 +61,36 @@ def is_tuning(op: str) -> bool:
 def verdict(run: Run, case: str) -> Verdict | None:
     """What the rounds of the shape `case` say; None where it is no tuning, was cut short, or its incumbent has no
     samples: then there is nothing to be faster than."""
+    import pandas
+
     shape = run.shapes[case]
-    incumbent = shape.times_s(INCUMBENT)
-    if not is_tuning(shape.op) or case in run.interrupted or not incumbent:
+    incumbent = pandas.Series(shape.times_s(INCUMBENT), dtype=float)
+    if not is_tuning(shape.op) or case in run.interrupted or incumbent.empty:
         return None
     names = [name for name in run.measured(case) if name != INCUMBENT]
-    half = shape.round_count // 2
-    earlier, later = ({name: _part(shape.times_s(name), half, late) for name in (INCUMBENT, *names)}
-                      for late in (False, True))  # fmt: skip
-    both = {name: earlier[INCUMBENT].keys() & earlier[name].keys() for name in names if later[name]}
-    medians = {
-        name: median(earlier[INCUMBENT][index] / earlier[name][index] for index in rounds)
-        for name, rounds in both.items()
-        if rounds
-    }
-    best = max(medians, key=medians.get, default=None)
-    ratio = paired_ratio(later[INCUMBENT], later[best]) if best else None
-    enough = best is not None and len(later[INCUMBENT].keys() & later[best].keys()) >= FEWEST
-    winner = best if enough and ratio.low > 1 else INCUMBENT
+    ratios = pandas.DataFrame({name: incumbent / pandas.Series(shape.times_s(name)) for name in names}).sort_index()
+    late = ratios.index >= shape.round_count // 2
+    medians = ratios[~late].median()[ratios[late].notna().any()].dropna()
+    best = None if medians.empty else medians.idxmax()
+    gains = ratios[late][best].dropna() if best else []
+    ratio = median_interval(gains) if best else None
+    winner = best if best and len(gains) >= FEWEST and ratio.low > 1 else INCUMBENT
     configs = {name: own["config"] for name, own in shape.entrants.items()}
-    kernel = shape.op.removeprefix(OP)
     return Verdict(
-        case, kernel, winner, configs[winner], best, ratio, configs[INCUMBENT], len(names), dict(_pruned(run, case)),
-        shape.facts.get("not_compiled", ""),
+        case, shape.op.removeprefix(OP), winner, configs[winner], best, ratio, configs[INCUMBENT], len(names),
+        _pruned(run, case), shape.facts.get("not_compiled", ""),
     )  # fmt: skip
 
 
-def _part(times: dict[int, float], half: int, late: bool) -> dict[int, float]:
-    return {index: time for index, time in times.items() if (index >= half) == late}
-
-
-def _pruned(run: Run, case: str) -> Counter:
+def _pruned(run: Run, case: str) -> dict[str, int]:
     """Kinds of reasons: of those left out when the candidates were listed, and of cases that were skipped for one."""
     skipped = [
         entry["reason"].removeprefix(PRUNED)
         for entry in run.missing
         if entry["case"].startswith(f"{case}-") and entry["reason"].startswith(PRUNED)
     ]
-    return Counter(
-        reason.partition(":")[0] for reason in [*run.shapes[case].facts.get("pruned", {}).values(), *skipped]
-    )
+    reasons = [*run.shapes[case].facts.get("pruned", {}).values(), *skipped]
+    return dict(Counter(reason.partition(":")[0] for reason in reasons))
 
 
 def verdicts(run: Run) -> list[Verdict]:
