@@ -46,7 +46,7 @@ from kernels.contract import KernelLaunch, example_operands, host, reason, valid
 from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
 from kernels.registry import Kernel, register
 from kernels.stream_tail import sharer_of
-from kernels.tuning.candidates import FAR, Problem, SearchSpace, around, ring_bytes
+from kernels.tuning import FAR, Problem, SearchSpace, around, ring_bytes
 from kernels.workspace import Workspace, workspace
 from roofline.theory import decode_split
 

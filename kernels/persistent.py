@@ -32,7 +32,7 @@ from kernels.configs import Config, capability, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
-from kernels.tuning.candidates import Problem, SearchSpace, around, staged_bytes
+from kernels.tuning import Problem, SearchSpace, around, staged_bytes
 from kernels.workspace import workspace
 from roofline.theory import waves
 

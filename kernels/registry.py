@@ -53,7 +53,7 @@ class Kernel(Contender):
 
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
     tailed: bool = False  # has `flatten` and `tail`
-    space: Any = None  # the SearchSpace of a tuning (kernels.tuning.candidates); None: cannot be tuned
+    space: Any = None  # the SearchSpace of a tuning (kernels.tuning); None: cannot be tuned
 
 
 CONTENDERS: dict[str, Contender] = {}

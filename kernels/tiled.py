@@ -26,7 +26,7 @@ from triton.language.target_info import cuda_capability_geq
 from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
 from kernels.registry import Kernel, register
-from kernels.tuning.candidates import Problem, SearchSpace, around, ring_bytes
+from kernels.tuning import Problem, SearchSpace, around, ring_bytes
 from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through

@@ -57,7 +57,7 @@ from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason
 from kernels.persistent import programs, tile_corner
 from kernels.registry import Kernel, register
-from kernels.tuning.candidates import BARRIER_BYTES, Problem, SearchSpace, around, ring_bytes
+from kernels.tuning import BARRIER_BYTES, Problem, SearchSpace, around, ring_bytes
 from roofline.theory import waves
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import re
 
 
@@ -16,13 +17,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
 
 
-def positive(text: str) -> float:
-    """An option's number above 0."""
+def number(text: str) -> float:
+    """`text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def positive(text: str) -> float:
+    """An option's number above 0."""
+    value = number(text)
+    if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
     return value
 

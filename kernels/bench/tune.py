@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from kernels import CONTENDERS, Contender, configs
+from kernels import CONTENDERS, Contender, configs, tuning
 from kernels.bench import matmul
 from kernels.configs import Config
 from kernels.configs.table_writer import Shape, save, save_pick
 from kernels.registry import ahead_of, preferred, tunable
-from kernels.tuning import search
+from roofline.analysis.tuning import INCUMBENT, PRUNED, Verdict, line, verdict
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import SKIPPED, PreparedCase, Rejection, unwatched
@@ -26,8 +26,6 @@ from roofline.store.run import NOT_RUN, SAVED
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 from roofline.theory.work import ITEMSIZE
-from roofline.tuning import verdict
-from roofline.tuning.verdict import INCUMBENT
 
 WORKERS = 16
 """Processes that compile candidates, at most; each holds torch and Triton, half a gigabyte."""
@@ -93,7 +91,7 @@ def contenders(case: Tuning) -> dict:
         names, picked = able(case), configs.table(arch).picked(*shape(case), machine)
         now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
         return {INCUMBENT: now} | {name: name for name in names if name != now}
-    return {INCUMBENT: incumbent(case)} | {search.token(config): config for config in plan(case)[0]}
+    return {INCUMBENT: incumbent(case)} | {tuning.token(config): config for config in plan(case)[0]}
 
 
 def incumbent(case: Tuning):
@@ -108,10 +106,10 @@ def plan(case: Tuning) -> tuple[list, dict[str, str]]:
     """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
     arch, machine = hardware()
     now = incumbent(case)
-    found = search.candidates(case.kernel, *shape(case), machine, arch, now)
-    problem = search.Problem(case.m, case.n, case.k, ITEMSIZE[case.dtype], machine)
+    found = tuning.candidates(case.kernel, *shape(case), machine, arch, now)
+    problem = tuning.Problem(case.m, case.n, case.k, ITEMSIZE[case.dtype], machine)
     others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
-    return others, {search.token(config): reason for config, reason in found.pruned.items()}
+    return others, {tuning.token(config): reason for config, reason in found.pruned.items()}
 
 
 class Runner(matmul.Runner):
@@ -145,15 +143,15 @@ class Runner(matmul.Runner):
             for name in names:
                 reason = unsound.get((case.dtype, known[name]))
                 if reason and name != INCUMBENT:  # that one is what runs at present
-                    prepared.rejected[name] = Rejection(SKIPPED, verdict.PRUNED + reason)
+                    prepared.rejected[name] = Rejection(SKIPPED, PRUNED + reason)
             sound = [name for name in names if name not in prepared.rejected]
             facts = {name: {"tile": dataclasses.asdict(known[name])} for name in sound}
             found = {name: _with_config(CONTENDERS[case.kernel], known[name]) for name in sound}
         matmul.enter(prepared, case.matmul, self.options, found, facts)
         return prepared
 
-    def _wanted(self, kernel: str) -> tuple:
-        """(dtype, configuration) of all candidates of `kernel` that the run selected."""
+    def _wanted(self, kernel: str) -> tuple[tuning.Wanted, ...]:
+        """All candidates of `kernel` that the run selected."""
         return tuple(
             (other.dtype, contenders(other)[name])
             for other in sorted(self.cases(), key=lambda other: other.id)  # else another order once an entry is saved
@@ -175,19 +173,14 @@ def _with_config(kernel: Contender, config: Config | None = None) -> Contender:
 
 
 @functools.cache
-def compile_all(kernel: str, wanted: tuple) -> tuple[dict, str]:
-    """{(dtype, configuration): reason} of those in `wanted`, such pairs, that are not sound; and "", or why none could
-    be looked at: the compiler's tools being out of order is no reason to time nothing."""
-    arch = hardware()[0]
-    workers = min(WORKERS, os.cpu_count() or 1)
-    found = {}
+def compile_all(kernel: str, wanted: tuple[tuning.Wanted, ...]) -> tuple[dict[tuning.Wanted, str], str]:
+    """The reasons of those in `wanted` that are not sound; and "", or why none could be looked at: the compiler's tools
+    being out of order is no reason to time nothing."""
     try:
-        for dtype in dict.fromkeys(dtype for dtype, _ in wanted):
-            own = [config for other, config in wanted if other == dtype]
-            found |= {(dtype, config): why for config, why in search.unsound(kernel, dtype, arch, own, workers).items()}
+        found = tuning.unsound(kernel, hardware()[0], wanted, min(WORKERS, os.cpu_count() or 1))
     except Exception as error:  # a process that was killed for its memory, for one
         return {}, device_errors.reason(error)
-    if found.keys() >= set(wanted) and all(reason.startswith(search.FAILED) for reason in found.values()):
+    if found.keys() >= set(wanted) and all(reason.startswith(tuning.FAILED) for reason in found.values()):
         return {}, next(iter(found.values()), "")
     return found, ""
 
@@ -232,7 +225,7 @@ def dropped(run, options) -> list[str]:
 def keep(run, shape: str, folder: Path) -> str:
     """Save what the rounds of `shape` say in the checked-in table, and a copy of that in the run's folder; returns a
     line to be told, "" where there is nothing to save."""
-    found = verdict.verdict(run, shape)
+    found = verdict(run, shape)
     if found is None or not found.tried:  # alone, as in a resumed run with another table, it was compared with nothing
         return ""
     of = run.shapes[shape]
@@ -243,10 +236,10 @@ def keep(run, shape: str, folder: Path) -> str:
     else:
         save(path, found.kernel, case, Config(**winner["tile"]), measured)
     shutil.copy(path, folder / path.name)
-    return verdict.line(found)
+    return line(found)
 
 
-def conditions(run, found: verdict.Verdict) -> dict:
+def conditions(run, found: Verdict) -> dict:
     """What a measured entry says of its measurement. `over` is what it was compared with, and `ratio` the best
     candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
     machine = run.metadata["machine"]

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from roofline.account import splits, techniques
 from roofline.account.command import Question
-from roofline.account.communication_bound import Bound, Setting
+from roofline.account.communication_bound import Setting, Term
 from roofline.account.memory import READINGS
 from roofline.account.meshes import Torus
 from roofline.account.utilisation import ARMS, step_s
@@ -19,127 +19,113 @@ SCHEMA = 1
 
 def answer(question: Question) -> dict:
     """All terms and answers."""
+    setting = question.setting
     return {
         "schema": SCHEMA,
-        "model": asdict(question.setting.model)
-        | {"experts": question.setting.experts, "top_k": question.setting.top_k},
+        "model": asdict(setting.model) | {"experts": setting.experts, "top_k": setting.top_k},
         "chip": _chip(question),
-        "sharding": _degrees(question.setting)
-        | {"stage_blocks": question.setting.stage_blocks, "chosen": question.chosen},
+        "sharding": _degrees(setting) | {"stage_blocks": setting.stage_blocks, "chosen": question.chosen},
         "memory": _memory(question),
-        "pace": _pace(question),
+        "pace": _pace(setting, question.tokens),
         "techniques": _techniques(question),
     }
 
 
 def _chip(question: Question) -> dict:
-    chip, mesh = question.chip, question.setting.mesh
+    chip, mesh, sharding = question.chip, question.setting.mesh, question.setting.sharding
     about = {"name": chip.name, "source": chip.source, "given": question.given, "flops": question.setting.flops}
     if isinstance(mesh, Torus):
-        axes = {kind: mesh.axes_of(kind, question.setting.sharding) for kind in question.setting.sharding.used}
+        axes = {kind: mesh.axes_of(kind, sharding) for kind in sharding.used}
         about |= {"mesh": "torus", "axes": axes, "axis_bytes_per_s": mesh.axis_bytes_per_s, "ways": mesh.ways}
-        network = mesh.network_bytes_per_s
     else:
-        about |= {
-            "mesh": "nodes",
-            "node_size": mesh.size,
-            "link_bytes_per_s": mesh.link_bytes_per_s,
-            "sharp": mesh.sharp,
-        }
-        network = mesh.port_bytes_per_s
-    collectives = "exact" if mesh.exact else "whole"
-    return about | {"network_bytes_per_s": network, "collectives": collectives, "memory_bytes": question.device_bytes}
+        inside = {"node_size": mesh.size, "link_bytes_per_s": mesh.link_bytes_per_s, "sharp": mesh.sharp}
+        about |= {"mesh": "nodes"} | inside
+    return about | {
+        "network_bytes_per_s": mesh.network_bytes_per_s,
+        "collectives": "exact" if mesh.exact else "whole",
+        "memory_bytes": question.device_bytes,
+    }
 
 
 def _memory(question: Question) -> dict:
-    memory, setting = question.memory, question.setting
+    memory, setting, device_bytes = question.memory, question.setting, question.device_bytes
+    names = (
+        "parameters", "weights_bytes", "gradients_bytes", "optimizer_bytes", "state_bytes", "saved", "tokens",
+        "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes",
+    )  # fmt: skip
     gathered = techniques.gathered_bytes(setting)
     kept = gathered if techniques.keeps_stage(setting) else 0
-    found = {
+
+    def read(reading: str) -> dict:
+        whole = memory.whole_bytes(reading)
+        on_device = techniques.held_bytes(setting, memory) + whole + kept
+        return {
+            "reading": reading,
+            "sharded_bytes": memory.sharded_bytes,
+            "whole_bytes": whole,
+            "least_devices": {name: memory.least_degree(size, reading) for name, size in _sizes(device_bytes).items()},
+            "device_bytes": on_device,
+            "fits": on_device <= device_bytes if device_bytes else None,
+        }
+
+    return {
         "dtypes": asdict(memory.dtypes),
-        "parameters": memory.parameters,
-        **{
-            f"{kind}_bytes": getattr(memory, f"{kind}_bytes") for kind in ("weights", "gradients", "optimizer", "state")
-        },
-        "saved": memory.saved,
-        "tokens": memory.tokens,
-        "saved_bytes_per_token": replace(memory, tokens=1).saved_bytes,
-        "all_saved_bytes_per_token": memory.saved_bytes_per_token,
-        "saved_bytes": memory.saved_bytes,
-        "readings": [],
+        **{name: getattr(memory, name) for name in names},
+        "readings": [read(reading) for reading in READINGS[memory.saved]],
         "gathered_bytes": gathered,
     }
-    for reading in READINGS[memory.saved]:
-        whole = memory.whole_bytes(reading)
-        least = {label: memory.least_degree(size, reading) for label, size in _sizes(question).items()}
-        on_device = techniques.held_bytes(setting, memory) + whole + kept
-        found["readings"].append(
-            {
-                "reading": reading,
-                "sharded_bytes": memory.sharded_bytes(),
-                "whole_bytes": whole,
-                "least_devices": least,
-                "device_bytes": on_device,
-                "fits": on_device <= question.device_bytes if question.device_bytes else None,
-            }
-        )  # fmt: skip
-    return found
 
 
-def _sizes(question: Question) -> dict[str, int]:
+def _sizes(device_bytes: int | None) -> dict[str, int]:
     """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": 85899345920}."""
-    device_bytes = question.device_bytes
     if not device_bytes:
         return {}
-    units = {"GB": GB, "GiB": GIB}
-    figure = min((device_bytes / scale for scale in units.values()), key=lambda figure: len(f"{figure:g}"))
-    return {f"{figure:g} {unit}": round(figure * scale) for unit, scale in units.items()}
+    figure = min((device_bytes / unit for unit in (GB, GIB)), key=lambda figure: len(f"{figure:g}"))
+    return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}
 
 
-def _pace(question: Question) -> dict:
-    setting, tokens = question.setting, question.tokens
+def _pace(setting: Setting, tokens: int) -> dict:
     return {
-        "step": setting.step,
-        "wires": setting.wires,
-        "gathers": setting.gathers,
-        "recompute": setting.recompute,
+        **{name: getattr(setting, name) for name in ("step", "wires", "gathers", "recompute")},
         "math": [
             {"step": step, "flop_per_token": setting.math_flop(step), "s_per_token": setting.math_s(step, 1)}
             for step in setting.steps
         ],
         "terms": [_term(term) for term in setting.terms],
-        "bound": _bound(setting, setting.bound()),
-        "bounds": {wires: _bound(other, other.bound()) for wires, other in _conventions(setting)},
+        "bound": _bound(setting),
+        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in ("separate", "fabric", "shared")},
         "least_d_ff": _least_d_ff(setting),
         "at_tokens": _at(setting, tokens) if tokens else None,
         "best_split": {
-            "whole": _split(splits.least_bound(setting)),
-            "real": _split(splits.least_bound_real(setting)),
-            "least_wire_whole": _wire_split(splits.least_wire(setting, tokens)) if tokens else None,
-            "least_wire_real": _wire_split(splits.least_wire_real(setting, tokens)) if tokens else None,
+            "whole": _best_bound(splits.best_whole(setting)),
+            "real": _best_bound(splits.best_real(setting)),
+            "least_wire_whole": _least_wire(splits.best_whole(setting, tokens)) if tokens else None,
+            "least_wire_real": _least_wire(splits.best_real(setting, tokens)) if tokens else None,
         },
     }
 
 
-def _conventions(setting: Setting) -> list[tuple[str, Setting]]:
-    return [(wires, replace(setting, wires=wires)) for wires in ("separate", "fabric", "shared")]
-
-
-def _term(term) -> dict:
-    slowest = max(term.crossings, key=lambda crossing: crossing.seconds)
+def _term(term: Term) -> dict:
     return {
         **{key: getattr(term, key) for key in ("step", "name", "op", "kind", "fixed_bytes")},
         "bytes_per_token": term.token_bytes,
         "crossings": [crossing._asdict() for crossing in term.crossings],
-        "fabric": slowest.fabric,
-        "fixed_s": term.fixed_bytes * slowest.seconds,
-        "s_per_token": term.token_bytes * slowest.seconds,
+        "fabric": term.slowest.fabric,
+        "fixed_s": term.fixed_bytes * term.slowest.seconds,
+        "s_per_token": term.token_bytes * term.slowest.seconds,
     }
 
 
-def _bound(setting: Setting, bound: Bound) -> dict:
-    of_device = None if bound.tokens is None else bound.tokens / setting.sharding.devices
-    return bound._asdict() | {"tokens_per_device": of_device}
+def _bound(setting: Setting) -> dict:
+    bound = setting.bound()
+    return bound._asdict() | _tokens(setting, bound.tokens)
+
+
+def _tokens(setting: Setting, tokens: float) -> dict:
+    """Of a bound, on all devices and on each: None where no number of them helps."""
+    if tokens == math.inf:
+        return {"tokens": None, "tokens_per_device": None}
+    return {"tokens": tokens, "tokens_per_device": tokens / setting.sharding.devices}
 
 
 def _least_d_ff(setting: Setting) -> float | None:
@@ -147,30 +133,30 @@ def _least_d_ff(setting: Setting) -> float | None:
     found = []
     for step in setting.steps:
         own = [term for term in setting.terms if (term.step, term.kind) == (step, "tp")]
-        wire_s = sum(term.token_bytes * max(crossing.seconds for crossing in term.crossings) for term in own)
+        wire_s = sum(term.token_bytes * term.slowest.seconds for term in own)
         found += [setting.model.d_ff * wire_s / setting.math_s(step, 1)] * bool(own)
     return max(found, default=None)
 
 
 def _at(setting: Setting, tokens: int) -> dict:
-    steps = [
-        {
+    def of_step(step: str) -> dict:
+        math_s, wire_s = setting.math_s(step, tokens), setting.wire_s(step, tokens)
+        return {
             "step": step,
-            "math_s": setting.math_s(step, tokens),
-            "wire_s": setting.wire_s(step, tokens),
+            "math_s": math_s,
+            "wire_s": wire_s,
             **{f"{arm}_s": step_s(setting, step, tokens, arm) for arm in ARMS},
             # Rounding does not decide at the bound itself.
-            "pace": "chips" if setting.wire_s(step, tokens) <= setting.math_s(step, tokens) * (1 + 1e-9) else "wire",
+            "pace": "chips" if wire_s <= math_s * (1 + 1e-9) else "wire",
         }
-        for step in setting.steps
-    ]
+
     sharding = setting.sharding
     idle = sharding.devices * max(0.0, 1 - tokens / setting.gathers / sharding.batch_parts)
     return {
         "tokens": tokens,
         "tokens_per_device": tokens / sharding.devices,
         "devices_without_tokens": math.floor(idle),
-        "steps": steps,
+        "steps": [of_step(step) for step in setting.steps],
     }
 
 
@@ -178,45 +164,40 @@ def _degrees(setting: Setting) -> dict:
     return asdict(setting.sharding) | {"devices": setting.sharding.devices}
 
 
-def _split(split: splits.Split | None) -> dict | None:
-    return split and _degrees(split.setting) | {
-        "tokens": split.least,
-        "tokens_per_device": split.least / split.setting.sharding.devices,
-    }
+def _best_bound(split: splits.Split | None) -> dict | None:
+    return split and _degrees(split.setting) | _tokens(split.setting, split.least)
 
 
-def _wire_split(split: splits.Split) -> dict:
+def _least_wire(split: splits.Split) -> dict:
     return _degrees(split.setting) | {"wire_s": split.least}
 
 
 def _techniques(question: Question) -> list[dict]:
     now = question.setting
-    before = now.bound().tokens
-    found = []
-    for technique in techniques.ranked(now, question.memory, question.device_bytes):
-        bound = technique.bound
-        tokens = bound.tokens if bound else None
-        found.append(
-            {
-                "name": technique.name,
-                "helps": technique.helps(now),
-                "possible": bound is not None,
-                "tokens": tokens,
-                "tokens_per_device": tokens / technique.setting.sharding.devices if tokens is not None else None,
-                "of_the_bound_now": tokens / before if before and tokens is not None else None,
-                "memory_bytes": technique.memory_bytes,
-                "flop": technique.flop,
-                "wire_bytes": _wire_bytes(technique.setting, before) if technique.setting else None,
-                "why": technique.why,
-            }
-        )
-    return found
+    before = _bound(now)["tokens"] or 0
+
+    def row(technique: techniques.Technique) -> dict:
+        after = technique.setting
+        found = _tokens(after or now, after.bound().tokens if after else math.inf)
+        return {
+            "name": technique.name,
+            "helps": technique.helps(now),
+            "possible": after is not None,
+            **found,
+            "of_the_bound_now": found["tokens"] / before if before and found["tokens"] is not None else None,
+            "memory_bytes": technique.memory_bytes,
+            "flop": technique.flop,
+            "wire_bytes": _wire_bytes(after, before) if after else None,
+            "why": technique.why,
+        }
+
+    return [row(technique) for technique in techniques.ranked(now, question.memory, question.device_bytes)]
 
 
-def _wire_bytes(setting: Setting, tokens: float | None) -> float:
+def _wire_bytes(setting: Setting, tokens: float) -> float:
     """What a device receives in a step of so many tokens, for all blocks of its stage."""
     return setting.stage_blocks * sum(
-        (term.fixed_bytes + term.token_bytes * (tokens or 0)) * crossing.amount
+        (term.fixed_bytes + term.token_bytes * tokens) * crossing.amount
         for term in setting.terms
         for crossing in term.crossings
     )

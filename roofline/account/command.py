@@ -4,7 +4,7 @@ import argparse
 import difflib
 import json
 import math
-import re
+import string
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from roofline.account import splits
 from roofline.account.communication_bound import STEPS, WIRES, Setting
 from roofline.account.memory import READINGS, SAVED, Memory, parse_dtypes
 from roofline.account.meshes import KINDS, Mesh, Nodes, Sharding, Torus
-from roofline.arguments import positive
+from roofline.arguments import number, positive
 from roofline.theory import chips
 from roofline.theory.chips import Chip
 from roofline.theory.models import parse as parse_model
@@ -129,14 +129,14 @@ def question(options: argparse.Namespace) -> Question:
         options.wires, options.experts, options.top_k, options.gathers, recompute=options.saved == "checkpointed",
     )  # fmt: skip
     if is_open:
-        _check_network(setting, count)
+        _check_network(setting, f"{count}:")
         if not options.tp and not options.fsdp:
-            best = splits.least_bound(setting)
+            best = splits.best_whole(setting)
             setting = best.setting if best else setting
             chosen = ", ".join(filter(None, (chosen, "divided at the least bound")))
     _check(setting, {kind: f"--{kind} {degree}" for kind in KINDS if (degree := getattr(options, kind))}, count)
     if options.plot:
-        _check_plot(setting)
+        _check_network(replace(setting, sharding=Sharding(tp=2, fsdp=2**16)), "--plot looks at more chips, and")
     return Question(chip, memory, setting, options.tokens, device_bytes, given, chosen)
 
 
@@ -213,20 +213,12 @@ def _check(setting: Setting, given: dict[str, str], count: str) -> None:
         )
 
 
-def _check_network(setting: Setting, count: str) -> None:
-    """Raise ValueError where so many devices need a network that is not known."""
+def _check_network(setting: Setting, blamed: str) -> None:
+    """Raise ValueError where the devices need a network that is not known."""
     try:
         _ = setting.terms
     except ValueError as error:
-        raise ValueError(f"{count}: {error}") from error
-
-
-def _check_plot(setting: Setting) -> None:
-    """Raise ValueError where the figures, which look at other numbers of chips, need a network that is not known."""
-    try:
-        _ = replace(setting, sharding=Sharding(tp=2, fsdp=2**16)).terms
-    except ValueError as error:
-        raise ValueError(f"--plot looks at more chips, and {error}") from error
+        raise ValueError(f"{blamed} {error}") from error
 
 
 def _divisor(number: int, near: float, step: int) -> int:
@@ -239,29 +231,18 @@ def _divisor(number: int, near: float, step: int) -> int:
 
 def size(text: str) -> int:
     """Bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
-    match = re.fullmatch(r"([\d.eE+]+)\s*([A-Za-z]*)", text.strip())
-    number = _number(match[1]) if match else None
-    if number is None or number <= 0:
+    digits = text.strip().rstrip(string.ascii_letters)
+    unit = text.strip().removeprefix(digits)
+    if not number(digits) > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
-    if match[2] not in UNITS:
+    if unit not in UNITS:
         units = {unit.lower(): unit for unit in UNITS}
-        near = difflib.get_close_matches(match[2].lower(), units, n=1, cutoff=0.5)
-        known = (
-            f"did you mean {match[1]}{units[near[0]]}?"
-            if near
-            else f"say {match[1]}GB (of 1e9 bytes) or {match[1]}GiB (2**30)"
-        )
-        what = f"the unknown unit {match[2]}" if match[2] else "no unit"
+        near = difflib.get_close_matches(unit.lower(), units, n=1, cutoff=0.5)
+        said = f"say {digits}GB (of 1e9 bytes) or {digits}GiB (2**30)"
+        known = f"did you mean {digits}{units[near[0]]}?" if near else said
+        what = f"the unknown unit {unit}" if unit else "no unit"
         raise argparse.ArgumentTypeError(f"{text!r} has {what}: {known}")
-    return math.ceil(number * UNITS[match[2]])
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return math.ceil(number(digits) * UNITS[unit])
 
 
 def _count(text: str) -> int:
@@ -271,8 +252,8 @@ def _count(text: str) -> int:
 
 
 def _tokens(text: str) -> int:
-    value = _number(text)
-    if value is None or value < 0 or value != int(value):
+    value = number(text)
+    if not (value >= 0 and value.is_integer()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more, as 131072 or 4e6")
     if value > MOST_TOKENS:
         raise argparse.ArgumentTypeError(f"{text!r} is above {MOST_TOKENS:g} tokens: give those of one step, as 4e6")

@@ -32,19 +32,22 @@ class Term(NamedTuple):
     token_bytes: float
     crossings: tuple[Crossing, ...]
 
+    @property
+    def slowest(self) -> Crossing:
+        return max(self.crossings, key=lambda crossing: crossing.seconds)
+
     def seconds(self, tokens: float) -> float:
         """Of the slowest fabric that it crosses."""
-        size = self.fixed_bytes + self.token_bytes * tokens
-        return max((size * crossing.seconds for crossing in self.crossings), default=0.0)
+        return (self.fixed_bytes + self.token_bytes * tokens) * self.slowest.seconds
 
 
 class Bound(NamedTuple):
     """From `tokens` (on all devices) on the chips set the pace, and `fabric` is the last to hold them up in `step`.
 
-    `tokens` is None where the wire takes longer for a token than the chip does: then no number of them helps.
+    `tokens` is infinite where the wire takes longer for a token than the chip does: then no number of them helps.
     """
 
-    tokens: float | None
+    tokens: float
     step: str
     fabric: str | None
 
@@ -55,7 +58,7 @@ class Setting:
 
     Degrees may be real numbers, as a best split has them: whether they divide what they cut is not checked here.
 
-    Raises ValueError for an unknown step or wires, or top_k above the experts.
+    Raises ValueError for top_k above the experts.
     """
 
     model: Model
@@ -73,9 +76,6 @@ class Setting:
     """Whether the backward pass multiplies D -> F again, from checkpoints. (It has no use for what F -> D gave.)"""
 
     def __post_init__(self):
-        for name, known in (("step", STEPS), ("wires", WIRES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it is one of {', '.join(known)}")
         if self.top_k > self.experts:
             raise ValueError(f"top-k {self.top_k}: a token cannot go to more than its {self.experts} experts")
 
@@ -87,6 +87,12 @@ class Setting:
     def stage_blocks(self) -> int:
         """Of the largest pipeline stage, which sets the pace and takes the most memory."""
         return math.ceil(self.model.blocks / self.sharding.pp)
+
+    @property
+    def block_weights(self) -> float:
+        """Of one block, those that the devices of an FSDP group share."""
+        model, sharding = self.model, self.sharding
+        return 2 * model.d_model * model.d_ff * self.experts / (sharding.tp * sharding.ep)
 
     def math_flop(self, step: str) -> float:
         """Of one device in one block, for each token (of all devices)."""
@@ -105,11 +111,10 @@ class Setting:
         )
 
     def _collectives(self, step: str) -> Iterator[tuple[str, str, str, float, float]]:
-        model, sharding = self.model, self.sharding
-        sent, backward = BYTES[self.dtypes.wire], step == "backward"
-        weights = 2 * model.d_model * model.d_ff * self.experts / (sharding.tp * sharding.ep)
+        sharding, weights, backward = self.sharding, self.block_weights, step == "backward"
+        sent = BYTES[self.dtypes.wire]
         rows = 1 / sharding.batch_parts  # of each token, those on one device
-        activations = rows * model.d_model * sent
+        activations = rows * self.model.d_model * sent
         copies = min(self.top_k, sharding.ep)  # experts on the same devices share one copy of a token
 
         yield "gather weights", "all-gather", "fsdp", self.gathers * weights * BYTES[self.dtypes.gathers], 0
@@ -146,23 +151,19 @@ class Setting:
             for step in steps or self.steps
             for fabric, (fixed, slope) in self._lines(step).items()
         ]
-        never = [bound for bound in found if bound.tokens is None]
-        if never:
-            return never[0]
         return max(found, key=lambda bound: bound.tokens, default=Bound(0.0, self.steps[0], None))
 
-    def _meet(self, step: str, fixed: float, slope: float) -> float | None:
+    def _meet(self, step: str, fixed: float, slope: float) -> float:
         rate = self.math_flop(step) / self.flops
         if not fixed:
-            return 0.0 if slope <= rate else None
-        return fixed / (rate - slope) if slope < rate else None
+            return 0.0 if slope <= rate else math.inf
+        return fixed / (rate - slope) if slope < rate else math.inf
 
     def _lines(self, step: str) -> dict[str, tuple[float, float]]:
         """{what waits in line: (seconds, seconds for each token)}: the terms of `step`, added up as `wires` says."""
         lines: dict[str, tuple[float, float]] = {}
         for term in (term for term in self.terms if term.step == step):
-            slowest = max(term.crossings, key=lambda crossing: crossing.seconds)
-            for crossing in (slowest,) if self.wires == "shared" else term.crossings:
+            for crossing in (term.slowest,) if self.wires == "shared" else term.crossings:
                 own = crossing.fabric if crossing.fabric.startswith(term.kind) else f"{crossing.fabric} of {term.kind}"
                 name = {"fabric": crossing.fabric, "separate": own, "shared": "wires"}[self.wires]
                 fixed, slope = lines.get(name, (0.0, 0.0))

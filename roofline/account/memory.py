@@ -39,9 +39,6 @@ class Dtypes:
     wire: str = "bf16"
     """Of all else that is reduced, gathered or sent: gradients and activations."""
 
-    def bytes_of(self, kind: str) -> int:
-        return BYTES[getattr(self, kind)]
-
 
 PLAIN = Dtypes()
 
@@ -52,12 +49,9 @@ def parse_dtypes(text: str) -> Dtypes:
     changes = {}
     for part in filter(None, text.split(",")):
         kind, _, dtype = part.strip().partition("=")
-        zero = dtype == "none" and kind != "copy"
-        if kind not in kinds or dtype not in BYTES or zero:
-            known = ", ".join(name for name in BYTES if name != "none")
-            raise ValueError(
-                f"dtypes {part.strip()!r}: it is KIND=DTYPE, of {', '.join(sorted(kinds))} and {known} (or copy=none)"
-            )
+        if kind not in kinds or dtype not in BYTES or (dtype == "none" and kind != "copy"):
+            known = f"{', '.join(sorted(kinds))} and {', '.join(BYTES).removesuffix(', none')}"
+            raise ValueError(f"dtypes {part.strip()!r}: it is KIND=DTYPE, of {known} (or copy=none)")
         changes[kind] = dtype
     return replace(PLAIN, **changes)
 
@@ -71,7 +65,7 @@ class Memory:
     >>> xxl.parameters, round(xxl.state_bytes / 1e9, 2), xxl.state_bytes / 2**30
     (219848638464, 3517.58, 3276.0)
 
-    Raises ValueError for negative tokens or moments, an unknown policy, or experts below 1.
+    Raises ValueError for negative moments.
     """
 
     model: Model
@@ -84,11 +78,8 @@ class Memory:
     top_k: int = 1
 
     def __post_init__(self):
-        for name, least in (("tokens", 0), ("moments", 0), ("experts", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
-        if self.saved not in SAVED:
-            raise ValueError(f"saved={self.saved!r}: it is one of {', '.join(SAVED)}")
+        if self.moments < 0:
+            raise ValueError(f"moments={self.moments}: it must be 0 or more")
 
     @property
     def parameters(self) -> int:
@@ -97,49 +88,46 @@ class Memory:
     @property
     def weights_bytes(self) -> int:
         """The master weights, and the copy to compute with where there is one."""
-        return self.parameters * (self.dtypes.bytes_of("weights") + self.dtypes.bytes_of("copy"))
+        return self.parameters * (BYTES[self.dtypes.weights] + BYTES[self.dtypes.copy])
 
     @property
     def gradients_bytes(self) -> int:
-        return self.parameters * self.dtypes.bytes_of("gradients")
+        return self.parameters * BYTES[self.dtypes.gradients]
 
     @property
     def optimizer_bytes(self) -> int:
-        return self.parameters * self.moments * self.dtypes.bytes_of("optimizer")
+        return self.parameters * self.moments * BYTES[self.dtypes.optimizer]
 
     @property
     def state_bytes(self) -> int:
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
-    def saved_bytes_per_token(self) -> int:
+    def all_saved_bytes_per_token(self) -> int:
         """What the forward pass saves under `saved="all"`, of which `half` keeps one half."""
         model = self.model
-        return model.blocks * (model.d_model + model.d_ff) * self.top_k * self.dtypes.bytes_of("activations")
+        return model.blocks * (model.d_model + model.d_ff) * self.top_k * BYTES[self.dtypes.activations]
+
+    @property
+    def saved_bytes_per_token(self) -> int:
+        """What the policy saves. Under `half` the other half comes on top where it is `whole`."""
+        if self.saved == "checkpointed":
+            elements = self.model.blocks * self.model.d_model + self.model.d_ff * self.top_k
+            return elements * BYTES[self.dtypes.activations]
+        return self.all_saved_bytes_per_token // (2 if self.saved == "half" else 1)
 
     @property
     def saved_bytes(self) -> int:
-        """What the policy saves, of all tokens. Under `half` the other half comes on top where it is `whole`."""
-        if self.saved == "checkpointed":
-            elements = self.model.blocks * self.model.d_model + self.model.d_ff * self.top_k
-            return self.tokens * elements * self.dtypes.bytes_of("activations")
-        return self.tokens * self.saved_bytes_per_token // (2 if self.saved == "half" else 1)
+        return self.tokens * self.saved_bytes_per_token
 
+    @property
     def sharded_bytes(self) -> int:
         """All that is divided among the devices."""
         return self.state_bytes + self.saved_bytes
 
     def whole_bytes(self, reading: str) -> int:
         """What every device holds, however many there are, in a reading of the policy."""
-        if reading not in READINGS[self.saved]:
-            raise ValueError(f"reading={reading!r}: of saved={self.saved!r} it is {' or '.join(READINGS[self.saved])}")
         return self.saved_bytes if reading == "whole" else 0
-
-    def device_bytes(self, degree: int, reading: str) -> float:
-        """Of each of `degree` devices. Raises ValueError for a degree below 1."""
-        if degree < 1:
-            raise ValueError(f"degree={degree}: it must be 1 or more")
-        return self.sharded_bytes() / degree + self.whole_bytes(reading)
 
     def least_degree(self, device_bytes: int, reading: str) -> int | None:
         """The fewest devices of `device_bytes` that hold it all; None where no number does, since what stays whole
@@ -150,4 +138,4 @@ class Memory:
         [38, 50]
         """
         room = device_bytes - self.whole_bytes(reading)
-        return -(-self.sharded_bytes() // room) if room > 0 else None
+        return -(-self.sharded_bytes // room) if room > 0 else None

@@ -12,7 +12,7 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 KINDS = ("tp", "ep", "fsdp", "dp", "pp")
@@ -36,7 +36,7 @@ class Sharding:
 
     @property
     def devices(self) -> float:
-        return self.tp * self.ep * self.fsdp * self.dp * self.pp
+        return math.prod(astuple(self))
 
     @property
     def batch_parts(self) -> float:
@@ -50,10 +50,7 @@ class Sharding:
 
     def inside(self, kind: str) -> float:
         """Devices between two neighbours of `kind`: all the parts of the kinds within it."""
-        inside = 1
-        for inner in KINDS[: KINDS.index(kind)]:
-            inside *= getattr(self, inner)
-        return inside
+        return math.prod(getattr(self, inner) for inner in KINDS[: KINDS.index(kind)])
 
 
 class Crossing(NamedTuple):
@@ -98,24 +95,20 @@ class Torus:
         return sum(self.axes_of(kind, sharding) for kind in sharding.used)
 
     def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time. To
-        how many experts a token goes does not matter here: each copy takes its own way round the rings."""
-        parts = getattr(sharding, kind)
-        if parts <= 1:
-            return ()
-        axes = self.axes_of(kind, sharding)
+        """What a collective `op` of the devices of `kind`, two or more, takes. To how many experts a token goes does
+        not matter here: each copy takes its own way round the rings."""
+        parts, axes = getattr(sharding, kind), self.axes_of(kind, sharding)
         fabric = f"{kind} axes" if self.taken(sharding) <= self.all_axes else "axes"
         if not axes:
             if not self.network_bytes_per_s:
                 raise ValueError(f"axes {kind}=0: the chip's network is not known; give --network BYTES/s, or an axis")
             return (Crossing("network", _amount(op, parts, self.exact), self.network_bytes_per_s),)
-        bytes_per_s = axes * self.axis_bytes_per_s
         if op == "send":
             return (Crossing(fabric, 1, self.axis_bytes_per_s / self.ways),)
         if op == "all-to-all":  # axis by axis, pipelined: the data of a chip goes round a ring of parts^(1/axes)
             around = parts ** (1 / axes) / parts / (2 * self.ways)
             return (Crossing(fabric, around, self.axis_bytes_per_s),)
-        return (Crossing(fabric, _amount(op, parts, self.exact), bytes_per_s),)
+        return (Crossing(fabric, _amount(op, parts, self.exact), axes * self.axis_bytes_per_s),)
 
 
 @dataclass(frozen=True)
@@ -128,7 +121,7 @@ class Nodes:
 
     size: int
     link_bytes_per_s: float
-    port_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
     sharp: bool = False
     exact: bool = True
 
@@ -138,29 +131,22 @@ class Nodes:
         >>> Nodes(8, 450e9).misfit(Sharding(tp=4, fsdp=3))
         'fsdp'
         """
-        for kind in sharding.used:
-            group = sharding.inside(kind) * getattr(sharding, kind)
-            if self.size % group and group % self.size:
-                return kind
-        return None
+        groups = {kind: sharding.inside(kind) * getattr(sharding, kind) for kind in sharding.used}
+        return next((kind for kind, group in groups.items() if self.size % group and group % self.size), None)
 
     def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind` takes; () for one device. Fabrics run at the same time.
-
-        Of an all-to-all V holds a copy of a token for each device that has some of its `top_k` experts.
-        """
+        """What a collective `op` of the devices of `kind`, two or more, takes: both fabrics run at the same time. Of an
+        all-to-all V holds a copy of a token for each device that has some of its `top_k` experts."""
         parts = getattr(sharding, kind)
-        if parts <= 1:
-            return ()
         here = min(parts, max(1, self.size / sharding.inside(kind)))
         away = parts / here
-        if away > 1 and not self.port_bytes_per_s:
+        if away > 1 and not self.network_bytes_per_s:
             raise ValueError(
                 f"{kind}={parts:.0f} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not "
                 "known; give --network BYTES/s, or larger nodes by --node N"
             )
         if op == "send":
-            fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.port_bytes_per_s)
+            fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.network_bytes_per_s)
             return (Crossing(fabric, 1, rate),)
         if op == "all-to-all":
             inner = (here - 1) / here / parts
@@ -169,11 +155,8 @@ class Nodes:
             reduces = self.sharp and op == "all-reduce"
             inner, outer = (_amount(op, count, self.exact, reduces) if count > 1 else 0 for count in (here, away))
             outer /= here
-        found = (
-            Crossing("node", inner, self.link_bytes_per_s),
-            Crossing("network", outer, self.port_bytes_per_s),
-        )
-        return tuple(crossing for crossing in found if crossing.amount)
+        both = Crossing("node", inner, self.link_bytes_per_s), Crossing("network", outer, self.network_bytes_per_s)
+        return tuple(crossing for crossing in both if crossing.amount)
 
 
 Mesh = Torus | Nodes
@@ -181,11 +164,6 @@ Mesh = Torus | Nodes
 
 def _amount(op: str, parts: float, exact: bool, switch_reduces: bool = False) -> float:
     """The share of V that one device receives."""
-    if op == "all-to-all":
-        return (parts - 1) / parts**2
-    if op == "send":
-        return 1
-    if switch_reduces:
-        return 1
     share = (parts - 1) / parts if exact else 1
-    return 2 * share if op == "all-reduce" else share
+    others = {"all-reduce": 1 if switch_reduces else 2 * share, "all-to-all": (parts - 1) / parts**2, "send": 1}
+    return others.get(op, share)

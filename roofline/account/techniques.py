@@ -28,12 +28,12 @@ class Technique:
     the bytes on the wire is in the terms of `setting`.
     """
 
-    name: str
-    setting: Setting | None
     why: str
+    setting: Setting | None = None
     memory_bytes: float = 0.0
     flop: float = 1.0
     microbatches: float = 1.0
+    name: str = ""
 
     @property
     def bound(self) -> Bound | None:
@@ -41,31 +41,28 @@ class Technique:
 
     def helps(self, now: Setting) -> bool:
         """Whether it lowers the bound of `now` by more than rounding."""
-        if not self.bound or self.bound.tokens is None:
-            return False
-        before = now.bound().tokens
-        return before is None or self.bound.tokens < before * (1 - 1e-9)
+        return bool(self.bound) and self.bound.tokens < now.bound().tokens * (1 - 1e-9)
 
 
 def ranked(now: Setting, memory: Memory, device_bytes: int | None = None) -> list[Technique]:
     """All techniques for `now`, those that lower the bound most first. `memory`: of the same model, what is saved now.
     What takes more memory than now, and more than `device_bytes`, cannot be used."""
-    found = [
-        overlap_matmuls(now),
-        overlap_wires(now),
-        more_axes(now),
-        better_split(now),
-        more_tensor_parallel(now),
-        pipeline(now),
-        short_gathers(now),
-        checkpointing(now, memory),
-        switch_reductions(now, memory.tokens),
-        accumulation(now),
-        accumulation_kept(now),
-        sequence_parallel(now),
-    ]
-    found = [_with_memory(technique, now, memory, device_bytes) for technique in found]
-    return sorted(found, key=lambda technique: _rank(technique, now))
+    found = {
+        "overlap gathers with matmuls": overlap_matmuls(now),
+        "overlap the wires with each other": overlap_wires(now),
+        "more mesh axes for FSDP": more_axes(now),
+        "a better split of X and Y": better_split(now),
+        "tensor parallelism, as far as it goes": more_tensor_parallel(now),
+        f"{STAGES * now.sharding.pp:g} pipeline stages": pipeline(now),
+        "8-bit gathers of weights": short_gathers(now),
+        "activation checkpointing": checkpointing(now, memory),
+        "reductions in the switch (SHARP)": switch_reductions(now, memory.tokens),
+        "gradient accumulation": accumulation(now),
+        "gradient accumulation, weights kept gathered": accumulation_kept(now),
+        "sequence parallelism": sequence_parallel(now),
+    }
+    every = [_with_memory(replace(found[name], name=name), now, memory, device_bytes) for name in found]
+    return sorted(every, key=lambda one: (0, one.bound.tokens) if one.helps(now) else (1, 0.0))
 
 
 def _with_memory(technique: Technique, now: Setting, memory: Memory, device_bytes: int | None) -> Technique:
@@ -83,81 +80,70 @@ def _with_memory(technique: Technique, now: Setting, memory: Memory, device_byte
     return replace(technique, setting=None, why=why)
 
 
-def _rank(technique: Technique, now: Setting) -> tuple:
-    helps = technique.helps(now)
-    return not helps, technique.bound.tokens if helps else 0
-
-
 def overlap_matmuls(now: Setting) -> Technique:
     """The subject of this project; the bound takes it for granted."""
     tokens = now.bound().tokens
     why = "the bound takes it for granted"
-    if tokens:
+    if 0 < tokens < math.inf:
         serial, overlapped = (100 * utilisation(now, tokens, arm) for arm in ("serial", "overlapped"))
         why += f": there chips are used to {serial:.0f} % by serial gathers, to {overlapped:.0f} % by overlapped ones"
-    return Technique("overlap gathers with matmuls", now, why)
+    return Technique(why, now)
 
 
 def overlap_wires(now: Setting) -> Technique:
-    name = "overlap the wires with each other"
     if now.wires == "shared":
-        after = replace(now, wires="fabric")
-        return Technique(name, after, "what crosses different fabrics does so at the same time")
+        return Technique("what crosses different fabrics does so at the same time", replace(now, wires="fabric"))
     if now.wires == "separate":
-        return Technique(name, now, "taken for granted, even of what shares a fabric")
+        return Technique("taken for granted, even of what shares a fabric", now)
     users = {(term.kind, crossing.fabric) for term in now.terms for crossing in term.crossings}
     if len(users) > len({fabric for _, fabric in users}):
-        return Technique(name, now, "what crosses different fabrics does so already; what shares one has to take turns")
-    return Technique(name, now, "each kind has wires of its own, and they already run beside each other")
+        return Technique("what crosses different fabrics does so already; what shares one has to take turns", now)
+    return Technique("each kind has wires of its own, and they already run beside each other", now)
 
 
 def more_axes(now: Setting) -> Technique:
-    name = "more mesh axes for FSDP"
     if not isinstance(now.mesh, Torus):
-        return Technique(name, None, "a GPU's links are all used by every collective already")
+        return Technique("a GPU's links are all used by every collective already")
     sharding, most = now.sharding, now.mesh.all_axes
     if sharding.fsdp <= 1:
-        return Technique(name, None, "no weights are gathered")
+        return Technique("no weights are gathered")
     axes = {kind: now.mesh.axes_of(kind, sharding) for kind in sharding.used}
     own = axes["fsdp"]
+    after = replace(now, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
     if now.mesh.taken(sharding) < most:
-        after = replace(now, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
         instead = f"{own + 1} axes in place of {own}" if own else "an axis in place of the network"
-        return Technique(name, after, f"the weights come over {instead}")
+        return Technique(f"the weights come over {instead}", after)
     if own < most and axes.get("tp") == 1:
         alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
-        after = replace(now, sharding=alone, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
-        return Technique(name, after, f"all {most} axes are taken: it costs tensor parallelism its own")
-    return Technique(name, None, f"the torus has no more than {most}" if own >= most else f"all {most} axes are taken")
+        why = f"all {most} axes are taken: it costs tensor parallelism its own"
+        return Technique(why, replace(after, sharding=alone))
+    return Technique(f"the torus has no more than {most}" if own >= most else f"all {most} axes are taken")
 
 
 def better_split(now: Setting) -> Technique:
-    best = splits.least_bound(now)
+    best = splits.best_whole(now)
     if best is None:
-        return Technique("a better split of X and Y", None, "no split of these devices has a bound")
-    x, y = best.setting.sharding.fsdp, best.setting.sharding.tp
-    text = f"X = {x:g}, Y = {y:g} is the best of the whole ones"
-    return Technique("a better split of X and Y", best.setting, text)
+        return Technique("no split of these devices has a bound")
+    sharding = best.setting.sharding
+    return Technique(f"X = {sharding.fsdp:g}, Y = {sharding.tp:g} is the best of the whole ones", best.setting)
 
 
 def more_tensor_parallel(now: Setting) -> Technique:
     """Y as far as the wire of the activations keeps up with the chips: F / alpha on a torus."""
-    name, here = "tensor parallelism, as far as it goes", now.sharding.tp
-    able = [split for split in splits.whole(now) if split.bound().tokens is not None]
+    able = [split for split in splits.whole(now) if split.bound().tokens < math.inf]
     if not able:
-        return Technique(name, None, "the activations take longer on the wire than the matmul at any Y")
+        return Technique("the activations take longer on the wire than the matmul at any Y")
     most = max(able, key=lambda split: split.sharding.tp)
-    text = f"Y = {most.sharding.tp:g} is the most at which the activations keep up (now {here:g})"
-    return Technique(name, most, text)
+    here, there = now.sharding.tp, most.sharding.tp
+    return Technique(f"Y = {there:g} is the most at which the activations keep up (now {here:g})", most)
 
 
 def pipeline(now: Setting) -> Technique:
     sharding, stages = now.sharding, STAGES * now.sharding.pp
-    name = f"{stages:g} pipeline stages"
     if sharding.fsdp % STAGES:
-        return Technique(name, None, f"fsdp={sharding.fsdp:g} does not divide into {STAGES}")
+        return Technique(f"fsdp={sharding.fsdp:g} does not divide into {STAGES}")
     if now.model.blocks < stages:
-        return Technique(name, None, f"the model has fewer blocks, {now.model.blocks}")
+        return Technique(f"the model has fewer blocks, {now.model.blocks}")
     cut = replace(sharding, fsdp=sharding.fsdp / STAGES, pp=stages)
     after = replace(now, sharding=cut, gathers=1)
     if cut.fsdp > 1:
@@ -166,10 +152,9 @@ def pipeline(now: Setting) -> Technique:
         why = "a device holds all the weights of its stage (of a part of F, of some experts), and gathers none"
     why += _axes_of_stages(now, cut)
     why += f"; the largest stage has {after.stage_blocks} blocks" if now.model.blocks % stages else ""
-    why += (
-        f"; a bubble of {100 * (stages - 1) / (MICROBATCHES * stages):.0f} % at {MICROBATCHES * stages:g} microbatches"
-    )
-    return Technique(name, after, why, microbatches=1 / now.gathers)  # what those of a pipeline save is alive at once
+    microbatches = MICROBATCHES * stages
+    why += f"; a bubble of {100 * (stages - 1) / microbatches:.0f} % at {microbatches:g} microbatches"
+    return Technique(why, after, microbatches=1 / now.gathers)  # what those of a pipeline save is alive at once
 
 
 def _axes_of_stages(now: Setting, cut: Sharding) -> str:
@@ -183,88 +168,75 @@ def _axes_of_stages(now: Setting, cut: Sharding) -> str:
 
 
 def short_gathers(now: Setting) -> Technique:
-    name = "8-bit gathers of weights"
     if now.sharding.fsdp <= 1:
-        return Technique(name, None, "no weights are gathered")
+        return Technique("no weights are gathered")
     if BYTES[now.dtypes.gathers] <= 1:
-        return Technique(name, now, "they are gathered in 8 bits already")
-    after = replace(now, dtypes=replace(now.dtypes, gathers="fp8"))
+        return Technique("they are gathered in 8 bits already", now)
     share = {2: "half", 4: "a quarter of"}[BYTES[now.dtypes.gathers]]
-    return Technique(name, after, f"{share} the bytes; the scales, and the digits lost, are not counted")
+    why = f"{share} the bytes; the scales, and the digits lost, are not counted"
+    return Technique(why, replace(now, dtypes=replace(now.dtypes, gathers="fp8")))
 
 
 def checkpointing(now: Setting, memory: Memory) -> Technique:
-    name = "activation checkpointing"
     if now.recompute:
-        return Technique(name, now, "it is used already")
+        return Technique("it is used already", now)
     less = (replace(memory, saved="checkpointed").saved_bytes - memory.saved_bytes) / now.sharding.devices
     gathered = now.sharding.fsdp > 1
     if now.step == "forward":
         why = "the forward pass stays as it is; in training it adds FLOP to the backward pass"
-        return Technique(name, now, why + ", and no gather of weights" * gathered, memory_bytes=less)
-    after = replace(now, recompute=True)
+        return Technique(why + ", and no gather of weights" * gathered, now, less)
     why = f"the backward pass computes more{' for the weights that it gathers' * gathered}; the forward pass does not"
-    return Technique(name, after, why, memory_bytes=less, flop=7 / 6)  # D -> F once more, beside six products
+    return Technique(why, replace(now, recompute=True), less, flop=7 / 6)  # D -> F once more, beside six products
 
 
 def switch_reductions(now: Setting, tokens: float) -> Technique:
-    name = "reductions in the switch (SHARP)"
     if not isinstance(now.mesh, Nodes):
-        return Technique(name, None, "a torus has no switch")
+        return Technique("a torus has no switch")
     if now.mesh.sharp:
-        return Technique(name, now, "it is used already")
-    after = replace(now, mesh=replace(now.mesh, sharp=True))
+        return Technique("it is used already", now)
     why = (
         "all-reduces are V in place of 2 V (P - 1) / P: of gradients under dp, and of activations under tp, which stay "
         "whole; gathers and scatters of weights are what they were"
     )
     copies = tokens / now.sharding.batch_parts * now.top_k
     whole = copies * now.model.d_model * now.stage_blocks * BYTES[now.dtypes.activations]
-    return Technique(name, after, why, memory_bytes=whole * (1 - 1 / now.sharding.tp))
+    return Technique(why, replace(now, mesh=replace(now.mesh, sharp=True)), whole * (1 - 1 / now.sharding.tp))
 
 
 def accumulation(now: Setting) -> Technique:
-    name = "gradient accumulation"
     if now.sharding.fsdp <= 1:
-        return Technique(name, now, NOT_GATHERED, microbatches=MICROBATCHES)
-    after = replace(now, gathers=now.gathers * MICROBATCHES)
+        return Technique(NOT_GATHERED, now, microbatches=MICROBATCHES)
     why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
-    return Technique(name, after, why, microbatches=MICROBATCHES)
+    return Technique(why, replace(now, gathers=now.gathers * MICROBATCHES), microbatches=MICROBATCHES)
 
 
 def accumulation_kept(now: Setting) -> Technique:
-    name, several = "gradient accumulation, weights kept gathered", now.gathers > 1 or keeps_stage(now)
-    microbatches = 1 if several else MICROBATCHES
+    microbatches = 1 if now.gathers > 1 or keeps_stage(now) else MICROBATCHES
     if now.sharding.fsdp <= 1:
-        return Technique(name, now, NOT_GATHERED, microbatches=microbatches)
-    after = replace(now, gathers=1)
+        return Technique(NOT_GATHERED, now, microbatches=microbatches)
     why = "one gather for all microbatches: a microbatch may be below the bound, the step may not; it saves activations"
+    after = replace(now, gathers=1)
     kept = gathered_bytes(after, whole_stage=True) - gathered_bytes(after)
-    return Technique(name, after, why, memory_bytes=kept, microbatches=microbatches)
+    return Technique(why, after, kept, microbatches=microbatches)
 
 
 def sequence_parallel(now: Setting) -> Technique:
-    name = "sequence parallelism"
     gain = "it keeps what is saved between the layers sharded, and lets X be more than the sequences"
     if now.sharding.tp <= 1:
-        return Technique(name, now, "there is no tensor parallelism that it could go with")
+        return Technique("there is no tensor parallelism that it could go with", now)
     if getattr(now.mesh, "sharp", False):
-        after = replace(now, mesh=replace(now.mesh, sharp=False))
-        return Technique(name, after, f"a gather and a scatter in place of an all-reduce in the switch; {gain}")
-    why = f"a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; {gain}"
-    return Technique(name, now, why)
+        why = f"a gather and a scatter in place of an all-reduce in the switch; {gain}"
+        return Technique(why, replace(now, mesh=replace(now.mesh, sharp=False)))
+    return Technique(
+        f"a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; {gain}", now
+    )
 
 
-def gathered_bytes(setting: Setting, whole_stage: bool | None = None) -> float:
-    """Of the gathered weights that a device holds at a time: those of one block, or those of its whole stage, as by
-    default where the microbatches of a pipeline share one gather."""
-    model, sharding = setting.model, setting.sharding
-    if sharding.fsdp <= 1:
-        return 0.0
-    if whole_stage is None:
-        whole_stage = keeps_stage(setting)
-    parameters = 2 * model.d_model * model.d_ff * setting.experts / (sharding.tp * sharding.ep)
-    return parameters * BYTES[setting.dtypes.gathers] * (setting.stage_blocks if whole_stage else 1)
+def gathered_bytes(setting: Setting, whole_stage: bool = False) -> float:
+    """Of the gathered weights that a device holds at a time: those of one block, or those of its whole stage, where
+    the microbatches of a pipeline share one gather."""
+    blocks = setting.stage_blocks if whole_stage or keeps_stage(setting) else 1
+    return setting.block_weights * BYTES[setting.dtypes.gathers] * blocks * (setting.sharding.fsdp > 1)
 
 
 def held_bytes(setting: Setting, memory: Memory) -> float:

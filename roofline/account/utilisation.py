@@ -29,12 +29,7 @@ class Point(NamedTuple):
 
 
 def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
-    """Seconds of one block in `step`: see above.
-
-    Raises ValueError for an unknown arm.
-    """
-    if arm not in ARMS:
-        raise ValueError(f"arm={arm!r}: it is one of {', '.join(ARMS)}")
+    """Seconds of one block in `step`: see above."""
     math_s = setting.math_s(step, tokens)
     terms = [term for term in setting.terms if term.step == step]
     if arm == "serial":
@@ -43,7 +38,7 @@ def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
     with_matmuls = [term.seconds(tokens) for term in terms if term.kind == "tp"]
     share = math_s / len(with_matmuls) if with_matmuls else math_s
     ranks = round(setting.sharding.tp)
-    own = sum(coarse("chunk_outer", ranks, share, seconds) for seconds in with_matmuls) if with_matmuls else math_s
+    own = sum(coarse(ranks, share, seconds) for seconds in with_matmuls) if with_matmuls else math_s
     return max(own, setting.wire_s(step, tokens))
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from roofline.analysis import tuning
 from roofline.analysis.throughput.metrics import ratio_text
 from roofline.pytest_plugin.replay import LaterFile
 from roofline.pytest_plugin.signals import ways_on
 from roofline.report import sections, tables
 from roofline.report.format import time_text
 from roofline.report.write import write
-from roofline.tuning import verdict
 
 REDRAW = "python3 -m roofline report"
 
@@ -87,7 +87,7 @@ class Narrator:
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
         record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
-        if record and not verdict.is_tuning(record["op"]):  # of those, a line for each shape is enough
+        if record and not tuning.is_tuning(record["op"]):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 
     def pytest_keyboard_interrupt(self, excinfo):

@@ -12,24 +12,22 @@ def cells(rows: Sequence, columns: Sequence) -> tuple[list, list[list[str]]]:
     return shown, [[column.cell(row) for column in shown] for row in rows]
 
 
+def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str]) -> list[str]:
+    """Lines of cells under each other, each column at its side: `<` or `>`."""
+    form = "  ".join(f"{{:{side}{max(map(len, cells))}}}" for side, *cells in zip(sides, *rows, strict=True))
+    return [form.format(*row).rstrip() for row in rows]
+
+
 def terminal(rows: Sequence, columns: Sequence) -> list[str]:
     """Aligned lines; where rows share their first cell, a blank one between groups of them."""
     shown, texts = cells(rows, columns)
-    header = [column.header for column in shown]
-    widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
-
-    def line(row: list[str]) -> str:
-        aligned = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for column, cell, width in zip(shown, row, widths, strict=True)
-        )
-        return "  ".join(aligned).rstrip()
-
-    lines = [line(header)]
+    sides = [">" if column.right else "<" for column in shown]
+    header, *body = aligned([[column.header for column in shown], *texts], sides)
+    lines = [header]
     grouped = len({row[0] for row in texts}) < len(texts)
-    for index, row in enumerate(texts):
-        lines += [""] * (grouped and index > 0 and row[0] != texts[index - 1][0])
-        lines.append(line(row))
+    for index, line in enumerate(body):
+        lines += [""] * (grouped and index > 0 and texts[index][0] != texts[index - 1][0])
+        lines.append(line)
     return lines
 
 

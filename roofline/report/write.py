@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
+from roofline.analysis import tuning
 from roofline.analysis.prediction import figure, score, text
 from roofline.analysis.records import frame
 from roofline.report import sections, tables, theme
-from roofline.report.sections import Section
 from roofline.store.journal import load
-from roofline.tuning import verdict
 
 KERNELS = (
     "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
@@ -21,11 +20,8 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = run.records()
-    found = [
-        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
-        for section in sections.sections(run, records)
-    ]
-    predicted = score.predict_run(run, [record for record in records if not verdict.is_tuning(record["op"])])
+    found = sections.sections(run, records)
+    predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
     written = [report, text.write(run, predicted, folder)]
@@ -37,7 +33,7 @@ def write(folder: Path) -> list[Path]:
     return written
 
 
-def _markdown(run, records: list[dict], found: list[Section], predicted: score.Found) -> str:
+def _markdown(run, records: list[dict], found: list[sections.Section], predicted: score.Found) -> str:
     parts = [f"# {run.metadata['title']}", run.metadata["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
@@ -50,7 +46,7 @@ def _markdown(run, records: list[dict], found: list[Section], predicted: score.F
         parts += [_list(section.lines)] if section.lines else []
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
-    if not all(verdict.is_tuning(record["op"]) for record in records):
+    if not all(tuning.is_tuning(record["op"]) for record in records):
         parts += text.section(predicted)
     parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
     if run.missing:

@@ -8,8 +8,6 @@ are those of the vendor's own (DGX, HGX).
 import difflib
 from dataclasses import dataclass, field
 
-from roofline.theory.bounds import balance
-
 GB, GIB, MIB = 10**9, 2**30, 2**20
 
 
@@ -38,11 +36,6 @@ class Chip:
         """What one chip receives over all its links together."""
         return self.link_bandwidth_bytes_per_s and self.links * self.link_bandwidth_bytes_per_s
 
-    @property
-    def wire_balance(self) -> float | None:
-        """FLOP per received byte at which the wire stops setting the pace, in bf16."""
-        return self.received_bytes_per_s and balance(self.flops["bf16"], self.received_bytes_per_s)
-
 
 HOPPER_SXM_FLOPS = {"bf16": 989.4e12, "fp16": 989.4e12, "tf32": 494.7e12, "fp32": 66.9e12, "fp8": 1978.9e12}
 
@@ -50,120 +43,68 @@ CHIPS = {
     chip.name: chip
     for chip in (
         Chip(
-            "H100 SXM",
-            HOPPER_SXM_FLOPS,
+            "H100 SXM", HOPPER_SXM_FLOPS,
             "NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5, 80 GB HBM3); NVLink 4: 18 links of 25 GB/s; "
             "DGX H100: nodes of 8, a port of 400 Gbit/s each",
-            sms=132,
-            cache_bytes=50 * MIB,
-            memory_bytes=80 * GB,
-            memory_bandwidth_bytes_per_s=3.35e12,
-            links=18,
-            link_bandwidth_bytes_per_s=25e9,
-            node_size=8,
-            port_bytes_per_s=50e9,
+            sms=132, cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=3.35e12,
+            links=18, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA H100 80GB HBM3",),
         ),
         Chip(
-            "H100 PCIe",
-            {"bf16": 756e12, "fp16": 756e12, "tf32": 378e12, "fp32": 51.2e12, "fp8": 1513e12},
+            "H100 PCIe", {"bf16": 756e12, "fp16": 756e12, "tf32": 378e12, "fp32": 51.2e12, "fp8": 1513e12},
             "NVIDIA H100 PCIe GPU product brief and H100 datasheet; NVLink bridges: 600 GB/s both ways, 12 links",
-            sms=114,
-            cache_bytes=50 * MIB,
-            memory_bytes=80 * GB,
-            memory_bandwidth_bytes_per_s=2.0e12,
-            links=12,
-            link_bandwidth_bytes_per_s=25e9,
-            node_size=2,
+            sms=114, cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.0e12,
+            links=12, link_bandwidth_bytes_per_s=25e9, node_size=2,
             device_names=("NVIDIA H100 PCIe",),
         ),
         Chip(
-            "H200",
-            HOPPER_SXM_FLOPS,
+            "H200", HOPPER_SXM_FLOPS,
             "NVIDIA H200 datasheet (SXM; same processor as the H100 SXM); cache: what the driver reports; DGX H200",
-            sms=132,
-            cache_bytes=60 * MIB,
-            memory_bytes=141 * GB,
-            memory_bandwidth_bytes_per_s=4.8e12,
-            links=18,
-            link_bandwidth_bytes_per_s=25e9,
-            node_size=8,
-            port_bytes_per_s=50e9,
+            sms=132, cache_bytes=60 * MIB, memory_bytes=141 * GB, memory_bandwidth_bytes_per_s=4.8e12,
+            links=18, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA H200",),
         ),
         Chip(
-            "B200",
-            {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.125e15, "fp32": 75e12, "fp8": 4.5e15},
+            "B200", {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.125e15, "fp32": 75e12, "fp8": 4.5e15},
             "NVIDIA HGX B200 datasheet, an eighth of the board with eight; SMs and cache: what the driver reports; "
             "DGX B200: nodes of 8, a port of 400 Gbit/s each",
-            sms=148,
-            cache_bytes=126 * MIB,
-            memory_bytes=180 * GB,
-            memory_bandwidth_bytes_per_s=7.75e12,
-            links=18,
-            link_bandwidth_bytes_per_s=50e9,
-            node_size=8,
-            port_bytes_per_s=50e9,
+            sms=148, cache_bytes=126 * MIB, memory_bytes=180 * GB, memory_bandwidth_bytes_per_s=7.75e12,
+            links=18, link_bandwidth_bytes_per_s=50e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA B200",),
         ),
         Chip(
-            "A100 SXM",
-            {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
+            "A100 SXM", {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
             "NVIDIA A100 80GB datasheet (SXM4) and A100 architecture whitepaper; NVLink 3: 12 links of 25 GB/s; "
             "DGX A100: nodes of 8, a port of 200 Gbit/s each",
-            sms=108,
-            cache_bytes=40 * MIB,
-            memory_bytes=80 * GB,
-            memory_bandwidth_bytes_per_s=2.039e12,
-            links=12,
-            link_bandwidth_bytes_per_s=25e9,
-            node_size=8,
-            port_bytes_per_s=25e9,
+            sms=108, cache_bytes=40 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.039e12,
+            links=12, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=25e9,
             device_names=("NVIDIA A100-SXM4-80GB",),
         ),
         Chip(
-            "L40S",
-            {"bf16": 362.05e12, "fp16": 362.05e12, "tf32": 183e12, "fp32": 91.6e12, "fp8": 733e12},
+            "L40S", {"bf16": 362.05e12, "fp16": 362.05e12, "tf32": 183e12, "fp32": 91.6e12, "fp8": 733e12},
             "NVIDIA L40S datasheet; link: PCIe Gen4 x16, no NVLink; cache: Ada architecture whitepaper (AD102)",
-            sms=142,
-            cache_bytes=96 * MIB,
-            memory_bytes=48 * GB,
-            memory_bandwidth_bytes_per_s=864e9,
-            links=1,
-            link_bandwidth_bytes_per_s=32e9,
-            device_names=("NVIDIA L40S",),
+            sms=142, cache_bytes=96 * MIB, memory_bytes=48 * GB, memory_bandwidth_bytes_per_s=864e9,
+            link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA L40S",),
         ),
         Chip(
-            "TPU v4",
-            {"bf16": 275e12, "int8": 275e12},
+            "TPU v4", {"bf16": 275e12, "int8": 275e12},
             "Google Cloud TPU v4 documentation; links: How to Scale Your Model, chapter TPUs (3D torus, 6 links)",
-            memory_bytes=32 * GIB,
-            memory_bandwidth_bytes_per_s=1.2e12,
-            links=6,
-            link_bandwidth_bytes_per_s=45e9,
-            torus_axes=3,
+            memory_bytes=32 * GIB, memory_bandwidth_bytes_per_s=1.2e12,
+            links=6, link_bandwidth_bytes_per_s=45e9, torus_axes=3,
         ),
         Chip(
-            "TPU v5p",
-            {"bf16": 459e12, "int8": 918e12},
+            "TPU v5p", {"bf16": 459e12, "int8": 918e12},
             "Google Cloud TPU v5p documentation; links: How to Scale Your Model, chapter TPUs (3D torus, 6 links)",
-            memory_bytes=95 * GIB,
-            memory_bandwidth_bytes_per_s=2.765e12,
-            links=6,
-            link_bandwidth_bytes_per_s=90e9,
-            torus_axes=3,
-            port_bytes_per_s=6.25e9,
+            memory_bytes=95 * GIB, memory_bandwidth_bytes_per_s=2.765e12,
+            links=6, link_bandwidth_bytes_per_s=90e9, torus_axes=3, port_bytes_per_s=6.25e9,
         ),
         Chip(
-            "exercise",
-            {"bf16": 275e12},
+            "exercise", {"bf16": 275e12},
             "the exercise on overlapping a gather with a matmul: 275e12 FLOP/s over 100e9 bytes/s, balance 2750",
-            links=1,
-            link_bandwidth_bytes_per_s=100e9,
-            torus_axes=1,
+            link_bandwidth_bytes_per_s=100e9, torus_axes=1,
         ),
     )
-}
+}  # fmt: skip
 
 
 def find(name: str) -> Chip:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from roofline.theory.schedule import at_least_one
+
 ENOUGH = 0.96
 """Of the SMs' time. The memory is what is short, and the SMs that are left read a little faster for each idle one; a
 shared tile costs a few trips to L2 at the end, some 3 us of the 45 that a tp-8 shard takes an H200. Unmeasured: fewer
@@ -39,9 +41,7 @@ class Deal:
     sms: int
 
     def __post_init__(self):
-        for name in ("tiles", "steps", "sms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be 1 or more")
+        at_least_one(tiles=self.tiles, steps=self.steps, sms=self.sms)
         if not 1 <= self.split <= self.steps:
             raise ValueError(f"split={self.split}: a tile has {self.steps} steps along k, choose 1 to {self.steps}")
 

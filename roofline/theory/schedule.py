@@ -1,4 +1,4 @@
-"""Who sends which chunk when, and which tiles each program multiplies with which chunks. Times are inputs here.
+"""In which order chunks arrive, and which tiles each program multiplies with which chunks. Times are inputs here.
 
 The case is an all-gather before a matmul: x[B, D] is sharded by columns, one chunk a rank. Rank i owns chunk i, and
 needs all of them, because every tile of out[B, F_loc] sums over all of D. A table of work tiles is made before the
@@ -17,18 +17,7 @@ MAJORS = ("chunk", "block")
 """What a link finishes first: all row blocks of one chunk, or all chunks of one row block."""
 
 
-@dataclass(frozen=True)
-class Send:
-    """One chunk over one directed link. Steps count from 1: what is received in step s can be sent on in step s + 1."""
-
-    step: int
-    source: int
-    destination: int
-    chunk: int
-
-
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """One transfer: the rows of one row block in one chunk."""
 
     chunk: int
@@ -112,7 +101,6 @@ class InnerLoop(NamedTuple):
     look_s: float
     start_s: float
     end_s: float
-    waited: bool
 
 
 def at_least_one(**counts: int) -> None:
@@ -128,53 +116,28 @@ def known_name(kind: str, name: str, names: Sequence[str]) -> None:
         raise ValueError(f"unknown {kind} {name!r}: it is one of {', '.join(names)}")
 
 
-def _offsets(topology: str, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """For each step, the owners of the chunks that come in, as distances from the receiver."""
-    known_name("topology", topology, TOPOLOGIES)
-    at_least_one(ranks=ranks)
-    if topology == "ring":
-        return tuple((-s,) for s in range(1, ranks))
-    if topology == "direct":
-        return tuple((s,) for s in range(1, ranks))
-    # With an even number of ranks the opposite chunk is as far one way as the other: it comes from rank - 1 only.
-    return tuple((-s,) if 2 * s == ranks else (-s, s) for s in range(1, ranks // 2 + 1))
-
-
-def sends(topology: str, ranks: int) -> tuple[Send, ...]:
-    """All sends of all ranks, step by step; a directed link carries at most one chunk a step.
-
-    >>> sends("direct", 2)
-    (Send(step=1, source=1, destination=0, chunk=1), Send(step=1, source=0, destination=1, chunk=0))
-
-    Raises ValueError for an unknown topology or ranks below 1. Source of the rings: the scaling book's exercise on
-    pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics use.
-    """
-
-    def source(rank: int, offset: int) -> int:
-        if topology == "direct":
-            return (rank + offset) % ranks
-        return (rank + (1 if offset > 0 else -1)) % ranks
-
-    return tuple(
-        Send(step, source(rank, offset), rank, (rank + offset) % ranks)
-        for step, offsets in enumerate(_offsets(topology, ranks), 1)
-        for rank in range(ranks)
-        for offset in offsets
-    )
-
-
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     """Chunks in the order in which they are here at `rank`, its own first.
 
-    >>> arrival_order("ring", 4, 1), arrival_order("both_ways", 4, 1)
-    ((1, 0, 3, 2), (1, 0, 2, 3))
+    >>> arrival_order("ring", 4, 1), arrival_order("both_ways", 4, 1), arrival_order("direct", 4, 1)
+    ((1, 0, 3, 2), (1, 0, 2, 3), (1, 2, 3, 0))
 
-    Raises ValueError for an unknown topology, or a rank that is not in 0 .. ranks - 1.
+    Raises ValueError for an unknown topology, ranks below 1, or a rank that is not in 0 .. ranks - 1. Source of the
+    rings: the scaling book's exercise on pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics
+    use.
     """
-    offsets = _offsets(topology, ranks)
+    known_name("topology", topology, TOPOLOGIES)
+    at_least_one(ranks=ranks)
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank} is not one of {ranks} ranks: choose 0 to {ranks - 1}")
-    return (rank, *((rank + offset) % ranks for step in offsets for offset in step))
+    steps = range(1, ranks)
+    others = {
+        "ring": [rank - step for step in steps],
+        "direct": [rank + step for step in steps],
+        # Of an even number of ranks the opposite chunk is as far one way as the other: it comes from rank - 1 only.
+        "both_ways": [chunk for step in steps for chunk in (rank - step, rank + step)][: ranks - 1],
+    }
+    return (rank, *(chunk % ranks for chunk in others[topology]))
 
 
 def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
@@ -190,13 +153,11 @@ def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
 
 
 def inner_loops(
-    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float, wait_s: float = 0.0
+    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
 ) -> tuple[InnerLoop, ...]:
     """The runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the flags.
 
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
-    A work tile that finds all its chunks here runs as the vendor's kernel does and pays nothing. Else each look is a
-    wait: it loses `wait_s` (the poll, and filling the pipeline again) on top of the time until the next chunk is here.
     """
     loops = []
     now, chunk = start_s, chunk_from
@@ -204,10 +165,8 @@ def inner_loops(
         look_s, first, now = now, chunk, max(now, arrival_s[chunk])
         while chunk < chunk_to and arrival_s[chunk] <= now:
             chunk += 1
-        waited = now > look_s or (first, chunk) != (chunk_from, chunk_to)
-        begin_s = now + wait_s if waited else now
-        now = begin_s + (chunk - first) * chunk_s
-        loops.append(InnerLoop(first, chunk, look_s, begin_s, now, waited))
+        start_s, now = now, now + (chunk - first) * chunk_s
+        loops.append(InnerLoop(first, chunk, look_s, start_s, now))
     return tuple(loops)
 
 
@@ -232,13 +191,11 @@ def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     )
 
 
-def row_block(
-    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, wait_s: float = 0.0
-) -> Table:
+def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
     """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
-    one chunk. `wait_s`: the time that a wait loses. Raises ValueError where `arrival_s` has not one row a row tile.
+    one chunk. Raises ValueError where `arrival_s` has not one row a row tile.
     """
     at_least_one(programs=programs)
     if len(arrival_s) != grid.row_tiles:
@@ -249,7 +206,7 @@ def row_block(
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
         table[program].append(WorkTile(m, n, 0, chunks, False, False))
-        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s, wait_s)[-1].end_s
+        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1].end_s
         heapq.heappush(free, (end_s, program))
     return tuple(tuple(work_tiles) for work_tiles in table)
 

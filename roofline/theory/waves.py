@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from roofline.theory.schedule import at_least_one
+
 L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
 """Of a Hopper chip: 8 TB/s from L2 at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs (whitepaper)."""
 
@@ -78,7 +80,6 @@ class Cost:
     """A full wave's bytes from memory."""
     tiles: int
     full_waves: int
-    tail_tiles: int
     tail_s: float
     """The last wave, shared out along K or not, with adding the sums up."""
     epilogue_s: float
@@ -97,26 +98,19 @@ class Cost:
         """All of it, in full waves."""
         return self.seconds / self.wave_s
 
-    @property
-    def limit(self) -> str:
-        """What a wave waits for."""
-        return max(("mma", self.mma_s), ("L2", self.l2_s), ("memory", self.memory_s), key=lambda pair: pair[1])[0]
-
 
 def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec) -> Cost:
     """What out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
 
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
-    >>> case.tiles, case.full_waves, case.tail_tiles
-    (416, 3, 20)
+    >>> case.tiles, case.full_waves  # and 20 tiles
+    (416, 3)
 
     Raises ValueError for sizes below 1, or more programs for the last wave than there are SMs.
     """
     block_m, block_n, group, raster, sharers = tiling
-    for name, value in (("m", m), ("n", n), ("k", k)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: it must be 1 or more")
+    at_least_one(m=m, n=n, k=k)
     if not 0 <= sharers <= machine.sms:
         raise ValueError(f"tail={sharers}: it must be 0 to {machine.sms}, a program on each SM")
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
@@ -145,8 +139,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
             even = sharers % tail == 0  # no program has parts of two tiles
             left, of_a_tile = (sharers, sharers // tail) if even else (sharers + tail - 1, sharers // tail + 2)
             tail_s += left * sums / machine.memory_bytes_per_s + of_a_tile * sums / REDUCER_BYTES_PER_S
-    waves = full + bool(tail)
-    return Cost(mma_s, l2_s, memory_s, tiles, full, tail, tail_s, waves * out_s)
+    return Cost(mma_s, l2_s, memory_s, tiles, full, tail_s, (full + bool(tail)) * out_s)
 
 
 def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) -> tuple[int, int]:
@@ -196,17 +189,10 @@ def best(
 
     Raises ValueError where there are no blocks.
     """
-    found = [
-        (place, tiling)
-        for place, block in enumerate(blocks)
-        for tiling in choices(m, n, k, *block, machine, shares_tail)
-    ]
-    if not found:
-        raise ValueError("no tile to choose from")
 
-    def key(placed: tuple[int, Tiling]) -> tuple[float, int, float]:
-        place, tiling = placed
+    def time_and_reads(tiling: Tiling) -> tuple[float, float]:
         found = cost(m, n, k, itemsize, tiling, machine)
-        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), place, found.memory_s
+        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), found.memory_s
 
-    return min(found, key=key)[1]
+    of_blocks = [min(choices(m, n, k, *block, machine, shares_tail), key=time_and_reads) for block in blocks]
+    return min(of_blocks, key=lambda tiling: time_and_reads(tiling)[0])

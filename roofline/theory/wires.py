@@ -11,7 +11,6 @@ NVLINK_BYTES_PER_S = 450e9
 INFINIBAND_BYTES_PER_S = 50e9
 """A port of 400 Gbit/s (NDR)."""
 
-
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 

@@ -8,8 +8,7 @@ import torch
 from kernels import decode, warpgroup
 from kernels.configs import Config, choose
 from kernels.registry import KERNELS
-from kernels.tuning.candidates import Problem
-from kernels.tuning.search import candidates
+from kernels.tuning import Problem, candidates
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 

@@ -10,7 +10,7 @@ import torch
 from kernels import configs
 from kernels.configs import FOLDER, Config, Pick, arch_of, architectures, choose, picked_for, read, table
 from kernels.registry import KERNELS
-from kernels.tuning.search import candidates
+from kernels.tuning import candidates
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 

@@ -60,7 +60,7 @@ class Case:
                 self.bring(block, position)
 
     def table(self, name):
-        arrival_s = simulator.arrivals(RANKS, 1.0, self.grid.row_tiles, self.blocks, "block")
+        arrival_s = simulator.arrivals(RANKS, 1.0, self.grid.row_tiles, self.blocks)
         return {
             "tile_outer": lambda: schedule.tile_outer(self.grid, PROGRAMS, RANKS),
             "chunk_outer": lambda: schedule.chunk_outer(self.grid, PROGRAMS, RANKS),

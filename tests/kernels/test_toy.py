@@ -12,7 +12,7 @@ from kernels import CONTENDERS, KERNELS, configs, registry
 from kernels.bench import matmul, tune
 from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save_pick
-from kernels.tuning.search import candidates
+from kernels.tuning import candidates
 from roofline.analysis.prediction import command
 from roofline.operations.matmul import sweep
 from roofline.pytest_plugin.options import Options

@@ -8,20 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import CONTENDERS, configs
+from kernels import CONTENDERS, configs, tuning
 from kernels.bench import tune
 from kernels.configs import Config, Pick
-from kernels.tuning import search
+from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
 from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
-from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
 PERSISTENT = Options("cuda", True, "xxl", ("up",), (64, 2048), (8,), ("bf16",), ("persistent",), 0, 1.0, Path("unused"))
-A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
+A, B = (("bf16", Config(128, 256, 64, 8, stages, subtile=stages - 2)) for stages in (3, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +118,7 @@ def test_the_incumbent_is_no_candidate_of_its_own():
     found = tune.contenders(case)
     assert next(iter(found)) == INCUMBENT
     assert len(set(found.values())) == len(found)
-    assert search.token(found[INCUMBENT]) not in found
+    assert tuning.token(found[INCUMBENT]) not in found
 
 
 def test_no_shape_is_begun_once_the_time_is_up():
@@ -147,7 +146,7 @@ def test_nothing_that_runs_like_the_incumbent_is_timed_beside_it(of_an_h200):
     of_an_h200(dataclasses.replace(entry, config=alike, m_min=64, m_max=64, n=case.n, k=case.k, measured={"sms": 132}))
     for function in (tune.contenders, tune.plan):
         function.cache_clear()
-    problem = search.Problem(case.m, case.n, case.k, 2, H200)
+    problem = tuning.Problem(case.m, case.n, case.k, 2, H200)
     found = tune.contenders(case)
     assert found[INCUMBENT] == alike
     schedules = [problem.schedule(config) for config in found.values()]
@@ -159,9 +158,7 @@ def test_incumbent_is_timed_whatever_the_compiler_says_of_it(monkeypatch):
     case = tune.cases(asked)[1]
     names = list(tune.contenders(case))
     entered = []
-    monkeypatch.setattr(
-        search, "unsound", lambda kernel, dtype, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8")
-    )
+    monkeypatch.setattr(tuning, "unsound", lambda kernel, arch, wanted, workers: dict.fromkeys(wanted, "spills: 8"))
     monkeypatch.setattr(tune.matmul, "enter", lambda prepared, case, options, *found: entered.extend(found))
     found = tune.Runner(asked, {case.id: names}).prepare(case, names[1:])
     assert list(entered[0]) == list(entered[1]) == [INCUMBENT]
@@ -172,7 +169,7 @@ def test_candidates_are_compiled_once_though_saving_an_entry_changes_the_order(o
     asked = dataclasses.replace(PERSISTENT, tune_s=1.0)
     cases, compiled = tune.cases(asked), []
     selected = {case.id: list(tune.contenders(case)) for case in cases}
-    monkeypatch.setattr(search, "unsound", lambda kernel, dtype, arch, wanted, workers: compiled.append(wanted) or {})
+    monkeypatch.setattr(tuning, "unsound", lambda kernel, arch, wanted, workers: compiled.append(wanted) or {})
     monkeypatch.setattr(tune.matmul, "enter", lambda *found: None)
     entry = next(entry for entry in configs.table("sm90").entries if entry.kernel == "persistent")
     for case in cases:
@@ -193,30 +190,26 @@ def test_candidates_that_a_changed_table_proposes_no_more_are_dropped_and_nothin
     for function in (tune.contenders, tune.plan):
         function.cache_clear()
     gone = tune.dropped(run, asked)
-    assert f"{case.id}-{search.token(best)}" in gone
+    assert f"{case.id}-{tuning.token(best)}" in gone
     assert all(name.startswith(case.id) and name in planned for name in gone)
     run.not_measured = [{"case": gone[0], "outcome": "skipped", "reason": "pruned"}]
     assert tune.dropped(run, asked) == gone[1:]
 
 
 @pytest.mark.parametrize(
-    ("answer", "unsound", "trouble"),
+    ("answer", "trouble"),
     [
-        ({A: "spills: 8 bytes"}, {("bf16", A): "spills: 8 bytes"}, ""),
-        (
-            {A: "spills: 8", B: "does not compile: x"},
-            {("bf16", A): "spills: 8", ("bf16", B): "does not compile: x"},
-            "",
-        ),
-        ({A: "does not compile: no nvdisasm", B: "does not compile: x"}, {}, "does not compile: no nvdisasm"),
-        (MemoryError("a worker was killed"), {}, "out of memory: a worker was killed"),
+        ({A: "spills: 8 bytes"}, ""),
+        ({A: "spills: 8", B: "does not compile: x"}, ""),
+        ({A: "does not compile: no nvdisasm", B: "does not compile: x"}, "does not compile: no nvdisasm"),
+        (MemoryError("a worker was killed"), "out of memory: a worker was killed"),
     ],
 )
-def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, unsound, trouble):
+def test_a_compiler_that_is_out_of_order_prunes_nothing(monkeypatch, answer, trouble):
     def compiled(*arguments):
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(search, "unsound", compiled)
-    assert tune.compile_all("persistent", (("bf16", A), ("bf16", B))) == (unsound, trouble)
+    monkeypatch.setattr(tuning, "unsound", compiled)
+    assert tune.compile_all("persistent", (A, B)) == ({} if trouble else answer, trouble)

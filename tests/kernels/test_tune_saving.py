@@ -7,17 +7,16 @@ from threading import Thread
 
 import pytest
 
-from kernels import configs
+from kernels import configs, tuning
 from kernels.bench import tune
 from kernels.configs import Config
 from kernels.configs.table_writer import save
-from kernels.tuning import search
+from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
 from roofline.operations.tune import Tuning
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
-from roofline.tuning.verdict import INCUMBENT
 
 H200 = GpuSpec.of_chip(find("H200"))
 A, B = Config(128, 256, 64, 8, 3), Config(128, 256, 64, 8, 4, subtile=2)
@@ -39,7 +38,7 @@ def shape_of(case, entrants):
 def finished():
     """A run in which B was a tenth faster than A, which was taken before."""
     case = "tune_persistent-xxl-up-tp8-m64-bf16"
-    tiles = {INCUMBENT: A, search.token(B): B}
+    tiles = {INCUMBENT: A, tuning.token(B): B}
     entrants = {n: {"config": str(c), "tile": dataclasses.asdict(c)} for n, c in tiles.items()}
     shape = shape_of(case, entrants)
     machine = {"chip": "NVIDIA H200", "sms": 132, "versions": {}}

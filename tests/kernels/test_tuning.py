@@ -15,8 +15,7 @@ from kernels import configs
 from kernels.configs import FOLDER, Config, architectures, choose, read
 from kernels.configs.table_writer import as_text, entry, save, save_pick
 from kernels.registry import KERNELS
-from kernels.tuning.candidates import Problem, staged_bytes
-from kernels.tuning.search import candidates, token
+from kernels.tuning import Problem, candidates, staged_bytes, token
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 
@@ -118,13 +117,13 @@ def test_a_token_is_a_word():
 COMPILED = """
 import json
 from kernels.configs import Config
-from kernels.tuning.search import token, unsound
+from kernels.tuning import token, unsound
 
 spills = Config(128, 256, 64, 4, 3, flatten=True)
 fails = Config(128, 256, 64, 8, 3, subtile=3)
 sound = Config(64, 128, 128, 4, 3)
-found = unsound("persistent", "bf16", "sm90", [spills, fails, sound])
-print(json.dumps({token(config): reason for config, reason in found.items()}))
+found = unsound("persistent", "sm90", [("bf16", config) for config in (spills, fails, sound)])
+print(json.dumps({token(config): reason for (_, config), reason in found.items()}))
 """
 
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from kernels.configs import choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
 from kernels.registry import Kernel
-from kernels.tuning.candidates import SearchSpace, around, ring_bytes
+from kernels.tuning import SearchSpace, around, ring_bytes
 
 ENTRY = {
     "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "n_max": None, "block_m": 64, "block_n": 128, "block_k": 64,

@@ -29,10 +29,9 @@ def h100(degrees, flops=H100, model=XXL, **more) -> Setting:
     return Setting(model, flops, nodes, Sharding(**degrees), **more)
 
 
-def tokens_each(setting: Setting) -> float | None:
+def tokens_each(setting: Setting) -> float:
     """Tokens of the bound, on each device."""
-    tokens = setting.bound().tokens
-    return None if tokens is None else tokens / setting.sharding.devices
+    return setting.bound().tokens / setting.sharding.devices
 
 
 def per_token(setting: Setting, name: str, step: str = "forward") -> float:

@@ -41,22 +41,20 @@ class Drawn:
     def lines(self, panel=0):
         return {line.get_label(): line for line in self.axes["pace"][panel].get_lines()}
 
+    def at(self, column, row):
+        """(X, Y) of a cell of the map."""
+        axes = self.axes["bound_map"][0]
+        labels = axes.get_xticklabels()[int(column)], axes.get_yticklabels()[int(row)]
+        return tuple(int(label.get_text().replace(",", "")) for label in labels)
+
     def cells(self):
         """{(X, Y): what the map says}."""
-        axes = self.axes["bound_map"][0]
-        xs, ys = ([int(t.get_text().replace(",", "")) for t in a.get_ticklabels()] for a in (axes.xaxis, axes.yaxis))
-        marked = [text for text in axes.texts if re.fullmatch(r"wire|any|[\d,.]+", text.get_text())]
-        return {(xs[round(text.xy[0])], ys[round(text.xy[1])]): text.get_text() for text in marked}
+        marked = [t for t in self.axes["bound_map"][0].texts if re.fullmatch(r"wire|any|[\d,.]+", t.get_text())]
+        return {self.at(*text.get_position()): text.get_text() for text in marked}
 
     def frames(self):
         """{line style: (X, Y)} of the frames on the map."""
-        axes = self.axes["bound_map"][0]
-        xs, ys = ([int(t.get_text().replace(",", "")) for t in a.get_ticklabels()] for a in (axes.xaxis, axes.yaxis))
-        return {
-            patch.get_linestyle(): (xs[round(patch.get_x() + 0.5)], ys[round(patch.get_y() + 0.5)])
-            for patch in axes.patches
-            if not patch.get_fill()
-        }
+        return {patch.get_linestyle(): self.at(*patch.get_xy()) for patch in self.axes["bound_map"][0].patches}
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,9 @@ ALLOWED = {
     "roofline.measure": ("store", "theory", "stats"),
     "roofline.analysis": ("store", "theory", "stats", "operations", *FOR_READERS),
     "roofline.operations": ("theory",),
-    "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.format", "report.theme"),
-    "roofline.tuning": ("measure", "store", "stats", "operations", "analysis", *FOR_READERS),
+    "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
-    "roofline.report": ("analysis", "store", "operations", "profile", "tuning", "theory", "stats"),
+    "roofline.report": ("analysis", "store", "operations", "profile", "theory", "stats"),
     "roofline": ("",),  # cli, pytest_plugin, worker, __init__
 }
 FOR_KERNELS = ("roofline.theory", "roofline.analysis.overlap", "roofline.arguments", "kernels")
@@ -69,7 +68,7 @@ def test_imports_run_one_way(package):
 
 def test_what_reports_need_is_free_of_torch():
     heavy = {"torch", "triton", "pytest"}
-    free = ("theory", "stats", "store", "operations", "analysis", "report", "account", "cli", "tuning")
+    free = ("theory", "stats", "store", "operations", "analysis", "report", "account", "cli")
     for module, path in modules("roofline").items():
         if any(f"{module}.".startswith(f"roofline.{name}.") for name in free):
             names = {

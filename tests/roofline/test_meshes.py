@@ -14,7 +14,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def h100(**changes):
-    return Nodes(**({"size": 8, "link_bytes_per_s": LINK, "port_bytes_per_s": PORT} | changes))
+    return Nodes(**({"size": 8, "link_bytes_per_s": LINK, "network_bytes_per_s": PORT} | changes))
 
 
 def test_degrees_multiply_and_the_first_kinds_are_neighbours():
@@ -122,11 +122,10 @@ def test_a_token_crosses_to_a_node_once_however_many_experts_it_has_there():
 
 
 def test_inside_a_node_there_is_no_network():
-    nodes = h100(port_bytes_per_s=None)
+    nodes = h100(network_bytes_per_s=None)
     assert nodes.crossings("tp", "all-gather", Sharding(tp=8)) == (Crossing("node", 7 / 8, LINK),)
     assert nodes.crossings("tp", "all-gather", Sharding(tp=8))[0].seconds == pytest.approx(7 / 8 / 450e9)
     assert nodes.crossings("ep", "all-to-all", Sharding(ep=8)) == (Crossing("node", 7 / 64, LINK),)
-    assert nodes.crossings("tp", "all-gather", Sharding()) == ()
     with pytest.raises(ValueError, match=r"tp=16 spans 2 nodes of 8, .* give --network BYTES/s, or larger nodes"):
         nodes.crossings("tp", "all-gather", Sharding(tp=16))
 

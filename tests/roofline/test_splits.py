@@ -24,7 +24,7 @@ def degrees(split):
 
 @pytest.mark.parametrize(("wires", "each", "tokens"), [("separate", 61.3, 3925), ("shared", 4 * 61.325, 15699)])
 def test_least_bound_of_64_v5p_in_both_conventions(wires, each, tokens):
-    best = splits.least_bound_real(v5p({"fsdp": 2, "tp": 1}, wires=wires))
+    best = splits.best_real(v5p({"fsdp": 2, "tp": 1}, wires=wires))
     assert round(best.least) == tokens
     assert best.least / 64 == pytest.approx(each, abs=0.05)
     factor = 1 if wires == "separate" else 4
@@ -34,10 +34,10 @@ def test_least_bound_of_64_v5p_in_both_conventions(wires, each, tokens):
 
 
 def test_best_whole_splits_of_64_v5p():
-    best = splits.least_bound(v5p({"fsdp": 2, "tp": 1}))
+    best = splits.best_whole(v5p({"fsdp": 2, "tp": 1}))
     assert (degrees(best), round(best.least)) == ((4, 16), 5111)
     assert all(type(degree) is int for degree in degrees(best))
-    shared = splits.least_bound(v5p({"fsdp": 2, "tp": 1}, wires="shared"))
+    shared = splits.best_whole(v5p({"fsdp": 2, "tp": 1}, wires="shared"))
     # Y = 8: 4 D F / (8 W 2) / (4 D F / 64 / C - 4 D / 8 / W)
     assert (degrees(shared), shared.least) == ((8, 8), pytest.approx(64 / 16 * ALPHA / (1 - 8 * ALPHA / F)))
 
@@ -45,7 +45,7 @@ def test_best_whole_splits_of_64_v5p():
 @pytest.mark.parametrize("wires", ["separate", "shared"])
 @pytest.mark.parametrize(("tokens", "chips"), [(131_072, 64), (4_000_000, 1024), (20_000, 256)])
 def test_x_opt_of_the_source(tokens, chips, wires):
-    best = splits.least_wire_real(v5p({"fsdp": 2, "tp": 1}, degrees={"fsdp": chips}, wires=wires), tokens)
+    best = splits.best_real(v5p({"fsdp": 2, "tp": 1}, degrees={"fsdp": chips}, wires=wires), tokens)
     x_opt = math.sqrt(tokens / F * 2 * chips)
     assert degrees(best) == (pytest.approx(x_opt, rel=1e-3), pytest.approx(chips / x_opt, rel=1e-3))
     w = 1.8e11
@@ -61,35 +61,35 @@ def test_a_training_step_counts_the_wires_of_both_passes():
 
 def test_splits_at_the_edges():
     alone = v5p(degrees={})
-    assert splits.least_bound(alone) == splits.Split(alone, 0)
-    assert splits.least_bound_real(alone).least == 0
-    assert degrees(splits.least_wire_real(alone, 1)) == (1, 1)
+    assert splits.best_whole(alone) == splits.Split(alone, 0)
+    assert splits.best_real(alone).least == 0
+    assert degrees(splits.best_real(alone, 1)) == (1, 1)
     # 8 chips can all go to tensor parallelism, and then nothing is gathered.
     few = v5p(degrees={"fsdp": 8})
-    assert (degrees(splits.least_bound(few)), splits.least_bound(few).least) == ((1, 8), 0)
-    assert (degrees(splits.least_bound_real(few)), splits.least_bound_real(few).least) == ((1, 8), 0)
+    assert (degrees(splits.best_whole(few)), splits.best_whole(few).least) == ((1, 8), 0)
+    assert (degrees(splits.best_real(few)), splits.best_real(few).least) == ((1, 8), 0)
     # On one token only tensor parallelism keeps the wires quiet, on very many only FSDP does.
     setting = v5p({"fsdp": 2, "tp": 1})
-    assert degrees(splits.least_wire(setting, 1)) == degrees(splits.least_wire_real(setting, 1)) == (1, 64)
-    assert degrees(splits.least_wire(setting, 10**9)) == degrees(splits.least_wire_real(setting, 10**9)) == (64, 1)
+    assert degrees(splits.best_whole(setting, 1)) == degrees(splits.best_real(setting, 1)) == (1, 64)
+    assert degrees(splits.best_whole(setting, 10**9)) == degrees(splits.best_real(setting, 10**9)) == (64, 1)
 
 
 def test_where_the_wire_is_too_slow_for_every_token_there_is_no_best_split():
     experts = replace(v5p(degrees={"ep": 8, "fsdp": 4}, flops=1e20), experts=8)
-    assert splits.least_bound(experts) is None
-    assert splits.least_bound_real(experts) is None
-    assert splits.least_wire(experts, 100).least > 0
+    assert splits.best_whole(experts) is None
+    assert splits.best_real(experts) is None
+    assert splits.best_whole(experts, 100).least > 0
 
 
 def test_best_split_of_1024_h100():
-    best = splits.least_bound(h100({"fsdp": 1024}))
+    best = splits.best_whole(h100({"fsdp": 1024}))
     assert degrees(best) == (64, 16)
     # X of 64, each group in 64 different pairs of nodes: 63/64 over the port, beside 1/2 / 8 of the activations.
     network = 63 / 64 * 4 * D * F / 16 / 50e9
     per_token = 4 * D * F / 1024 / H100 - 2 * (1 / 2 / 8) * 2 * D / 64 / 50e9
     assert best.least == pytest.approx(network / per_token)
     # The real bound has two valleys, inside a node and between 8 and 16; the second one is the deeper.
-    real = splits.least_bound_real(h100({"fsdp": 1024}))
+    real = splits.best_real(h100({"fsdp": 1024}))
     assert real.least < 0.995 * best.least
     assert 14 < degrees(real)[1] < 16
 
@@ -120,13 +120,12 @@ def test_the_best_whole_split_beats_every_other(setting, wires, tokens):
     setting = replace(setting, wires=wires)
     others = list(splits.whole(setting))
     assert setting in others
-    best = splits.least_bound(setting)
+    best = splits.best_whole(setting)
     bounds = [split.bound().tokens for split in others]
-    known = [bound for bound in bounds if bound is not None]
-    assert (best is None) == (not known)
+    assert (best is None) == (min(bounds) == math.inf)
     if best:
-        assert best.least == min(known) == best.setting.bound().tokens
-    least = splits.least_wire(setting, tokens)
+        assert best.least == min(bounds) == best.setting.bound().tokens
+    least = splits.best_whole(setting, tokens)
     assert least.least == min(splits.wire_s(split, tokens) for split in others)
 
 
@@ -134,11 +133,11 @@ def test_the_best_whole_split_beats_every_other(setting, wires, tokens):
 @given(made_up(kinds=("fsdp", "tp")), st.sampled_from(WIRES), st.floats(1, 1e8))
 def test_the_best_real_split_is_not_worse_than_the_best_whole_one(setting, wires, tokens):
     setting = replace(setting, wires=wires)
-    whole, real = splits.least_bound(setting), splits.least_bound_real(setting)
+    whole, real = splits.best_whole(setting), splits.best_real(setting)
     if whole:
         assert real.least <= whole.least * (1 + 1e-6)
-    wire = splits.least_wire_real(setting, tokens)
-    assert wire.least <= splits.least_wire(setting, tokens).least * (1 + 1e-6)
+    wire = splits.best_real(setting, tokens)
+    assert wire.least <= splits.best_whole(setting, tokens).least * (1 + 1e-6)
     for split in filter(None, (real, wire)):
         x, y = degrees(split)
         assert x * y == pytest.approx(setting.sharding.devices)
@@ -157,7 +156,7 @@ def test_closed_form_of_the_real_bound(m_x, m_y, alpha, power, added):
         v5p(), model=Model("any", 1000, f, 3), flops=alpha * 1e11, mesh=mesh, sharding=Sharding(fsdp=chips),
         wires="shared" if added else "separate",
     )  # fmt: skip
-    best = splits.least_bound_real(setting)
+    best = splits.best_real(setting)
     if y > 1.01 and most < chips / 1.01:
         assert best.least / chips == pytest.approx((4 if added else 1) * alpha**2 / (m_x * m_y * f), rel=1e-5)
         assert degrees(best)[1] == pytest.approx(y, rel=1e-2)
@@ -168,6 +167,6 @@ def test_closed_form_of_the_real_bound(m_x, m_y, alpha, power, added):
 def test_the_real_bound_at_the_kink_of_a_full_node():
     """tp beyond a node takes the network from the weights' gathers: the least may be at 8 exactly."""
     setting = replace(h100({"fsdp": 1024}), mesh=Nodes(8, 450e9, 5e9))
-    real, whole = splits.least_bound_real(setting), splits.least_bound(setting)
+    real, whole = splits.best_real(setting), splits.best_whole(setting)
     assert real.least <= whole.least * (1 + 1e-9)
     assert tokens_each(whole.setting) == pytest.approx(whole.least / 1024)

@@ -1,8 +1,5 @@
 """Sizes, work, chips and bounds against figures worked out by hand."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,20 +73,22 @@ def test_bad_cases_are_named(arguments, said):
         Matmul(*arguments)
 
 
-def test_the_exercise_balances_at_2750():
-    assert chips.find("exercise").wire_balance == 2750
-    assert balance(275e12, 100e9) == 2750
-
-
 @pytest.mark.parametrize(
     ("name", "wire", "memory"),
     # NVLink 4: 450e9 bytes/s one way; TPU v5p: six links of 90e9.
-    [("H100 SXM", 2198.7, 295.3), ("H200", 2198.7, 206.1), ("A100 SXM", 1040, 153.0), ("TPU v5p", 850, 166.0)],
+    [
+        ("H100 SXM", 2198.7, 295.3),
+        ("H200", 2198.7, 206.1),
+        ("A100 SXM", 1040, 153.0),
+        ("TPU v5p", 850, 166.0),
+        ("exercise", 2750, None),
+    ],
 )
 def test_balances_of_datasheets(name, wire, memory):
     chip = chips.find(name)
-    assert chip.wire_balance == pytest.approx(wire, rel=1e-3)
-    assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
+    assert balance(chip.flops["bf16"], chip.received_bytes_per_s) == pytest.approx(wire, rel=1e-3)
+    if memory:
+        assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
 
 
 def test_every_chip_names_its_source():
@@ -123,15 +122,3 @@ def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, band
 def test_balance_refuses_rates_that_are_not_above_zero(flops, bandwidth):
     with pytest.raises(ValueError, match="above 0"):
         balance(flops, bandwidth)
-
-
-def test_theory_needs_the_standard_library_only():
-    code = (
-        "import sys; import roofline.theory.models, roofline.theory.work, roofline.theory.chips, roofline.cli\n"
-        "roofline.cli.main(['balance', '--flops', '275e12', '--bandwidth', '100e9'])\n"
-        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'triton'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "2750 FLOP/byte" in done.stdout

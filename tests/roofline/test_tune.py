@@ -13,8 +13,8 @@ import torch
 
 from kernels import configs
 from kernels.configs.table_writer import as_text
+from roofline.analysis.tuning import Verdict, verdict
 from roofline.store import journal
-from roofline.tuning import verdict
 
 ROOT = Path(__file__).parents[2]
 FAKE = (Path(__file__).parent / "tune_project.py").read_text()
@@ -94,9 +94,9 @@ def entries(root) -> list[dict]:
     return json.loads((root / TABLES / "sm90.json").read_text())["entries"]
 
 
-def verdicts(outcome) -> dict[int, verdict.Verdict]:
+def verdicts(outcome) -> dict[int, Verdict]:
     run = journal.load(outcome.folder)
-    return {m: verdict.verdict(run, shape) for m, shape in SHAPES.items()}
+    return {m: verdict(run, shape) for m, shape in SHAPES.items()}
 
 
 def test_the_planted_fastest_wins_and_equal_ones_leave_the_incumbent(whole):
@@ -203,7 +203,7 @@ def test_at_last_the_kernels_take_turns_each_as_it_was_just_tuned(run_project, t
     ]  # fmt: skip
     assert table.picks[0].measured["ratio"] == pytest.approx([1 / 0.95] * 3, rel=1e-4)
     assert table.picks[0].measured["over"] == "fake its tile"
-    found = verdict.verdict(journal.load(run.folder), "tune_matmul-64x128-up-tp1-m64-fp32")
+    found = verdict(journal.load(run.folder), "tune_matmul-64x128-up-tp1-m64-fp32")
     assert (found.best, found.stays) == ("other", True)
     assert found.ratio.median == pytest.approx(1 / 1.1 / 0.95)
     report = (run.folder / "report.md").read_text()

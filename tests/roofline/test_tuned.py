@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from roofline.analysis import tuning as tuned
 from roofline.stats import paired_ratio
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.work import Work
-from roofline.tuning import verdict as tuned
 
 CASE = "tune_fake-xxl-up-tp8-m2048-bf16"
 RUNS, ROUNDS, CANDIDATES, NOISE, CORRELATION = 200, 40, 16, 0.01, 0.3

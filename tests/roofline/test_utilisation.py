@@ -61,11 +61,6 @@ def test_forward_of_a_tp_group_over_both_fabrics():
     assert step_s(setting, "forward", 4e6, "overlapped") == pytest.approx(max(math_s, gather))
 
 
-def test_unknown_arms_are_named():
-    with pytest.raises(ValueError, match="arm='fast': it is one of serial, overlapped"):
-        step_s(EXERCISE, "forward", 1, "fast")
-
-
 def test_over_chips_takes_the_fastest_split_of_each_number():
     setting = h100({"fsdp": 128, "tp": 8, "dp": 2, "pp": 2}, step="training")
     points = over_chips(setting, 4e6, (64, 4096, 65_536))

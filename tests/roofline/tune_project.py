@@ -25,8 +25,7 @@ import kernels.bench.instruments as instruments
 import kernels.configs as configs
 import kernels.contract as contract
 import kernels.registry as registry
-import kernels.tuning.candidates as candidates
-import kernels.tuning.search as tuning
+import kernels.tuning as tuning
 import roofline.pytest_plugin.hooks as plugin
 from roofline.measure import device_errors, machine, telemetry
 from roofline.theory.chips import find
@@ -81,8 +80,8 @@ def run_other(x, w, out):
     return out
 
 
-def unsound(kernel, dtype, arch, wanted, workers):
-    return {config: "spills: 8 bytes of stack, 0 allowed" for config in wanted if config == SPILLS}
+def unsound(kernel, arch, wanted, workers):
+    return {one: "spills: 8 bytes of stack, 0 allowed" for one in wanted if one[1] == SPILLS}
 
 
 registry.KERNELS.clear()
@@ -91,7 +90,7 @@ tuning.unsound = unsound
 for name, function in (("fake", run), ("other", run_other)):
     registry.register(registry.Kernel(
         name=name, run=function, config=lambda x, w: "its tile", why_not=lambda x, w, out=None: None, jit=None,
-        example=None, space=candidates.SearchSpace(ranked, candidates.ring_bytes),
+        example=None, space=tuning.SearchSpace(ranked, tuning.ring_bytes),
     ))  # fmt: skip
 
 from kernels.bench import matmul, tune  # noqa: E402

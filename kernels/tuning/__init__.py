@@ -1,1 +1,0 @@
-"""Which configurations of a kernel are worth timing."""

@@ -1,1 +1,0 @@
-"""A tuning: what its rounds say."""
