@@ -1,30 +1,9 @@
-"""A clock, a CUDA device, NVML and time without any of them: what they were told to answer."""
+"""A CUDA device, NVML and time without any of them: what they were told to answer."""
 
 import sys
 import types
 
 import pytest
-
-
-class FakeClock:
-    """Calls return their seconds, or None for a late host; time passes by what they took. `log` has (call, calls) of
-    every burst."""
-
-    def __init__(self):
-        self.seconds, self.calls, self.log = 0.0, 0, []
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.calls += len(times)
-        self.seconds += sum(time or 0 for time in times)
-        return times
-
-    def burst(self, call, calls):
-        self.log.append((call, calls))
-        return sum(time for _ in range(calls) for time in self.turn([call]))
 
 
 class FakeCuda:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fake_devices import FakeClock
+from fake_clock import FakeClock
 
 from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.prepared import verdict
