@@ -49,10 +49,7 @@ def _chip(question: Question) -> dict:
 
 def _memory(question: Question) -> dict:
     memory, setting, device_bytes = question.memory, question.setting, question.device_bytes
-    names = (
-        "parameters", "weights_bytes", "gradients_bytes", "optimizer_bytes", "state_bytes", "saved", "tokens",
-        "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes",
-    )  # fmt: skip
+    of_tokens = ("saved", "tokens", "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes")
     gathered = techniques.gathered_bytes(setting)
     kept = gathered if techniques.keeps_stage(setting) else 0
 
@@ -70,7 +67,9 @@ def _memory(question: Question) -> dict:
 
     return {
         "dtypes": asdict(memory.dtypes),
-        **{name: getattr(memory, name) for name in names},
+        "parameters": memory.parameters,
+        **{f"{kind}_bytes": size for kind, size in memory.parts.items()},
+        **{name: getattr(memory, name) for name in ("state_bytes", *of_tokens)},
         "readings": [read(reading) for reading in READINGS[memory.saved]],
         "gathered_bytes": gathered,
     }

@@ -86,21 +86,18 @@ class Memory:
         return self.model.blocks * 2 * self.model.d_model * self.model.d_ff * self.experts
 
     @property
-    def weights_bytes(self) -> int:
-        """The master weights, and the copy to compute with where there is one."""
-        return self.parameters * (BYTES[self.dtypes.weights] + BYTES[self.dtypes.copy])
-
-    @property
-    def gradients_bytes(self) -> int:
-        return self.parameters * BYTES[self.dtypes.gradients]
-
-    @property
-    def optimizer_bytes(self) -> int:
-        return self.parameters * self.moments * BYTES[self.dtypes.optimizer]
+    def parts(self) -> dict[str, int]:
+        """Bytes of the weights (the master ones, and a copy to compute with), the gradients and the optimizer."""
+        plan, parameters = self.dtypes, self.parameters
+        return {
+            "weights": parameters * (BYTES[plan.weights] + BYTES[plan.copy]),
+            "gradients": parameters * BYTES[plan.gradients],
+            "optimizer": parameters * self.moments * BYTES[plan.optimizer],
+        }
 
     @property
     def state_bytes(self) -> int:
-        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return sum(self.parts.values())
 
     @property
     def all_saved_bytes_per_token(self) -> int:
