@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from roofline.account import splits, techniques
 from roofline.account.command import Question
-from roofline.account.communication_bound import Setting, Term
+from roofline.account.communication_bound import WIRES, Setting, Term
 from roofline.account.memory import READINGS
 from roofline.account.meshes import Torus
 from roofline.account.utilisation import ARMS, step_s
@@ -92,7 +92,7 @@ def _pace(setting: Setting, tokens: int) -> dict:
         ],
         "terms": [_term(term) for term in setting.terms],
         "bound": _bound(setting),
-        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in ("separate", "fabric", "shared")},
+        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in WIRES},
         "least_d_ff": _least_d_ff(setting),
         "at_tokens": _at(setting, tokens) if tokens else None,
         "best_split": {

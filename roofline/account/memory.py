@@ -11,10 +11,12 @@ from roofline.theory.models import Model
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "none": 0}
 """Bytes of one element."""
 
-SAVED = ("all", "half", "checkpointed")
-"""What is saved of a block for each token. `all`: the inputs of both linear layers, D + F elements. `half`: those of
-every second block. `checkpointed`: the input of the block, D elements; beside it the F of the one block that is
-computed again at a time."""
+SAVED = {
+    "all": "the inputs of both layers",
+    "half": "the inputs of both layers of every second block",
+    "checkpointed": "the blocks' inputs, and one block's inner ones",
+}
+"""What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again."""
 
 READINGS = {"all": ("sharded",), "half": ("dropped", "whole"), "checkpointed": ("sharded",)}
 """Where the saved activations are. Of `half` there are two readings: the other half is `dropped`, and computed again;

@@ -278,7 +278,7 @@ def test_those_that_help_come_first_and_keep_the_devices(now):
     found = techniques.ranked(now, memory)
     helps = [technique.helps(now) for technique in found]
     assert helps == sorted(helps, reverse=True)
-    bounds = [technique.bound.tokens for technique in found if technique.helps(now)]
+    bounds = [technique.setting.bound().tokens for technique in found if technique.helps(now)]
     assert bounds == sorted(bounds)
     for technique in found:
         assert technique.why
