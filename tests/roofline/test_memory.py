@@ -18,7 +18,7 @@ memories = st.builds(
     st.builds(Model, st.just("any"), st.integers(1, 2**15), st.integers(1, 2**17), st.integers(1, 200)),
     st.sampled_from([PLAIN, Dtypes("bf16", "none", "bf16", "fp8"), Dtypes(copy="fp8", activations="fp32")]),
     st.integers(0, 2**22),
-    st.sampled_from(SAVED),
+    st.sampled_from([*SAVED]),
     st.integers(0, 3),
     st.integers(1, 64),
 )
