@@ -47,14 +47,17 @@ OVER = "its time was over"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended: `printed` by the tool, `said` by the program, and `why` it was stopped, or None; `over`
-    where that was for its time alone."""
+    """How a program ended: `printed` by the tool, `said` by the program, and `why` it was stopped, or None."""
 
     printed: str
     said: str
     code: int | None
     why: str | None
-    over: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was stopped for its time alone."""
+        return self.why == OVER
 
     @property
     def complaint(self) -> str:
@@ -138,8 +141,7 @@ def run(
         finally:
             _end(process)
     printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    text = said.read_text(encoding="utf-8", errors="replace")
-    return Ended(printed, text, process.returncode, why, over=why == OVER)
+    return Ended(printed, said.read_text(encoding="utf-8", errors="replace"), process.returncode, why)
 
 
 def _wait(process: subprocess.Popen, progress: Path, stall_s: float, deadline: float) -> str | None:

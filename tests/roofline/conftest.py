@@ -4,8 +4,10 @@ import json
 import math
 import os
 import resource
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,8 @@ class Outcome:
     text: str
     folder: Path | None
     root: Path
+    go_on: Callable[..., "Outcome"]
+    """A copy of it is gone on with, without the fault; takes what `run_project` takes."""
 
     @property
     def saved(self) -> dict:
@@ -67,16 +71,24 @@ class Outcome:
         return [f"m{row['extra_info']['m']}-{row['extra_info']['contender']}" for row in self.saved["benchmarks"]]
 
     @property
-    def measured(self) -> list[str]:
-        """What has all its rounds by the journal."""
+    def rounds(self) -> dict[str, int]:
+        """{m64-torch: how many it has} by the journal."""
         records = journal.load(self.folder).records()
-        return [f"m{record['m']}-{record['contender']}" for record in records if record["rounds"] >= 30]
+        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in records}
+
+    @property
+    def measured(self) -> list[str]:
+        """What has all its rounds."""
+        return [name for name, rounds in self.rounds.items() if rounds >= 30]
 
     @property
     def reasons(self) -> dict[str, tuple[str, str]]:
         """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
         return {
-            "-".join(entry["case"].split("-")[4::2]): (entry["outcome"], entry["reason"])
+            entry["case"].partition("tp8-")[2].replace("-fp32", "") or entry["case"]: (
+                entry["outcome"],
+                entry["reason"],
+            )
             for entry in journal.load(self.folder).missing
         }
 
@@ -112,7 +124,7 @@ def in_a_blink():
 
 def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
-    path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), kept.get("PYTHONPATH", "")])
     quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is as long as a small run
     return kept | {"PYTHONPATH": path, "PYTEST_ADDOPTS": quick} | extra
 
@@ -134,34 +146,41 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    `env` adds to the environment, `file_bytes` limits the size of the files that may be written, as a full disk would.
+    `more` follows its conftest, `fault` and `passes` are FAULT and PASSES in the environment, to which `env` adds.
+    `file_bytes` limits the size of the files that may be written, as a full disk would.
     """
 
-    def run(*arguments, tests=TESTS, conftest=CONFTEST, env=None, root=None, cwd=None, file_bytes=None) -> Outcome:
+    def run(
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, env=None, root=None, cwd=None,
+        file_bytes=None,
+    ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
-        (root / "conftest.py").write_text(conftest)
+        (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
         code, text = zygote.run(
-            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)],
-            cwd=str(cwd or root), env=_environment(**env or {}), file_bytes=file_bytes,
+            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
+            env=_environment(**{"FAULT": fault, "PASSES": str(passes)} | (env or {})), file_bytes=file_bytes,
         )  # fmt: skip
-        folders = sorted((root / "results" / "local").glob("*"))
-        return Outcome(code, text, folders[-1] if folders else None, root)
+        folder = max((root / "results" / "local").glob("*"), default=None)
+
+        def go_on(*arguments, **about) -> Outcome:
+            copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
+            resume = f"--ffn-resume={copy / folder.relative_to(root)}"
+            about = {"tests": tests, "conftest": conftest, "passes": passes} | about
+            return run("--benchmark-only", resume, *arguments, root=copy, **about)
+
+        return Outcome(code, text, folder, root, go_on)
 
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def three_shapes(run_project):
-    """`run_project` on three shapes of two contenders, timed unless told. `fault` is small_project's FAULT."""
-
-    def run(*arguments, fault=None, timed=True, **more) -> Outcome:
-        env = {"FAULT": fault} if fault else {}
-        mode = ["--benchmark-only"] if timed else []
-        return run_project(*mode, *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
-
-    return run
+    """`run_project` on three shapes of two contenders, timed unless told."""
+    return lambda *arguments, timed=True, **about: run_project(
+        *["--benchmark-only"] * timed, *arguments, tests=THREE_SHAPES, **about
+    )
 
 
 @pytest.fixture

@@ -18,17 +18,12 @@ def table(*rows, units=UNITS) -> str:
 
 
 def test_kernels_of_each_call_by_the_markers_before_them():
-    assert [[launch.kernel for launch in call] for call in CALLS] == [
-        ["persistent_kernel"],
-        [NVJET, REDUCE],
-        ["tiled_kernel"],
-    ]
+    def kernels(calls):
+        return [[launch.kernel for launch in call] for call in calls]
 
-
-def test_marker_is_whatever_came_first():
+    assert kernels(CALLS) == [["persistent_kernel"], [NVJET, REDUCE], ["tiled_kernel"]]
     rows = [row(i, kernel, *NONE) for i, kernel in enumerate(["later::name", "a", "spin_kernel", "later::name", "b"])]
-    calls = parse.by_call(parse.parse(table(*rows)))
-    assert [[launch.kernel for launch in call] for call in calls] == [["a", "spin_kernel"], ["b"]]
+    assert kernels(parse.by_call(parse.parse(table(*rows)))) == [["a", "spin_kernel"], ["b"]]  # whatever came first
 
 
 def test_counts_of_a_call_are_the_sums_over_its_kernels():
@@ -39,18 +34,12 @@ def test_counts_of_a_call_are_the_sums_over_its_kernels():
     assert two["dram_bytes"] == 218_103_808 + 1024 + 65_536 + 13_312
     assert two["l2_bytes"] == 230_686_720 + 131_072
     assert two["metrics"]["tensor_ops"] == [f"{BF16}.sum"]
-
-
-def test_parts_stand_in_for_a_metric_that_is_lacking_and_are_not_counted_twice():
-    found = parse.counts(CALLS[2], "bf16")
-    assert found["tensor_ops"] == 13_958_643_712
-    assert found["metrics"]["tensor_ops"] == [f"{BF16}_sparsity_off.sum", f"{BF16}_sparsity_on.sum"]
-
-
-def test_fp32_has_no_tensor_operations():
-    found = parse.counts(CALLS[0], "fp32")
-    assert found["tensor_ops"] is None
-    assert found["metrics"].keys() == {"dram_bytes", "l2_bytes"}
+    three = parse.counts(CALLS[2], "bf16")  # parts stand in for a metric that is lacking, and are not counted twice
+    assert three["tensor_ops"] == 13_958_643_712
+    assert three["metrics"]["tensor_ops"] == [f"{BF16}_sparsity_off.sum", f"{BF16}_sparsity_on.sum"]
+    fp32 = parse.counts(CALLS[0], "fp32")  # which has no tensor operations
+    assert fp32["tensor_ops"] is None
+    assert fp32["metrics"].keys() == {"dram_bytes", "l2_bytes"}
 
 
 def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
@@ -62,12 +51,17 @@ def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
 
 
 @pytest.mark.parametrize(
-    ("unit", "scale"), [("byte", 1), ("Kbyte", 1e3), ("Mbyte", 1e6), ("Gbyte", 1e9), ("GB", 1e9), ("", 1)]
+    ("unit", "cell", "count"),
+    [
+        *((unit, "1,234.5", 1234.5) for unit in ("byte", "")),
+        *(("Kbyte", "1,234.5", 1234.5e3), ("Mbyte", "1", 1e6), ("Gbyte", "1", 1e9), ("GB", "1", 1e9)),
+        *(("byte", absent, None) for absent in ("n/a", "(!) n/a", "(!) nan", "")),
+    ],
 )
-def test_units_are_those_of_the_row_below_the_names(unit, scale):
+def test_units_are_those_of_the_row_below_the_names_and_what_is_absent_is_none(unit, cell, count):
     units = UNITS.replace('"byte"', f'"{unit}"', 1)
-    (launch,) = parse.parse(table(row(1, "a", "1,234.5", *["1"] * 5), units=units))
-    assert launch.values["dram__bytes_read.sum"] == 1234.5 * scale
+    (launch,) = parse.parse(table(row(1, "a", cell, *["1"] * 5), units=units))
+    assert launch.values["dram__bytes_read.sum"] == count
     assert launch.values["dram__bytes_write.sum"] == 1
 
 
@@ -95,12 +89,6 @@ def test_columns_that_nobody_asked_for_may_hold_anything():
     )
     (call,) = parse.by_call(parse.parse("\n".join(",".join(line) for line in lines)))
     assert parse.counts(call, "bf16")["dram_bytes"] == 10
-
-
-@pytest.mark.parametrize("absent", ["n/a", "(!) n/a", "(!) nan", ""])
-def test_count_that_is_absent_is_none(absent):
-    (launch,) = parse.parse(table(row(1, "a", absent, *["1"] * 5)))
-    assert launch.values["dram__bytes_read.sum"] is None
 
 
 @pytest.mark.parametrize("text", ["", DENIED, "garbage\x00\n==PROF== nothing", HEADER, f"{HEADER}\n{UNITS}\n"])
@@ -136,14 +124,18 @@ def test_metrics_that_the_tool_refuses_are_found_in_its_error():
     assert parse.refused(wanted, DENIED + f"{BF16}.sum") == []
 
 
+def program(path: Path, text: str) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def test_tool_is_found_where_installers_put_it_the_newest_first(monkeypatch, tmp_path):
-    for version in ("2024.3.2", "2025.1.0"):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "ncu").write_text("#!/bin/sh\n")
-        (tmp_path / version / "ncu").chmod(0o755)
+    _, newer = (program(tmp_path / version / "ncu", "") for version in ("2024.3.2", "2025.1.0"))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(ncu, "PLACES", (str(tmp_path / "bin" / "ncu"), str(tmp_path / "*" / "ncu")))
-    assert ncu.find() == str(tmp_path / "2025.1.0" / "ncu")
+    assert ncu.find() == newer
 
 
 def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
@@ -151,8 +143,7 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     monkeypatch.setattr(ncu, "PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "ncu is not on PATH" in ncu.why_not("cuda")
-    (tmp_path / "ncu").write_text("#!/bin/sh\n")
-    (tmp_path / "ncu").chmod(0o755)
+    program(tmp_path / "ncu", "")
     monkeypatch.setattr(ncu, "PARAMETERS", tmp_path / "params")
     assert ncu.why_not("cuda") is None  # the driver does not say
     (tmp_path / "params").write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
@@ -170,12 +161,7 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     ("printed", "said", "why", "complaint"),
     [
         (DENIED, "1 passed", None, ncu.FORBIDDEN),
-        (
-            "==ERROR== The application returned an error code (11).\n",
-            "some\n",
-            None,
-            "The application returned an error",
-        ),
+        ("==ERROR== The application returned an error code (11).\n", "some\n", None, "The application returned an err"),
         (BUSY, "1 passed\n", None, "Profiling failed because a driver resource was unavailable. Ensure"),
         (
             "==ERROR== The application returned an error code (1).\n",
@@ -195,21 +181,23 @@ def test_complaint_is_one_line(printed, said, why, complaint):
     assert len(found.splitlines()) == 1
 
 
+def run(tool: str, folder: Path, stall_s=60.0, seconds=60.0) -> ncu.Ended:
+    where = {"folder": folder, "progress": folder / "progress", "cwd": folder}
+    return ncu.run(tool, ["a", "b"], ["program", "x"], **where, stall_s=stall_s, seconds=seconds)
+
+
 def test_all_that_a_program_began_ends_with_it(tmp_path, fake_time):
-    tool = tmp_path / "ncu"
-    tool.write_text(
+    own, pid = fake_time(ncu), tmp_path / "child"
+    tool = program(
+        tmp_path / "ncu",
         f"#!{sys.executable}\nimport pathlib, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN);"
         " time.sleep(600)'])\n"
-        f"pathlib.Path({str(tmp_path / 'child')!r}).write_text(str(child.pid))\ntime.sleep(600)\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\ntime.sleep(600)\n",
     )
-    tool.chmod(0o755)
-    own, pid = fake_time(ncu), tmp_path / "child"
     passes = own.sleep
     own.sleep = lambda seconds: (time.sleep(0.02), pid.exists() and pid.read_text() and passes(seconds))
-    ended = ncu.run(
-        str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=1.5, seconds=60,
-    )  # fmt: skip
+    ended = run(tool, tmp_path, stall_s=1.5)
     assert ended.why == "it hung: nothing happened for 1.5 s"
     assert not ended.over
     child = Path("/proc") / pid.read_text()
@@ -218,17 +206,12 @@ def test_all_that_a_program_began_ends_with_it(tmp_path, fake_time):
             break
         time.sleep(0.1)
     assert gone
-    over = ncu.run(
-        str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=60, seconds=0.3,
-    )  # fmt: skip
-    assert over.over
+    assert run(tool, tmp_path, seconds=0.3).over
 
 
 def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path, fake_time):
-    tool, end, steps = tmp_path / "ncu", tmp_path / "end", []
-    tool.write_text(f"#!/bin/sh\nuntil [ -e {end} ]; do sleep 0.02; done\n")
-    tool.chmod(0o755)
-    own = fake_time(ncu)
+    end, steps, own = tmp_path / "end", [], fake_time(ncu)
+    tool = program(tmp_path / "ncu", f"until [ -e {end} ]; do sleep 0.02; done")
     passes = own.sleep
 
     def goes_forward(seconds):
@@ -242,20 +225,12 @@ def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path, fak
             time.sleep(0.02)
 
     own.sleep = goes_forward
-    ended = ncu.run(
-        str(tool), ["a"], ["b"], folder=tmp_path, progress=tmp_path / "progress", cwd=tmp_path, stall_s=2, seconds=60,
-    )  # fmt: skip
+    ended = run(tool, tmp_path, stall_s=2)
     assert (ended.why, ended.code) == (None, 0)
 
 
 def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_numbers(tmp_path):
-    tool = tmp_path / "ncu"
-    tool.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'flags'}\n")
-    tool.chmod(0o755)
-    ncu.run(
-        str(tool), ["a", "b"], ["program", "x"], folder=tmp_path, progress=tmp_path / "none", cwd=tmp_path, stall_s=60,
-        seconds=60,
-    )  # fmt: skip
+    run(program(tmp_path / "ncu", f"printf '%s\\n' \"$@\" > {tmp_path / 'flags'}"), tmp_path)
     flags = (tmp_path / "flags").read_text().split()
     given = dict(pairwise(flags))
     expected = {"--clock-control": "none", "--cache-control": "all", "--print-units": "base", "--page": "raw"}
@@ -266,10 +241,6 @@ def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_
 
 
 def test_version_and_silence_of_a_tool(tmp_path):
-    tool = tmp_path / "ncu"
-    tool.write_text("#!/bin/sh\necho Version 2025.1.1.0 '(build 1)'\n")
-    tool.chmod(0o755)
-    assert ncu.version(str(tool)) == "2025.1.1.0"
-    tool.write_text("#!/bin/sh\nexit 1\n")
-    assert ncu.version(str(tool)) == "of unknown version"
+    assert ncu.version(program(tmp_path / "a", "echo Version 2025.1.1.0 '(build 1)'")) == "2025.1.1.0"
+    assert ncu.version(program(tmp_path / "b", "exit 1")) == "of unknown version"
     assert ncu.ask(str(tmp_path / "none"), "--version") == ""

@@ -49,12 +49,8 @@ def count(three_shapes, tmp_path):
 
 
 def counted(outcome) -> list[str]:
-    run = journal.load(outcome.folder)
-    return sorted(f"m{run.shapes[shape].params['m']}-{name}" for shape, name in counted_cases(run))
-
-
-def counted_cases(run) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in run.shapes.items() for name in about.counters]
+    shapes = journal.load(outcome.folder).shapes.values()
+    return sorted(f"m{shape.params['m']}-{name}" for shape in shapes for name in shape.counters)
 
 
 ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
@@ -84,10 +80,8 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     assert "## Counted" in report
     assert "| FLOP/byte counted |" in report
     assert "tensor operations were not counted" in report
-    first, *_, last = asked(tmp_path)
-    for flag in ("--csv", "--clock-control", "--profile-from-start", "off", "application-only", "LC_ALL=C"):
-        assert flag in first
-    assert len(asked(tmp_path)) == 2  # the first case alone, then the rest
+    first, last = asked(tmp_path)  # the first case alone, then the rest
+    assert "LC_ALL=C" in first
     assert (tmp_path / "asked.codes").read_text().split() == ["0", "0"]  # the tool tells of a program that failed
     assert last[last.index("-m") + 1] == "roofline.worker"
     assert len(list((outcome.root / "results" / "local").iterdir())) == 1
@@ -100,10 +94,7 @@ def test_without_the_option_nothing_is_counted(count, tmp_path):
     outcome = count()
     assert outcome.code == 0
     assert not (tmp_path / "asked").exists()
-    assert outcome.rows["numpy"]["extra_info"]["dram_bytes"] is None
-    report = (outcome.folder / "report.md").read_text()
-    assert "ounter" not in report
-    assert "counted" not in report
+    assert "ounte" not in (outcome.folder / "report.md").read_text()
 
 
 def test_cpu_has_none_and_says_so(three_shapes):

@@ -11,10 +11,6 @@ from roofline.profile import collect
 from roofline.store import journal
 
 
-def counted_cases(run) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in run.shapes.items() for name in about.counters]
-
-
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     """A run of four cases, and what is noted of them; `tool(run)` has `run(batch)` in the place of Nsight Compute."""
@@ -37,9 +33,9 @@ def session(tmp_path, monkeypatch):
     def tool(act):
         def run(ncu, metrics, command, *, folder, progress, seconds, **more):
             cases = json.loads((folder / "request.json").read_text())["cases"]
-            said, printed, ended = act([tuple(case) for case in cases])
+            said, printed, why = act([tuple(case) for case in cases])
             progress.write_text("".join(json.dumps(line) + "\n" for line in said))
-            return collect.ncu.Ended(printed, "", 1, *ended)
+            return collect.ncu.Ended(printed, "", 1, why)
 
         monkeypatch.setattr(collect.ncu, "run", run)
         return collect.Counting(Session(), tmp_path, lambda text: None)
@@ -47,8 +43,19 @@ def session(tmp_path, monkeypatch):
     return tool
 
 
-def called(*cases):
-    return [{"step": "call", "case": case, "reason": ""} for case in cases]
+def step(name, case, reason=""):
+    return {"step": name, "case": case, "reason": reason}
+
+
+def counts_all(batch, cell="5"):
+    """What the worker says where all goes well, what the tool prints, and that nobody stopped it."""
+    rows = [row(i, kernel, cell, *["5"] * 5) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
+    done = [step(name, case) for case in batch for name in ("call", "done")]
+    return done, "\n".join([HEADER, UNITS, *rows]), None
+
+
+def counted(count) -> list[tuple[str, str]]:
+    return [(shape, name) for shape, about in count.session.run.shapes.items() for name in about.counters]
 
 
 def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_time):
@@ -56,7 +63,7 @@ def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_tim
 
     def slow(batch):
         time.sleep(collect.BOX_S)
-        return called(batch[0]), "", (collect.ncu.OVER, True)
+        return [step("call", batch[0])], "", collect.ncu.OVER
 
     count = session(slow)
     count.finished()
@@ -72,17 +79,15 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     def hangs_at_second(batch):
         asked.append(batch)
         if len(batch) == 3:
-            return called(*batch[:2]), "", ("it hung", False)
-        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
-        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
+            return [step("call", case) for case in batch[:2]], "", "it hung"
+        return counts_all(batch)
 
     count = session(hangs_at_second)
     count.finished()
     assert [len(batch) for batch in asked] == [1, 3, 2]
     assert count.lost == {asked[1][1]: "it hung"}
     assert asked[2] == [asked[1][0], asked[1][2]]
-    assert len(counted_cases(count.session.run)) == 3
+    assert len(counted(count)) == 3
     (note,) = count.session.notes
     assert "counted 3 of 4 cases" in note
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
@@ -90,16 +95,13 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
 
 def test_kernels_of_a_call_that_raised_are_no_count_of_it(session):
     def second_raises(batch):
-        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        lines = [line for case in batch for line in called(case)]
-        lines += [{"step": "lost", "case": case, "reason": "it raised"} for case in batch[1:2]]
-        lines.append({"step": "done", "case": batch[0], "reason": ""})
-        return lines, "\n".join([HEADER, UNITS, *rows]), (None, False)
+        said, *others = counts_all(batch)
+        return [*said, *(step("lost", case, "it raised") for case in batch[1:2])], *others
 
     count = session(second_raises)
     count.finished()
     assert list(count.lost.values()) == ["it raised"]
-    assert set(count.lost).isdisjoint(counted_cases(count.session.run))
+    assert set(count.lost).isdisjoint(counted(count))
 
 
 def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(session):
@@ -107,7 +109,7 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(sess
 
     def hangs(batch):
         asked.append(batch)
-        return called(batch[0]), "", ("it hung", False)
+        return [step("call", batch[0])], "", "it hung"
 
     count = session(hangs)
     count.finished()
@@ -118,10 +120,8 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(sess
 
 def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(session, monkeypatch):
     def of_another_age(batch):
-        rows = [row(i, kernel, "5 potatoes", *["5"] * 5) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
-        printed = "\n".join(["==PROF== Connected to process 1 (/home/me/python)", HEADER, UNITS, *rows])
-        return done, printed, (None, False)
+        done, printed, ended = counts_all(batch, cell="5 potatoes")
+        return done, f"==PROF== Connected to process 1 (/home/me/python)\n{printed}", ended
 
     monkeypatch.setattr(collect, "BATCH", 1)
     count = session(of_another_age)
@@ -138,16 +138,13 @@ def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
 
     def refuses_once(batch):
         before.append(batch)
-        if len(before) == 1:
-            return called(*batch), "==ERROR== Failed to find metric lts__t_bytes.sum", (None, False)
-        rows = [row(i, kernel, *["5"] * 6) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-        done = [line for case in batch for line in (*called(case), {"step": "done", "case": case, "reason": ""})]
-        return done, "\n".join([HEADER, UNITS, *rows]), (None, False)
+        refusal = [step("call", case) for case in batch], "==ERROR== Failed to find metric lts__t_bytes.sum"
+        return (*refusal, None) if len(before) == 1 else counts_all(batch)
 
     count = session(refuses_once)
     count.finished()
     assert count.lost == {}
-    assert len(counted_cases(count.session.run)) == 4
+    assert len(counted(count)) == 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 28])

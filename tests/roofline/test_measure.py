@@ -2,28 +2,11 @@
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
 from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.prepared import verdict
 from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
-
-
-class FakeClock:
-    """Calls return their seconds, or None for a late host; time passes by what they took."""
-
-    def __init__(self):
-        self.seconds = 0.0
-        self.calls = 0
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.calls += len(times)
-        self.seconds += sum(time or 0 for time in times)
-        return times
-
 
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 

@@ -63,55 +63,43 @@ def test_cpu_has_none(three_shapes):
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
 
 
-def prepared(names):
-    return PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names})
-
-
-def test_operands_of_a_shape_are_let_go_of_before_the_next_is_prepared(tmp_path, monkeypatch):
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """A run of two shapes, and a function that names the kernels of its contenders, and returns what was asked for:
+    (shape, names). Operands of one shape are let go of before the next is prepared."""
     monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
-    run, cases, lines = journal.load(save(tmp_path / "run", LINES)), [], []
+    run, asked, cases = journal.load(save(tmp_path / "run", LINES)), [], []
 
     def prepare(shape, names):
         assert not any(found.entrants for found in cases)
-        cases.append(prepared(names))
+        asked.append((shape, names))
+        cases.append(PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names}))
         return cases[-1]
 
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(
-        types.SimpleNamespace(run=run, options=options, prepared=prepare, add=lines.append)
-    ).finished()
-    assert [line["kernel_names"] for line in lines] == [{"cublas": "k", "tiled": "k"}] * 2
+    def finished():
+        options = types.SimpleNamespace(device="cuda")
+        session = types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)
+        kernel_trace.KernelTrace(session).finished()
+        return asked
+
+    return run, finished
 
 
-def test_kernels_that_have_a_name_are_not_asked_for_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
-    run, asked = journal.load(save(tmp_path / "run", LINES)), []
+def test_each_kernel_is_asked_for_once(trace):
+    run, finished = trace
     first, second = run.shapes
-    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a", "tiled": "b"}})
-    run.take({"kind": "kernels", "shape": second, "kernel_names": {"cublas": "a"}})
-
-    def prepare(shape, names):
-        asked.append((shape, names))
-        return prepared(names)
-
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
-    assert asked == [(second, ["tiled"])]
+    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
+    assert finished() == [(first, ["tiled"]), (second, ["cublas", "tiled"])]
+    named = [{name: own["kernel_name"] for name, own in shape.entrants.items()} for shape in run.shapes.values()]
+    assert named == [{"cublas": "a", "tiled": "k"}, {"cublas": "k", "tiled": "k"}]
+    assert len(finished()) == 2  # nothing more
 
 
-def test_candidates_of_a_tuning_are_not_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
-    run, asked = journal.load(save(tmp_path / "run", LINES)), []
+def test_candidates_of_a_tuning_are_not_named(trace):
+    run, finished = trace
     first, second = run.shapes
     run.shapes[first].op = "tune_persistent"
-
-    def prepare(shape, names):
-        asked.append(shape)
-        return prepared(names)
-
-    options = types.SimpleNamespace(device="cuda")
-    kernel_trace.KernelTrace(types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)).finished()
-    assert asked == [second]
+    assert [shape for shape, _ in finished()] == [second]
 
 
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):

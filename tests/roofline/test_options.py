@@ -144,7 +144,9 @@ def test_lists_and_models_by_hand():
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
         ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),
+        ({"seed": "-1"}, "--ffn-seed '-1': it must be 0 or more"),
         ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
+        ({"max_seconds": "nan"}, "--ffn-max-seconds 'nan': it must be a number of seconds above 0"),
         ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be a number of seconds above 0"),
     ],
 )

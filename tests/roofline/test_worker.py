@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,8 +14,6 @@ from roofline.measure.prepared import Entrant, PreparedCase, Rejection
 @pytest.fixture
 def cuda(monkeypatch):
     """A torch that notes what it is asked for, in order."""
-    from contextlib import contextmanager
-
     log = []
 
     @contextmanager
@@ -42,28 +41,17 @@ def told(folder):
 
 
 def test_marker_and_call_alone_are_counted_and_end_before_it_is_switched_off(cuda, tmp_path):
-    cases = [("shape", "one"), ("shape", "two")]
-    prepared = []
-
     def prepare(shape, names):
-        prepared.append((shape, names))
-        cuda.append("prepared")
+        cuda.append((shape, names))
         return case(**{name: lambda name=name: cuda.append(name) for name in ["cublas", *names]})
 
-    worker.call_each(cases, prepare, tmp_path, "cuda")
-    for name in ("one", "two"):
-        steps = ["prepared", "wait", "start", "marker", name, "wait", "stop"]
-        assert cuda[: len(steps)] == steps
-        del cuda[: len(steps)]
-    assert cuda == []
-    assert prepared == [("shape", ["one"]), ("shape", ["two"])]
+    worker.call_each([("shape", "one"), ("shape", "two")], prepare, tmp_path, "cuda")
+    of_each = [[("shape", [name]), "wait", "start", "marker", name, "wait", "stop"] for name in ("one", "two")]
+    assert cuda == [step for steps in of_each for step in steps]
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "done"] * 2
 
 
 def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
-    names = ["unable", "wrong", "absent", "full", "right"]
-    cases = [("s", name) for name in names]
-
     def prepare(shape, chosen):
         if chosen == ["full"]:
             raise MemoryError("12 GiB asked for")
@@ -72,6 +60,7 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
         found.rejected["wrong"] = Rejection("failed", "is wrong")
         return found
 
+    cases = [("s", name) for name in ("unable", "wrong", "absent", "full", "right")]
     worker.call_each(cases, prepare, tmp_path, "cpu")
     lost = {case: reason for step, case, reason in told(tmp_path) if step == "lost"}
     assert lost == {
@@ -84,7 +73,6 @@ def test_case_that_cannot_be_called_says_why_and_the_next_is_called(tmp_path):
 
 
 def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
-    cases = [("s", "one"), ("s", "two"), ("s", "three")]
     alive = []
 
     def prepare(shape, names):
@@ -92,15 +80,14 @@ def test_operands_of_a_case_are_let_go_of_before_the_next_is_prepared(tmp_path):
         alive.append(case(v=lambda: None, **({} if names == ["two"] else {names[0]: lambda: None})))
         return alive[-1]
 
-    worker.call_each(cases, prepare, tmp_path, "cpu")
+    worker.call_each([("s", "one"), ("s", "two"), ("s", "three")], prepare, tmp_path, "cpu")
     assert len(alive) == 3
 
 
 def test_call_that_raises_ends_the_process(tmp_path):
-    cases = [("s", "bad"), ("s", "next")]
     bad = case(bad=lambda: 1 / 0, next=lambda: None)
     with pytest.raises(SystemExit, match="ZeroDivisionError"):
-        worker.call_each(cases, lambda shape, names: bad, tmp_path, "cpu")
+        worker.call_each([("s", "bad"), ("s", "next")], lambda shape, names: bad, tmp_path, "cpu")
     assert [step for step, _, _ in told(tmp_path)] == ["prepare", "call", "lost"]
 
 
