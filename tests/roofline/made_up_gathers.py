@@ -35,10 +35,8 @@ def arms_of(case, lost):
 
 def runs_of(arm, ranks, gemm_s, comm_s):
     """As the flagged kernel would trace them if it did as the simulator says: [program, m, n, chunks, times in ns]."""
-    simulated = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s)
-    looks = {(wait.program, wait.m, wait.n, wait.chunk): wait.start_s for wait in simulated.waits}
-    times = [(looks.get(span[:4], span.start_s), span.start_s, span.end_s) for span in simulated.spans]
-    return [[*span[:5], *(round(1e9 * at) for at in of)] for span, of in zip(simulated.spans, times, strict=True)]
+    spans = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s).spans
+    return [[*span[:5], *(round(1e9 * at_s) for at_s in span[5:])] for span in spans]
 
 
 def traced_line(case, arm, gemm_s, comm_s):
