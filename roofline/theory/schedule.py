@@ -13,9 +13,6 @@ from typing import NamedTuple
 TOPOLOGIES = ("ring", "both_ways", "direct")
 """`ring`: to the next rank. `both_ways`: to both neighbours at once. `direct`: from owners, all to all."""
 
-MAJORS = ("chunk", "block")
-"""What a link finishes first: all row blocks of one chunk, or all chunks of one row block."""
-
 
 class Piece(NamedTuple):
     """One transfer: the rows of one row block in one chunk."""
@@ -143,9 +140,9 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
 def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
     """The transfers of one link, one after another: all chunks of `order` but the own one, each in `blocks` row blocks.
 
-    Raises ValueError for an unknown `major`, an order without chunks, or blocks below 1.
+    `major`: what the link finishes first, all row blocks of one `chunk`, or all chunks of one row `block`. Raises
+    ValueError for an order without chunks, or blocks below 1.
     """
-    known_name("major", major, MAJORS)
     at_least_one(chunks=len(order), blocks=blocks)
     if major == "chunk":
         return tuple(Piece(chunk, block) for chunk in order[1:] for block in range(blocks))
