@@ -188,9 +188,9 @@ def three_shapes(run_project):
     )
 
 
-@pytest.fixture
-def draw(tmp_path, monkeypatch):
-    """`draw(lines, name...)`: the figures of those names, or all."""
+@pytest.fixture(scope="session")
+def draw(tmp_path_factory):
+    """`draw(lines, name...)`: the figures of those names, or all, as SVG."""
     from made_up_gathers import Drawn
 
-    return lambda lines, *only: Drawn(tmp_path / "run", lines, monkeypatch, only)
+    return lambda lines, *only, **more: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only, **more)
