@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from roofline.analysis import tuning
-from roofline.analysis.prediction import figure, score, text
+from roofline.analysis.prediction import figure, forecast, score, text
 from roofline.analysis.records import frame
 from roofline.report import sections, tables, theme
 from roofline.store.journal import load
@@ -47,7 +47,7 @@ def _markdown(run, records: list[dict], found: list[sections.Section], predicted
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
     if not all(tuning.is_tuning(record["op"]) for record in records):
-        parts += text.section(predicted)
+        parts += [*text.section(predicted), *forecast.section(run, records)]
     parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
     if run.missing:
         parts += ["## Not measured", _list(sections.missing(run))]
