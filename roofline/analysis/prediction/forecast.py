@@ -114,9 +114,7 @@ def make(chip: Chip, asked) -> dict:
     """The forecast of `chip`, of the cases that the options `asked` have: plain values. Raises ValueError for a chip
     whose SMs, bf16 FLOP/s or bandwidth no source tells."""
     if not (chip.sms and chip.memory_bandwidth_bytes_per_s and DTYPE in chip.flops):
-        raise ValueError(
-            f"{chip.name}: a forecast needs SMs, {DTYPE} FLOP/s and memory bandwidth; add their source"
-        )
+        raise ValueError(f"{chip.name}: a forecast needs SMs, {DTYPE} FLOP/s and memory bandwidth; add their source")
     machine = MachineSpec(chip.flops[DTYPE], chip.memory_bandwidth_bytes_per_s, chip.sms)
     families = tuple(
         Family(one, DTYPE, replace(DATASHEET, compute=prior.compute, memory=prior.memory), tiles=prior.tiles)
