@@ -104,14 +104,16 @@ class Evidence:
 
     def run(self, step: Step, limit_s: float) -> int | None:
         """The exit code of `step`, the worst of its parts; None where it was cut off after `limit_s`."""
-        before = set(self.folder.iterdir())
-        code = _run(self.commands(step), limit_s)
-        made = sorted(path for path in set(self.folder.iterdir()) - before if journal.find(path))
-        if step.measures and made:
-            self.runs[step.name] = str(made[-1])
-        if code is not None:
-            self.ended[step.name] = code
-        self.save()
+        before, code = set(self.folder.iterdir()), None
+        try:
+            code = _run(self.commands(step), limit_s)
+        finally:  # Ctrl-C, too
+            made = sorted(path for path in set(self.folder.iterdir()) - before if journal.find(path))
+            if step.measures and made:
+                self.runs[step.name] = str(made[-1])
+            if code is not None:
+                self.ended[step.name] = code
+            self.save()
         return code
 
 
