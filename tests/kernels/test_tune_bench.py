@@ -132,7 +132,7 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session.clock = types.SimpleNamespace(now=lambda: now[0], passes=1)
     session.over, session.closed, session._entries, session._closes = "", "", {}, float("inf")
     session.observers, session.prepare_s = [tune.Campaign(session)], 1.0
-    session._enter = begun.append
+    session._enter, session._journal = begun.append, types.SimpleNamespace(write=lambda *lines: None)
     session._run_pass = lambda entered, pass_index: None
     session.expect = lambda *step: None
     session.begin(lambda: [], when="start")
