@@ -13,13 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import Prepare, PreparedCase
-from roofline.measure.runner import Runner
+from roofline.measure.prepared import Prepare
 from roofline.pytest_plugin.options import of_values
 
 REQUEST, PROGRESS = "request.json", "progress.jsonl"
@@ -100,15 +98,9 @@ def main(folder: Path) -> None:
     options = of_values(asked["options"])
     if options.device == "cpu" and not options.timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-
-    @cache
-    def runner(name: str) -> Runner:
-        return replace(operations.OPERATIONS[name], runner=asked["runners"][name]).load_runner()(options)
-
-    def prepare(shape: str, names: list[str]) -> PreparedCase:
-        case, _ = operations.parse(shape)
-        return runner(operations.find(case.op).name).prepare(case, names)
-
+    for name, runner in asked["runners"].items():
+        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=runner)
+    prepare = operations.Runners(options).prepare
     call_each([tuple(case) for case in asked["cases"]], prepare, folder, options.device)
 
 

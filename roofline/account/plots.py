@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roofline.account import splits
 from roofline.account.command import Question
-from roofline.account.utilisation import over_chips, step_s
+from roofline.account.utilisation import ASSUMED, over_chips, step_s
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
 
@@ -18,12 +18,6 @@ WIDTH = 105
 
 TOKENS = 2**24
 """Of a step in the figure of utilisation, where the question names none: as Llama 3 405B was trained with."""
-
-ASSUMED = """\
-A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
-fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
-optimizer step; memory not looked at. Serial: every gather, then the matmul. Overlapped: weights beside the block
-before, activations chunk by chunk beside their own matmul."""
 
 
 def draw(question: Question, folder: Path) -> list[Path]:
@@ -62,7 +56,6 @@ def _pace(question: Question):
     for axes, step in zip(figure.subplots(1, len(setting.steps), squeeze=False)[0], setting.steps, strict=True):
         for label, (seconds, look) in lines.items():
             axes.loglog(tokens, [seconds(step, each * devices) * 1e3 for each in tokens], label=label, **look)
-        axes.set_xlim(low, high)
         own = setting.bound(step).tokens
         if 0 < own < math.inf:
             at = own / devices, setting.math_s(step, own) * 1e3
@@ -78,7 +71,7 @@ def _pace(question: Question):
                 xycoords="axes fraction", fontsize=10, ha="right", va="bottom", bbox=BEHIND_TEXT,
             )  # fmt: skip
         axes.set_title(f"{step} pass", loc="left", fontsize=11)
-        axes.set(xlabel="tokens on each device", ylabel="ms for one block")
+        axes.set(xlim=(low, high), xlabel="tokens on each device", ylabel="ms for one block")
         axes.spines[["top", "right"]].set_visible(False)
         theme.plain_numbers(axes)
         axes.legend(loc="upper left", fontsize=10)
@@ -164,8 +157,7 @@ def _utilisation(question: Question, tokens: int):
     axes.set_xscale("log", base=2)
     axes.set_xticks(chips, [f"{count:,}" for count in chips], rotation=45)
     axes.minorticks_off()
-    axes.set_ylim(0, 109)
-    axes.set(xlabel="chips", ylabel="model FLOP utilisation (%)")
+    axes.set(ylim=(0, 109), xlabel="chips", ylabel="model FLOP utilisation (%)")
     axes.set_title(
         f"Simulation: {setting.model.name} on {question.chip.name}, {setting.step}, {tokens:,} tokens a step",
         loc="left", fontsize=13,

@@ -21,7 +21,7 @@ from roofline.analysis.base import Column
 from roofline.report import tables
 from roofline.report.format import interval_text, time_text
 from roofline.stats import Interval, geometric_mean
-from roofline.store.conditions import ALL, NUMBERS, conditions, differences
+from roofline.store.conditions import NUMBERS, conditions, differences
 from roofline.store.run import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
@@ -67,7 +67,7 @@ class Comparison:
 def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, allow=()) -> Comparison:
     """Compare `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow` names them,
     where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
-    differ = differences(base.metadata, new.metadata, ALL)
+    differ = differences(base.metadata, new.metadata)
     for name in NUMBERS:
         if name in differ and name not in allow:
             a, b = differ[name]
