@@ -31,7 +31,6 @@ from roofline.store.run import Run
 
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
-NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
 
 
 @dataclass
@@ -296,7 +295,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         if state.options.timed:
             session = request.getfixturevalue("ffn_session")
             session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
-            entry, found = session.entry(f"{shape}-{contender}"), session.record(shape, contender)
+            entry, found = session.entry(f"{shape}-{contender}"), session.run.record(shape, contender)
             rejection = (entry["outcome"], entry["reason"]) if entry else None
             if not (entry or found) and (session.over or session.closed):
                 pytest.skip(session.over or session.closed)
@@ -346,7 +345,9 @@ def pytest_sessionfinish(session):
         state.session.finish(state.problems[-1])
     failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
     if not state.session.fruitful:
-        state.problems.append(NOTHING)
+        state.problems.append(
+            "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
+        )
         failed = True
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

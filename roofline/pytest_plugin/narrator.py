@@ -99,7 +99,7 @@ class Narrator:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
-            if session and (record := session.record(parameters.get("shape"), parameters.get("contender"))):
+            if session and (record := session.run.record(parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
         output_json["not_measured"] = session.run.missing if session else []
 
@@ -113,7 +113,7 @@ class Narrator:
 
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
-        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
+        record = self._state.session and report.passed and shape and self._state.session.run.record(shape, contender)
         if record and not tuning.is_tuning(record["op"]):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 
