@@ -24,7 +24,7 @@ from roofline.profile import collect, kernel_trace
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
-from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
+from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
 from roofline.store.run import Run
@@ -82,8 +82,8 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        ours = LaterFile(lambda: state.folder / "benchmark.json")
-        config.option.benchmark_json = config.option.benchmark_json or ours
+        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
+        config.option.benchmark_json = config.option.benchmark_json or Nowhere()
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(signals.install())
@@ -354,7 +354,7 @@ def pytest_sessionfinish(session):
     try:
         return (yield)
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
-        state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+        state.problems.append(f"pytest-benchmark could not save what it was asked for: {error}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
         narrator.report(session)
