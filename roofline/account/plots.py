@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roofline.account import splits
 from roofline.account.command import Question
-from roofline.account.utilisation import over_chips, step_s
+from roofline.account.utilisation import ASSUMED, over_chips, step_s
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
 
@@ -18,12 +18,6 @@ WIDTH = 105
 
 TOKENS = 2**24
 """Of a step in the figure of utilisation, where the question names none: as Llama 3 405B was trained with."""
-
-ASSUMED = """\
-A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
-fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
-optimizer step; memory not looked at. Serial: every gather, then the matmul. Overlapped: weights beside the block
-before, activations chunk by chunk beside their own matmul."""
 
 
 def draw(question: Question, folder: Path) -> list[Path]:

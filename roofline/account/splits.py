@@ -43,12 +43,7 @@ def best_whole(setting: Setting, tokens: float | None = None) -> Split | None:
 
 def best_real(setting: Setting, tokens: float | None = None) -> Split | None:
     """As `best_whole`, of real X and Y: the best of a grid, even in log Y, then by golden sections between its
-    neighbours.
-
-    On a torus with whole collectives (alpha = C / W, M axes) the bound is, in tokens on each device, alpha^2 / (M_X M_Y
-    F) where the wires run beside each other, and four times that where they add up; the least wire time is at X =
-    sqrt(B / F * M_X / M_Y * N).
-    """
+    neighbours. (On a torus with whole collectives roofline/README.md has it in closed form.)"""
     sharding, together = setting.sharding, setting.sharding.fsdp * setting.sharding.tp
 
     def at(part: float) -> Split:

@@ -1,10 +1,4 @@
-"""Model FLOP utilisation over the number of chips, with gathers serial and overlapped: a simulation.
-
-Assumed: one batch for every number of chips; at each number the whole split of X and Y that is fastest; chips that
-reach their FLOP/s in every matmul; no latency, no attention, no optimizer step. Serial: every gather and scatter, then
-the matmuls. Overlapped: weights come beside the matmuls of the block before, and each gather or scatter of activations
-runs beside its own matmul chunk by chunk, as `overlap.coarse` simulates it.
-"""
+"""Model FLOP utilisation over the number of chips, with gathers serial and overlapped: a simulation."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,6 +12,12 @@ CHIPS = tuple(2**i for i in range(3, 18))
 
 ARMS = ("serial", "overlapped")
 
+ASSUMED = """\
+A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
+fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
+optimizer step; memory not looked at. Serial: every gather, then the matmul. Overlapped: weights beside the block
+before, activations chunk by chunk beside their own matmul."""
+
 
 class Point(NamedTuple):
     """`utilisation` is the share of the chips' FLOP/s, in the split `setting`."""
@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
-    """Seconds of one block in `step`: see above."""
+    """Seconds of one block in `step`; chunk by chunk is as `simulator.coarse` has it."""
     math_s = setting.math_s(step, tokens)
     terms = [term for term in setting.terms if term.step == step]
     if arm == "serial":

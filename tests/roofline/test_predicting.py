@@ -104,7 +104,7 @@ def test_datasheet_takes_every_arm_of_its_operation(capsys):
 
 def test_arm_by_the_persistent_matmul_is_predicted_by_its_schedule(tmp_path, capsys):
     lost = {"serial": 1.0, "row_block_launches": 0.2, "row_block_launches_persistent": 0.2}
-    lines = [HERE | {"schema": 4}, *CEILINGS, *gathering(gather_matmul(16), lost=lost, timelines=False)]
+    lines = [HERE | {"schema": 4}, *CEILINGS, *gathering(gather_matmul(16), lost=lost)]
     found = as_json(capsys, GATHER, "--run", predicted_run(tmp_path / "run", lines))["cases"]
     assert [row["contender"] for row in found] == [*lost]
     assert found[1]["time_s"] == pytest.approx(found[2]["time_s"])

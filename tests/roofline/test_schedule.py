@@ -70,8 +70,6 @@ def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
         (lambda: Grid(2, 3, group=0), "group=0"),
         (lambda: Grid(2, 2).waves(0), "programs=0"),
         (lambda: schedule.tile_outer(Grid(2, 2), 0, 4), "programs=0"),
-        (lambda: schedule.chunk_outer(Grid(2, 2), 2, 0), "chunks=0"),
-        (lambda: schedule.row_block(Grid(2, 2), 2, [(0, 1)], 1.0), "1 rows for 2 row tiles"),
         (lambda: schedule.spill_once(Grid(2, 2), 2, (0, 3, 1), 1.0), "not ascending"),
     ],
 )

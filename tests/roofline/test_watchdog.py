@@ -150,26 +150,21 @@ def watched(environment):
     return begin
 
 
-def test_time_counts_while_the_run_goes_on(watched):
-    process, _ = watched("time.sleep(60)")
-    assert process.wait(30) == -signal.SIGKILL
-    assert "hung: it was not over in 1 s, the limit" in process.stdout.read()
-
-
-def test_time_does_not_count_while_the_run_is_stopped(watched):
-    process, _ = watched("os.kill(os.getpid(), signal.SIGSTOP)")
-    time.sleep(2)
-    process.send_signal(signal.SIGCONT)
-    assert process.wait(30) == 0
-
-
-def test_time_does_not_count_while_a_debugger_is_attached(watched):
-    process, _ = watched(
-        "ctypes.CDLL(None).ptrace(0, 0, 0, 0) and os._exit(77); time.sleep(2); os._exit(0)"
-    )  # PTRACE_TRACEME
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        ("time.sleep(60)", -signal.SIGKILL),
+        ("me = os.getpid(); os.fork() or (time.sleep(2), os.kill(me, 18), os._exit(0)); os.kill(me, 19)", 0),
+        ("ctypes.CDLL(None).ptrace(0, 0, 0, 0) and os._exit(77); time.sleep(2); os._exit(0)", 0),  # PTRACE_TRACEME
+    ],
+    ids=["goes on", "stopped", "traced"],
+)
+def test_time_counts_unless_the_run_is_stopped_or_a_debugger_is_attached(watched, code, ends):
+    process, _ = watched(code)
     if process.wait(30) == 77:
         pytest.skip("nobody may trace a process here")
-    assert process.returncode == 0
+    assert process.returncode == ends
+    assert ("hung: it was not over in 1 s, the limit" in process.stdout.read()) == (ends != 0)
 
 
 def test_watchdog_ends_with_the_run_whatever_that_has_left_behind(watched):
