@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from roofline.account import splits, techniques
 from roofline.account.command import Question
 from roofline.account.communication_bound import WIRES, Setting, Term
-from roofline.account.memory import READINGS
 from roofline.account.meshes import Torus
 from roofline.account.utilisation import ARMS, step_s
 from roofline.theory.chips import GB, GIB
 
 SCHEMA = 1
+BEST = {"whole": splits.best_whole, "real": splits.best_real}
 
 
 def answer(question: Question) -> dict:
@@ -70,7 +70,7 @@ def _memory(question: Question) -> dict:
         "parameters": memory.parameters,
         **{f"{kind}_bytes": size for kind, size in memory.parts.items()},
         **{name: getattr(memory, name) for name in ("state_bytes", *of_tokens)},
-        "readings": [read(reading) for reading in READINGS[memory.saved]],
+        "readings": [read(reading) for reading in memory.readings],
         "gathered_bytes": gathered,
     }
 
@@ -96,10 +96,11 @@ def _pace(setting: Setting, tokens: int) -> dict:
         "least_d_ff": _least_d_ff(setting),
         "at_tokens": _at(setting, tokens) if tokens else None,
         "best_split": {
-            "whole": _best_bound(splits.best_whole(setting)),
-            "real": _best_bound(splits.best_real(setting)),
-            "least_wire_whole": _least_wire(splits.best_whole(setting, tokens)) if tokens else None,
-            "least_wire_real": _least_wire(splits.best_real(setting, tokens)) if tokens else None,
+            **{kind: _best_bound(best(setting)) for kind, best in BEST.items()},
+            **{
+                f"least_wire_{kind}": _least_wire(best(setting, tokens)) if tokens else None
+                for kind, best in BEST.items()
+            },
         },
     }
 
