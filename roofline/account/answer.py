@@ -14,7 +14,6 @@ from roofline.account.utilisation import ARMS, step_s
 from roofline.theory.chips import GB, GIB
 
 SCHEMA = 1
-BEST = {"whole": splits.best_whole, "real": splits.best_real}
 
 
 def answer(question: Question) -> dict:
@@ -96,11 +95,10 @@ def _pace(setting: Setting, tokens: int) -> dict:
         "least_d_ff": _least_d_ff(setting),
         "at_tokens": _at(setting, tokens) if tokens else None,
         "best_split": {
-            **{kind: _best_bound(best(setting)) for kind, best in BEST.items()},
-            **{
-                f"least_wire_{kind}": _least_wire(best(setting, tokens)) if tokens else None
-                for kind, best in BEST.items()
-            },
+            "whole": _best_bound(splits.best_whole(setting)),
+            "real": _best_bound(splits.best_real(setting)),
+            "least_wire_whole": _least_wire(splits.best_whole(setting, tokens)) if tokens else None,
+            "least_wire_real": _least_wire(splits.best_real(setting, tokens)) if tokens else None,
         },
     }
 
