@@ -191,7 +191,7 @@ def test_full_disk_is_told_before_anything_is_measured(three_shapes):
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
     in_the_way = "[folder.joinpath('benchmark.json').mkdir() for folder in Path('results/local').iterdir()]"
-    outcome = three_shapes(more=f"\ndef pytest_sessionfinish():\n    {in_the_way}\n")
+    outcome = three_shapes(more=f"\ndef pytest_benchmark_update_json():\n    {in_the_way}\n")
     assert outcome.code == 1
     assert "benchmark.json could not be written" in outcome.text
     assert sorted(outcome.measured) == sorted(ALL)
