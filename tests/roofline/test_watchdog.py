@@ -35,13 +35,13 @@ FIRST_CALL, BEFORE, BESIDE = "in its first call", "before its first call", "that
 WITH_A_CHILD = """
 import subprocess
 
-subprocess.Popen(["sleep", "300"])  # it has the run's stdout
+subprocess.Popen(["sleep", "300"])  # it has the stdout of the run, by -s
 """
 
 
 def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_again(three_shapes):
     more = IMPATIENT.format(why=FIRST_CALL, case="m128-fp32-numpy") + WITH_A_CHILD
-    run = three_shapes(more=more, fault="first-numpy 128 hang")
+    run = three_shapes("-s", more=more, fault="first-numpy 128 hang")
     assert run.code == -signal.SIGKILL
     assert run.measured == ["m64-torch", "m64-numpy"]
     why = "hung in its first call: it was not over in 0.6 s, the limit"
