@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -136,9 +137,8 @@ def watched(environment):
     watchdog's process id."""
 
     def begin(code: str) -> tuple[subprocess.Popen, Path]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", BEGINS, code], stdout=subprocess.PIPE, text=True, env=environment()
-        )
+        command = [sys.executable, "-c", BEGINS, code]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         return process, Path("/proc", process.stdout.readline().strip())
 
     return begin
@@ -170,21 +170,9 @@ def test_watchdog_ends_with_the_run_whatever_that_has_left_behind(watched):
     assert not watchdog.exists()
 
 
-class Taken:
-    """Stands in for a watchdog."""
-
-    closed = False
-
-    def __init__(self, folder):
-        self.expect = lambda: None
-
-    def close(self):
-        self.closed = True
-
-
 @pytest.mark.parametrize("looks_around", [None, "usepdb", "trace", "a tracer"])
 def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around, monkeypatch):
-    monkeypatch.setattr(hooks, "Watchdog", Taken)
+    monkeypatch.setattr(hooks, "Watchdog", Mock)
     monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
     narrator = SimpleNamespace(uncaptured=nullcontext)
     config = SimpleNamespace(
@@ -198,4 +186,4 @@ def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around,
     assert (watchdog is None) == bool(looks_around)
     hooks.pytest_enter_pdb(config)  # breakpoint() is enough
     assert state.watchdog is None
-    assert watchdog is None or watchdog.closed
+    assert watchdog is None or watchdog.close.called
