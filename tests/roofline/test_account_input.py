@@ -33,7 +33,6 @@ from roofline.cli import main
         ("--tokens 1.5", "not a whole number of tokens"),
         ("--tokens 1e99 --fsdp 8", "'1e99' is above 1e+15 tokens: give those of one step, as 4e6"),
         ("--tp 0", "'0' is not a whole number above 0"),
-        ("--fsdp 2.5", "'2.5' is not a whole number above 0"),
         ("--flops 0", "'0' is not a number above 0"),
         ("--network inf", "'inf' is not a number above 0"),
         ("--moments -1", "moments=-1: it must be 0 or more"),
@@ -67,7 +66,6 @@ from roofline.cli import main
             "--chip tpuv5p --fsdp 16 --tp 4 --axes fsdp=3",
             "--axes: tp=1, fsdp=3 are 4 axes, and the torus has 3; name fewer",
         ),
-        ("--chip tpuv5p --devices 64 --axes fsdp=2,tp=2", "are 4 axes, and the torus has 3"),
         ("--chip tpuv4 --axes dp=0 --dp 2 --step training", "axes dp=0: the chip's network is not known"),
         (
             "--chip L40S --tp 2",

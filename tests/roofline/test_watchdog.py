@@ -1,6 +1,5 @@
 """Runs that hang in C, where no signal reaches Python: they end with all they measured, and can be gone on with."""
 
-import json
 import os
 import signal
 import subprocess
@@ -40,10 +39,6 @@ subprocess.Popen(["sleep", "300"])  # it has the run's stdout
 """
 
 
-def lines_of(run) -> list[dict]:
-    return [json.loads(line) for line in (run.folder / journal.NAME).read_text().splitlines()]
-
-
 def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_again(three_shapes):
     more = IMPATIENT.format(why=FIRST_CALL, case="m128-fp32-numpy") + WITH_A_CHILD
     run = three_shapes(more=more, fault="first-numpy 128 hang")
@@ -56,8 +51,7 @@ def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_ag
     shown = run.folder.relative_to(run.root)
     assert f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}" in run.text
     assert f"saved in {shown}: {journal.NAME}" in run.text
-    lines = [json.loads(line) for line in (run.folder / journal.NAME).read_text().splitlines()]
-    tried = [line["case"] for line in lines if line["kind"] == "trying"]
+    tried = [line["case"] for line in run.lines if line["kind"] == "trying"]
     assert tried == [f"matmul-xxl/16-up-tp8-m{m}-fp32-{name}" for m in (64, 128) for name in ("torch", "numpy")]
     again = run.go_on(fault="first-numpy 128 hang")
     assert again.code == 1
