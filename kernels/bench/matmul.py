@@ -189,12 +189,16 @@ def checked_rows(m: int) -> torch.Tensor:
 
 
 def relative_error(run, x, w, out, reference) -> float:
-    """Relative Frobenius error of `run` on a NaN-poisoned `out`; NaN if any element of it was left unwritten."""
+    """That of `run` on a NaN-poisoned `out`, as `error_of` has it."""
     out.fill_(math.nan)
-    result = run(x, w, out)
-    if result.isnan().any():
+    return error_of(run(x, w, out), reference)
+
+
+def error_of(out, reference) -> float:
+    """Relative Frobenius error, against `reference_rows`; NaN if any element of `out` was left unwritten."""
+    if out.isnan().any():
         return math.nan
-    return float((result[checked_rows(len(x))].double() - reference).norm() / reference.norm())
+    return float((out[checked_rows(len(out))].double() - reference).norm() / reference.norm())
 
 
 def probes(options) -> list[Probe]:

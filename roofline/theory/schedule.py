@@ -137,15 +137,10 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     return (rank, *(chunk % ranks for chunk in others[topology]))
 
 
-def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
-    """The transfers of one link, one after another: all chunks of `order` but the own one, each in `blocks` row blocks.
-
-    `major`: what the link finishes first, all row blocks of one `chunk`, or all chunks of one row `block`. Raises
-    ValueError for an order without chunks, or blocks below 1.
-    """
+def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
+    """The transfers of one link, row block after row block: of each all chunks of `order` but the own one. Raises
+    ValueError for an order without chunks, or blocks below 1."""
     at_least_one(chunks=len(order), blocks=blocks)
-    if major == "chunk":
-        return tuple(Piece(chunk, block) for chunk in order[1:] for block in range(blocks))
     return tuple(Piece(chunk, block) for block in range(blocks) for chunk in order[1:])
 
 

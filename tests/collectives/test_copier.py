@@ -122,9 +122,13 @@ def interpreted_link(device, monkeypatch):
     for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("synchronize", lambda: None)):
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
 
     class Untimed(device_links.PacedCopier):
         device, timed = "cpu", False
+
+        def __init__(self, bytes_per_s, rank=0):
+            super().__init__(bytes_per_s, rank, programs=3)  # each takes its time in the interpreter
 
     return Untimed
 

@@ -46,9 +46,11 @@ def test_point_above_the_roof_is_marked(tmp_path):
 
 
 def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
-    records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])).values())
-    assert records[0]["roof_tflops"] is None
-    assert records[0]["tflops"] > 0
+    records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": [2e-6, 3e-6, 4e-6] * 10})])).values())
+    slow, fast = (records[0][name] for name in ("time_high_s", "time_low_s"))
+    assert slow > fast
+    rates = [records[0][name] for name in ("roof_tflops", "tflops_low", "tflops", "tflops_high")]
+    assert rates == [None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in (slow, 3e-6, fast))]
     assert tables.terminal(records, COLUMNS)
     write(tmp_path / "run")
 
