@@ -67,7 +67,7 @@ def bend(axes, flops: float, bytes_per_s: float) -> tuple[tuple, list[float]]:
 
 
 def roof(
-    axes, flops: float, bytes_per_s: float, name: str = "", *, part: float = 0.1, at_ridge: bool = False,
+    axes, flops: float, bytes_per_s: float, name: str = "", *, part: float, at_ridge: bool = False,
     color: str = DARK, linestyle: str = "-", linewidth: float = 2, **look,
 ) -> None:  # fmt: skip
     """A roof, its bytes/s along its slope, `part` of the way up, its FLOP/s at the right end or `at_ridge`."""
