@@ -196,6 +196,10 @@ def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes
     assert "benchmark.json could not be written" in outcome.text
     assert sorted(outcome.measured) == sorted(ALL)
     assert "m256-fp32 | numpy |" in outcome.report
+    theirs = three_shapes("-k", "m64", "--benchmark-json=/proc/nowhere/mine.json")
+    assert theirs.code == 1
+    assert "pytest-benchmark could not save what it was asked for" in theirs.text
+    assert sorted(theirs.cases) == ["m64-numpy", "m64-torch"]  # by our own
 
 
 def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
