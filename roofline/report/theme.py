@@ -120,9 +120,11 @@ def separate(figure, groups: Sequence[Sequence]) -> None:
     """Move each label (an annotation offset in points) down until it touches none of those before it in its group."""
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
+
+    def box(label):
+        return label.get_window_extent(renderer)
+
     for labels in groups:
         for index, label in enumerate(labels):
-            while label.get_window_extent(renderer).count_overlaps(
-                o.get_window_extent(renderer) for o in labels[:index]
-            ):
+            while box(label).count_overlaps(map(box, labels[:index])):
                 label.xyann = (label.xyann[0], label.xyann[1] - 4)

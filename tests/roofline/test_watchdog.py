@@ -172,7 +172,7 @@ def test_watchdog_ends_with_the_run_whatever_that_has_left_behind(watched):
 
 @pytest.mark.parametrize("looks_around", [None, "usepdb", "trace", "a tracer"])
 def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around, monkeypatch):
-    monkeypatch.setattr(hooks, "Watchdog", Mock)
+    monkeypatch.setattr(hooks, "Watchdog", lambda folder: Mock())
     monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
     narrator = SimpleNamespace(uncaptured=nullcontext)
     config = SimpleNamespace(
