@@ -8,9 +8,7 @@ from trial_project import BAD
 from roofline.store import journal
 
 HERE = Path(__file__).parent
-CONFTEST = (
-    HERE / "small_project.py"
-).read_text() + "\n__import__('trial_project').install()  # its runner takes this one's place\n"
+CONFTEST = (HERE / "small_project.py").read_text() + "\n__import__('trial_project').install()\n"
 S64, S128 = "matmul-xxl/16-up-tp8-m64-fp32", "matmul-xxl/16-up-tp8-m128-fp32"
 CASES = [*((S64, name) for name in ("torch", *BAD, "numpy")), (S128, "torch"), (S128, "idle")]
 
@@ -23,9 +21,9 @@ def test_matmul(ffn_benchmark, shape, contender):
 """
 
 REASONS = {
-    "sleeps": "sleeps: hung for 1 s, in its first call",
-    "locks": "locks: hung for 1 s, in its first call",
-    "spins": "spins: hung for 1 s, in its first call",
+    "sleeps": "sleeps: hung for 3 s, in its first call",
+    "locks": "locks: hung for 3 s, in its first call",
+    "spins": "spins: hung for 3 s, in its first call",
     "null": "null: signal 11 (SIGSEGV), in its first call",
     "exits": "exits: exit code 3: ",
     "killed": "killed: signal 9 (SIGKILL), in its first call",

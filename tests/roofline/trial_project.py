@@ -70,5 +70,5 @@ class Runner:
 
 def install():
     """For a run: its runner, and what a first call may take."""
-    FIRST_CALL_S["cpu"] = 1.0
+    FIRST_CALL_S["cpu"] = 3.0
     operations.OPERATIONS["matmul"] = dataclasses.replace(operations.matmul.OPERATION, runner="trial_project:Runner")
