@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-
 import stand_in
+
+from conftest import ROOT
 from roofline.store import journal
 
 TESTS = Path(__file__).parent
