@@ -1,5 +1,6 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
+# make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
 # ARGS goes to pytest:  make bench ARGS="--ffn-tokens 1,4096 -k test_matmul"
 
 PYTHON ?= python3
@@ -7,10 +8,13 @@ VENV ?= .venv
 ENV := $(VENV)/.installed
 OLD := .triton-3.6
 
-.PHONY: bench test test-triton-3.6 lint
+.PHONY: bench gpu test test-triton-3.6 lint
 
 bench: $(ENV)
 	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
+
+gpu: $(ENV)
+	$(VENV)/bin/python -m roofline.evidence $(if $(BUDGET),--budget $(BUDGET)) $(ARGS)
 
 test: $(ENV)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS)

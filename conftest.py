@@ -1,26 +1,23 @@
 """Loads the benchmark plugin, and makes sure that the packages are those of this checkout."""
 
 import os
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import roofline
-
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 ROOT = Path(__file__).parent
+PACKAGES = ("roofline", "kernels", "collectives")
 
-# Idle workers of OpenBLAS spin for 2**28 cycles, a tenth of a second, those of GNU OpenMP for 7 ms, and the next
-# contender has to wait for that. Half a millisecond is still far longer than the gap between two calls. Both are read
-# when the library is loaded, which is after this.
+# How long idle workers spin, and the next contender waits (`clocks.CpuClock`): half a millisecond is still far longer
+# than the gap between two calls. Both are read when the library is loaded, which is after this.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 def pytest_configure(config):
-    _ours("roofline", roofline.__file__)
     if config.rootpath != ROOT:
         # pytest looks for its root beside every word on the command line that is an existing path.
         pytest.exit(
@@ -28,27 +25,18 @@ def pytest_configure(config):
             "write options that take a path with =, as in --ffn-results=DIR, and run from the checkout",
             returncode=2,
         )
+    for name in PACKAGES:  # PyPI has others called `kernels` and `collectives`
+        file = Path(find_spec(name).origin)
+        if file.parent.parent != ROOT:
+            pytest.exit(
+                f"{name} is imported from {file}, not from this checkout {ROOT}: another package of that name is in "
+                "the way; run pytest from the checkout, or pip uninstall it",
+                returncode=2,
+            )
 
 
 def pytest_ignore_collect(collection_path, config):
     """Where benchmarks are timed, only they are imported: the tests need packages that the extra `bench` lacks."""
-    packages = ("kernels", "collectives", "roofline")
-    others = {folder / name for folder in (ROOT, ROOT / "tests") for name in packages}
+    others = {folder / name for folder in (ROOT, ROOT / "tests") for name in PACKAGES}
     # pytest does not ask about the folders of `testpaths` themselves, only about what is in them.
     return True if config.option.benchmark_only and others & {collection_path, *collection_path.parents} else None
-
-
-def pytest_collection_modifyitems(config, items):
-    # PyPI has other packages called `kernels` and `collectives`; from the checkout ours must win.
-    for name in ("kernels", "collectives"):
-        if name in sys.modules:
-            _ours(name, sys.modules[name].__file__)
-
-
-def _ours(name: str, file: str) -> None:
-    if Path(file).parent.parent != ROOT:
-        pytest.exit(
-            f"{name} is imported from {file}, not from this checkout {ROOT}: another package of that name is in the "
-            "way; run pytest from the checkout, or pip uninstall it",
-            returncode=2,
-        )

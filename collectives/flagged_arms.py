@@ -58,7 +58,7 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
         plans = [OverlapPlan(arm, Grid(rows, columns), programs, chunks, count) for count in able]
         blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
-        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks, "block")
+        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
         table = schedule.row_block(grid, programs, arrival_s, chunk_s)
     elif arm == "chunk_outer":
         table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)

@@ -76,7 +76,8 @@ def examine() -> list[Finding]:
     findings = [_asked(check) for check in (_packages, _device)]
     if any(finding.state == LACKING for finding in findings):
         return findings  # all else would fail for the same reason
-    return [*findings, *map(_asked, (*(GPU if _is_gpu() else CPU), _results, _commit))]
+    of_device = GPU if machine.choose_device("auto", timed=True) == "cuda" else CPU
+    return [*findings, *map(_asked, (*of_device, _results, _commit))]
 
 
 def _asked(check: Check) -> Finding:
@@ -85,10 +86,6 @@ def _asked(check: Check) -> Finding:
         return check()
     except Exception as error:
         return Finding(check.__name__.strip("_"), LACKING, reason(error), "a run is likely to fail in the same way")
-
-
-def _is_gpu() -> bool:
-    return machine.choose_device("auto", timed=True) == "cuda"
 
 
 def _packages() -> Finding:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roofline import worker
+from roofline import operations, worker
 from roofline.measure.prepared import FAILED, Rejection
 from roofline.measure.session import FIRST_CALL_S, HUNG, PREPARE_S, Session
 
@@ -29,10 +29,10 @@ Shapes = dict[str, list[str]]
 """Shape -> contenders."""
 
 
-def run(session: Session, untrusted: Shapes, root: Path, say: Callable[[str], None]) -> None:
-    """Try the `untrusted` of `session`'s planned cases, and have those that fail get no number, each with its reason.
-    `root` is where pytest runs."""
-    if not untrusted:
+def run(session: Session, runners: operations.Runners, root: Path, say: Callable[[str], None]) -> None:
+    """Try what is left of `session`'s planned cases and not trusted, and have those that fail get no number, each with
+    its reason. `root` is where pytest runs."""
+    if not (untrusted := _untrusted(session, runners)):
         return
     began = time.monotonic()
     device = session.options.device
@@ -54,6 +54,17 @@ def run(session: Session, untrusted: Shapes, root: Path, say: Callable[[str], No
     text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
     session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
     say(text)
+
+
+def _untrusted(session: Session, runners: operations.Runners) -> Shapes:
+    """Of operations whose runner another process finds, too."""
+    found = {}
+    for shape in session.planned:
+        with suppress(ValueError):  # a test that measures no operation
+            operation = operations.find(shape.partition("-")[0])
+            if isinstance(operation.runner, str) and (names := session.left(shape)):
+                found[shape] = runners.of(operation).untrusted(names)
+    return {shape: names for shape, names in found.items() if names}
 
 
 @dataclass

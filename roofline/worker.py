@@ -14,15 +14,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase, unwatched
-from roofline.measure.runner import Runner
+from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase
 from roofline.pytest_plugin.options import of_values
 
 REQUEST, PROGRESS = "request.json", "progress.jsonl"
@@ -148,16 +147,9 @@ def main(folder: Path) -> None:
     options = of_values(asked["options"])
     if options.device == "cpu" and not options.timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-
-    @cache
-    def runner(name: str) -> Runner:
-        return replace(operations.OPERATIONS[name], runner=asked["runners"][name]).load_runner()(options)
-
-    def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
-        case, _ = operations.parse(shape)
-        return runner(operations.find(case.op).name).prepare(case, names, first_call)
-
-    cases = [tuple(case) for case in asked["cases"]]
+    for name, runner in asked["runners"].items():
+        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=runner)
+    prepare, cases = operations.Runners(options).prepare, [tuple(case) for case in asked["cases"]]
     if "refused" not in asked:
         return call_each(cases, prepare, folder, options.device)
     if options.device == "cpu":  # what takes all of the memory shall be refused some, before the machine is

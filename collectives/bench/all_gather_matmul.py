@@ -56,7 +56,7 @@ class AllGather(settings.Setting):
     def whole(self, operands) -> tuple:
         return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
 
-    def _grid_facts(self) -> dict:
+    def grid_facts(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""
         case, times = self.case, (self.t_gemm_s, self.t_comm_s)
         gpu = self.device == "cuda"

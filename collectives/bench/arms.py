@@ -21,28 +21,23 @@ LONGEST_GATHER_S = 2.0
 
 
 class Call:
-    """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns."""
+    """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns. What goes over a link
+    has `notes`, its timeline."""
 
     long = True
     """Milliseconds: a clock need not call it once more to wake its threads."""
 
-    def __init__(self, runs: list[Callable], device: str):
-        self._runs, self._device, self._next = runs, device, 0
+    def __init__(self, runs: list[Callable], device: str, link):
+        self._runs, self._device, self._link, self._next = runs, device, link, 0
+        if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
+            self.notes = self._timeline
 
     def __call__(self):
         self._next = (self._next + 1) % len(self._runs)
         with computing(self._device):
             return self._runs[self._next]()
 
-
-class LinkedCall(Call):
-    """One that goes over a link, whose timeline is noted."""
-
-    def __init__(self, runs: list[Callable], device: str, link):
-        super().__init__(runs, device)
-        self._link = link
-
-    def notes(self) -> dict:
+    def _timeline(self) -> dict:
         timeline = self._link.timeline()
         first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
         return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
@@ -105,7 +100,8 @@ class Runner(matmul.Runner):
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
             if wrong := verdict(name, error, prepared.case.dtype):
                 return wrong
-            call = _call([functools.partial(arm, operands, link) for operands in setting.sets], setting, link)
+            runs = [functools.partial(arm, operands, link) for operands in setting.sets]
+            call = Call(runs, setting.device, link)
             facts = setting.facts_of(name)
             entrant = Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
             try:
@@ -142,14 +138,9 @@ def off_pace(setting) -> str | None:
     )
 
 
-def _call(runs: list[Callable], setting, link) -> Call:
-    """A link on which nothing moves has no timeline: on a GPU it knows only when the host enqueued."""
-    return LinkedCall(runs, setting.device, link) if link and link.kind != "preset" else Call(runs, setting.device)
-
-
 def _references(setting) -> dict[str, Entrant]:
     return {
-        name: Entrant(name, _call(runs, setting, link), role, setting.config("serial"))
+        name: Entrant(name, Call(runs, setting.device, link), role, setting.config("serial"))
         for name, (role, runs, link) in setting.references().items()
         if not (link and link.kind == "preset")  # that takes no time, and brings nothing
     }

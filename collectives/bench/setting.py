@@ -100,7 +100,7 @@ class Setting:
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
-        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self._grid_facts()
+        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
 
     @property
     def t_comm_s(self) -> float:
@@ -171,6 +171,11 @@ class Setting:
     @staticmethod
     def facts_of(arm: str) -> dict:
         """Further fields of `arm`'s entry in the journal."""
+        return {}
+
+    @staticmethod
+    def grid_facts() -> dict:
+        """Further fields of the case's, of how its matmul is cut."""
         return {}
 
     @property

@@ -42,10 +42,6 @@ class Prefetch(settings.Setting):
             transfer.target.copy_(transfer.source)
         return operands.x, operands.now.clone()
 
-    @staticmethod
-    def _grid_facts() -> dict:
-        return {}
-
     def config(self, arm: str) -> str:
         return self.matmul_of(arm).config(*self.factors)
 

@@ -91,25 +91,20 @@ def contenders(case: Tuning) -> dict:
         names, picked = able(case), configs.table(arch).picked(*shape(case), machine)
         now = picked if picked in names else names[0]  # a pick may name a kernel that is gone
         return {INCUMBENT: now} | {name: name for name in names if name != now}
-    return {INCUMBENT: incumbent(case)} | {tuning.token(config): config for config in plan(case)[0]}
-
-
-def incumbent(case: Tuning):
-    """The configuration that the case's kernel takes at present."""
-    arch, machine = hardware()
-    dtype = matmul.DTYPES[case.dtype]
-    return configs.choose(case.kernel, arch, case.m, case.n, case.k, dtype, machine)
+    now, others, _ = plan(case)
+    return {INCUMBENT: now} | {tuning.token(config): config for config in others}
 
 
 @functools.cache
-def plan(case: Tuning) -> tuple[list, dict[str, str]]:
-    """The candidates but the incumbent, and {name: reason} of what was left out when they were listed."""
+def plan(case: Tuning) -> tuple[Config, list[Config], dict[str, str]]:
+    """The configuration that the case's kernel takes at present, the candidates that are not run like it, and
+    {name: reason} of what was left out when they were listed."""
     arch, machine = hardware()
-    now = incumbent(case)
+    now = configs.choose(case.kernel, arch, case.m, case.n, case.k, matmul.DTYPES[case.dtype], machine)
     found = tuning.candidates(case.kernel, *shape(case), machine, arch, now)
     problem = tuning.Problem(case.m, case.n, case.k, ITEMSIZE[case.dtype], machine)
     others = [config for config in found.configs if problem.schedule(config) != problem.schedule(now)]
-    return others, {tuning.token(config): reason for config, reason in found.pruned.items()}
+    return now, others, {tuning.token(config): reason for config, reason in found.pruned.items()}
 
 
 class Runner(matmul.Runner):
@@ -142,7 +137,7 @@ class Runner(matmul.Runner):
             found = {name: _with_config(CONTENDERS[known[name]]) for name in names}
         else:
             unsound, trouble = compile_all(case.kernel, self._wanted(case.kernel))
-            prepared.facts |= {"pruned": plan(case)[1]} | ({"not_compiled": trouble} if trouble else {})
+            prepared.facts |= {"pruned": plan(case)[2]} | ({"not_compiled": trouble} if trouble else {})
             for name in names:
                 reason = unsound.get((case.dtype, known[name]))
                 if reason and name != INCUMBENT:  # that one is what runs at present

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -47,30 +48,20 @@ class Cubin:
         return bool(self.stack_bytes or self.local_accesses)
 
 
-class OfflineDriver:
-    """As much of a Triton driver as compiling asks for: which target, and a device and a stream that are never used."""
-
-    def __init__(self, target: int):
-        self.target = GPUTarget("cuda", target, WARP_SIZE)
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> str:
-        # Triton keys compiled kernels by device. A name no device has keeps ours apart from those of a GPU in this
-        # process.
-        return f"offline-{self.target.arch}"
-
-    def get_current_stream(self, device: str) -> int:
-        return 0
-
-
 @contextmanager
 def offline(target: int) -> Iterator[None]:
     """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
     driver = triton.runtime.driver
     before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
-    driver.set_active(OfflineDriver(target))
+    # As much of a driver as compiling asks for. Triton keys compiled kernels by device: a name that no device has keeps
+    # ours apart from those of a GPU in this process.
+    driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
+            get_current_device=lambda: f"offline-{target}",
+            get_current_stream=lambda device: 0,
+        )
+    )
     try:
         yield
     finally:

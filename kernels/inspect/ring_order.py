@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from kernels.inspect.load_order import Op, operations, precedes
 
-SLOT = re.compile(r"(%\w+) = ttg\.memdesc_index (%\w+)\[(%\w+)\]")
+SLOT = re.compile(r"(%\w+) = ttg\.memdesc_index %\w+\[(%\w+)\]")
 VIEW = re.compile(r"(%\w+) = ttg\.memdesc_(?:subslice|trans) (%\w+)")
 LOAD = re.compile(r"ttng\.async_tma_copy_global_to_local %\w+\[[^]]*\] (?P<into>%\w+), (?P<barrier>%\w+)")
 DOT = re.compile(r"ttng\.warp_group_dot (?P<a>%\w+), (?P<b>%\w+),")
@@ -51,38 +51,33 @@ BY_CP_ASYNC = (
 
 
 class Partition:
-    """The operations of one partition, with the slot of the ring that each view of shared memory is of."""
+    """The operations of one partition, with the stage (an SSA value) that each view of shared memory is of."""
 
     def __init__(self, found: list[Op]):
         self.found = found
-        self.slots: dict[str, tuple[str, str]] = {}  # view: (what it is a slot of, its number)
+        self.stages: dict[str, str | None] = {}
         for op in found:
             if slot := SLOT.search(op.text):
-                self.slots[slot.group(1)] = slot.group(2, 3)
-            elif (view := VIEW.search(op.text)) and view.group(2) in self.slots:
-                self.slots[view.group(1)] = self.slots[view.group(2)]
+                self.stages[slot[1]] = slot[2]
+            elif view := VIEW.search(op.text):
+                self.stages[view[1]] = self.stages.get(view[2])
 
     def all(self, kind: re.Pattern) -> list[tuple[Op, re.Match]]:
         return [(op, match) for op in self.found if (match := kind.search(op.text))]
-
-    def number(self, view: str) -> str | None:
-        """The stage (an SSA value) that a view of shared memory is of."""
-        return self.slots.get(view, (None, None))[1]
 
     def ahead(self, op: Op, kind: re.Pattern) -> list[re.Match]:
         """Those of a kind that come before `op` in the same iteration of the loop directly around it."""
         return [m for other, m in self.all(kind) if other.loops[-1:] == op.loops[-1:] and precedes(other, op)]
 
-    def last(self, op: Op, *kinds: re.Pattern) -> tuple[int, re.Match] | None:
-        """Which of the kinds comes last before `op` in the text."""
-        found = [(other, i, match) for i, kind in enumerate(kinds) for other, match in self.all(kind)]
-        found = [entry for entry in found if entry[0].number < op.number]
-        return max(found, key=lambda entry: entry[0].number)[1:] if found else None
+    def last(self, op: Op, wanted: re.Pattern, other: re.Pattern) -> re.Match | None:
+        """The last one of `wanted` before `op` in the text, if none of `other` follows it."""
+        found = {at.number: match for kind in (wanted, other) for at, match in self.all(kind) if at.number < op.number}
+        return found[max(found)] if found and found[max(found)].re is wanted else None
 
 
 def misplaced(ttgir: str) -> list[str]:
     """A sentence for each operation that is not behind what it must be behind: line, expectation. Empty: sound."""
-    partitions = [Partition(found) for found in _partitions(ttgir).values()]
+    partitions = _partitions(ttgir)
     said = [
         f"has no {name} in a partition of ttg.warp_specialize, 1 is the least; add the operation to ring_order"
         for name, kind in LEAST.items()
@@ -127,31 +122,31 @@ def _events(ptx: str, kinds: Iterable[tuple[str, re.Pattern]]) -> str:
     return "".join(next((letter for letter, kind in kinds if kind.search(line)), "") for line in ptx.splitlines())
 
 
-def _partitions(ttgir: str) -> dict[int, list[Op]]:
-    """The operations inside ttg.warp_specialize, by region."""
+def _partitions(ttgir: str) -> list[Partition]:
+    """Those of ttg.warp_specialize, a region each."""
     found: dict[int, list[Op]] = {}
     for op in operations(ttgir):
-        outer = [(depth, around) for depth, around in enumerate(op.around) if "ttg.warp_specialize(" in around.text]
-        if outer:
-            found.setdefault(op.place[2 * outer[0][0] + 1], []).append(op)
-    return found
+        outer = next((i for i, around in enumerate(op.around) if "ttg.warp_specialize(" in around.text), None)
+        if outer is not None:
+            found.setdefault(op.place[2 * outer + 1], []).append(op)
+    return [Partition(own) for own in found.values()]
 
 
 def _loads(partition: Partition) -> Iterator[tuple[Op, str]]:
     for op, load in partition.all(LOAD):
-        stage = partition.number(load["into"])
-        if stage is None or stage not in [partition.number(wait["barrier"]) for wait in partition.ahead(op, WAIT)]:
+        stage, stage_of = partition.stages.get(load["into"]), partition.stages.get
+        if stage is None or stage not in [stage_of(wait["barrier"]) for wait in partition.ahead(op, WAIT)]:
             yield op, "behind a wait for the stage that it fills"
         if load["barrier"] not in [expect["barrier"] for expect in partition.ahead(op, EXPECT)]:
             yield op, "behind the expectation of its bytes, at the barrier that it arrives at"
-        if partition.number(load["barrier"]) != stage:
+        if stage_of(load["barrier"]) != stage:
             yield op, "to arrive at the barrier of the stage that it fills"
 
 
 def _dots(partition: Partition) -> Iterator[tuple[Op, str]]:
     for op, dot in partition.all(DOT):
-        waited = [partition.number(wait["barrier"]) for wait in partition.ahead(op, WAIT)]
-        if any(partition.number(dot[operand]) not in waited[-1:] for operand in "ab"):
+        waited = [partition.stages.get(wait["barrier"]) for wait in partition.ahead(op, WAIT)]
+        if any(partition.stages.get(dot[operand]) not in waited[-1:] for operand in "ab"):
             yield op, "behind a wait for the stage that it reads"
 
 
@@ -159,21 +154,20 @@ def _releases(partition: Partition) -> Iterator[tuple[Op, str]]:
     for op, arrive in partition.all(ARRIVE):
         if NEVER.search(op.text):  # a loop of one iteration, unrolled
             continue
-        which, match = partition.last(op, DOT, DOT_WAIT) or (0, None)
-        in_flight = int(match[1]) if which else None
-        dots = partition.ahead(op, DOT)
+        wait, dots = partition.last(op, DOT_WAIT, DOT), partition.ahead(op, DOT)
+        in_flight = int(wait[1]) if wait else None
         if in_flight is None or in_flight > (1 if dots else 0):
             yield op, "behind a wait that leaves one wgmma group in flight, or none where no other follows"
-        elif in_flight and partition.number(arrive["barrier"]) in [partition.number(dot["a"]) for dot in dots]:
+        elif in_flight and partition.stages.get(arrive["barrier"]) in [partition.stages.get(dot["a"]) for dot in dots]:
             yield op, "to release another stage than the one whose wgmma is in flight"
 
 
 def _stores(partition: Partition) -> Iterator[tuple[Op, str]]:
     for op, store in partition.all(STORE):
-        if (partition.last(op, TMA_STORE, STORE_WAIT) or (0,))[0] == 0:
+        if not partition.last(op, STORE_WAIT, TMA_STORE):
             yield op, f"behind a wait for the store that read {store['into']} last"
     for op, store in partition.all(TMA_STORE):
-        if (partition.last(op, STORE, FENCE) or (0,))[0] == 0:
+        if not partition.last(op, FENCE, STORE):
             yield op, f"behind a fence that follows the stores to {store['source']}"
     if stores := partition.all(TMA_STORE):
         waits = [match for op, match in partition.all(STORE_WAIT) if op.number > stores[-1][0].number]

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from roofline.account import splits, techniques
 from roofline.account.command import Question
-from roofline.account.communication_bound import Setting, Term
+from roofline.account.communication_bound import WIRES, Setting, Term
 from roofline.account.memory import READINGS
 from roofline.account.meshes import Torus
 from roofline.account.utilisation import ARMS, step_s
@@ -49,10 +49,7 @@ def _chip(question: Question) -> dict:
 
 def _memory(question: Question) -> dict:
     memory, setting, device_bytes = question.memory, question.setting, question.device_bytes
-    names = (
-        "parameters", "weights_bytes", "gradients_bytes", "optimizer_bytes", "state_bytes", "saved", "tokens",
-        "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes",
-    )  # fmt: skip
+    of_tokens = ("saved", "tokens", "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes")
     gathered = techniques.gathered_bytes(setting)
     kept = gathered if techniques.keeps_stage(setting) else 0
 
@@ -70,7 +67,9 @@ def _memory(question: Question) -> dict:
 
     return {
         "dtypes": asdict(memory.dtypes),
-        **{name: getattr(memory, name) for name in names},
+        "parameters": memory.parameters,
+        **{f"{kind}_bytes": size for kind, size in memory.parts.items()},
+        **{name: getattr(memory, name) for name in ("state_bytes", *of_tokens)},
         "readings": [read(reading) for reading in READINGS[memory.saved]],
         "gathered_bytes": gathered,
     }
@@ -93,7 +92,7 @@ def _pace(setting: Setting, tokens: int) -> dict:
         ],
         "terms": [_term(term) for term in setting.terms],
         "bound": _bound(setting),
-        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in ("separate", "fabric", "shared")},
+        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in WIRES},
         "least_d_ff": _least_d_ff(setting),
         "at_tokens": _at(setting, tokens) if tokens else None,
         "best_split": {

@@ -1,7 +1,6 @@
 """The command `roofline account`: its options, and the question that they make. Bad input is a ValueError."""
 
 import argparse
-import difflib
 import json
 import math
 import string
@@ -18,11 +17,8 @@ from roofline.theory import chips
 from roofline.theory.chips import Chip
 from roofline.theory.models import parse as parse_model
 
-UNITS = {
-    "B": 1,
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)},
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
-}
+UNITS = {f"{prefix}B": 1000**power for power, prefix in enumerate(("", *"KMGT"))}
+UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 
 GIVEN = ("flops", "bandwidth", "network", "node", "memory")
 """Constants of the chip that an option overrides."""
@@ -74,7 +70,9 @@ def add_command(commands) -> None:
     group.add_argument("--dtypes", default="", metavar="KIND=DTYPE,...",
                        help="of weights, copy, gradients, optimizer, activations, gathers, wire")  # fmt: skip
     group.add_argument("--moments", type=int, default=2, metavar="N", help="of the optimizer (default: 2, AdamW)")
-    group.add_argument("--saved", choices=SAVED, default="all", help="activations for the backward pass (default: all)")
+    group.add_argument(
+        "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
+    )
     group = command.add_argument_group("mesh", "in place of the datasheet's")
     group.add_argument("--flops", type=positive, metavar="FLOP/s", help="of one chip")
     group.add_argument("--bandwidth", type=positive, metavar="BYTES/s",
@@ -83,7 +81,7 @@ def add_command(commands) -> None:
     group.add_argument("--node", type=_count, metavar="N", help="GPUs in a node")
     group.add_argument("--axes", default="", metavar="KIND=N,...", help="torus axes of each kind (0: the network)")
     group.add_argument("--ways", choices=("one", "both"), help="of each torus axis (default: both)")
-    group.add_argument("--wires", choices=WIRES, default="fabric",
+    group.add_argument("--wires", choices=tuple(WIRES), default="fabric",
                        help="what adds up: all on one fabric (default), all (shared), or only the terms of one kind "
                             "of parallelism (separate)")  # fmt: skip
     group.add_argument("--collectives", choices=("whole", "exact"),
@@ -182,9 +180,7 @@ def _axes(text: str) -> dict[str, int] | None:
     for part in filter(None, text.split(",")):
         kind, _, count = part.strip().partition("=")
         if kind not in KINDS or not count.isdecimal():
-            near = difflib.get_close_matches(kind, KINDS, n=1)
-            hint = f"did you mean {near[0]}? " if near and kind not in KINDS else ""
-            raise ValueError(f"--axes {part.strip()!r}: {hint}it is KIND=N, of {', '.join(KINDS)}, as fsdp=2,tp=1")
+            raise ValueError(f"--axes {part.strip()!r}: it is KIND=N, of {', '.join(KINDS)}, as fsdp=2,tp=1")
         axes[kind] = int(count)
     return axes or None
 
@@ -236,12 +232,8 @@ def size(text: str) -> int:
     if not number(digits) > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
     if unit not in UNITS:
-        units = {unit.lower(): unit for unit in UNITS}
-        near = difflib.get_close_matches(unit.lower(), units, n=1, cutoff=0.5)
-        said = f"say {digits}GB (of 1e9 bytes) or {digits}GiB (2**30)"
-        known = f"did you mean {digits}{units[near[0]]}?" if near else said
         what = f"the unknown unit {unit}" if unit else "no unit"
-        raise argparse.ArgumentTypeError(f"{text!r} has {what}: {known}")
+        raise argparse.ArgumentTypeError(f"{text!r} has {what}: say it in {', '.join(UNITS)} (a GiB is 2**30 bytes)")
     return math.ceil(number(digits) * UNITS[unit])
 
 

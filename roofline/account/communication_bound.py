@@ -16,9 +16,12 @@ from roofline.account.meshes import Crossing, Mesh, Sharding
 from roofline.theory.models import Model
 
 STEPS = {"forward": ("forward",), "training": ("forward", "backward")}
-WIRES = ("fabric", "shared", "separate")
-"""What adds up: all that crosses one fabric; all terms, whatever they cross; or only the terms of one kind of
-parallelism, whatever they share."""
+WIRES = {
+    "separate": "the kinds beside each other (max)",
+    "fabric": "all on one fabric added",
+    "shared": "all added (sum)",
+}
+"""What adds up: only the terms of one kind of parallelism, whatever they share; all that crosses one fabric; or all."""
 
 
 class Term(NamedTuple):

@@ -11,10 +11,12 @@ from roofline.theory.models import Model
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "none": 0}
 """Bytes of one element."""
 
-SAVED = ("all", "half", "checkpointed")
-"""What is saved of a block for each token. `all`: the inputs of both linear layers, D + F elements. `half`: those of
-every second block. `checkpointed`: the input of the block, D elements; beside it the F of the one block that is
-computed again at a time."""
+SAVED = {
+    "all": "the inputs of both layers",
+    "half": "the inputs of both layers of every second block",
+    "checkpointed": "the blocks' inputs, and one block's inner ones",
+}
+"""What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again."""
 
 READINGS = {"all": ("sharded",), "half": ("dropped", "whole"), "checkpointed": ("sharded",)}
 """Where the saved activations are. Of `half` there are two readings: the other half is `dropped`, and computed again;
@@ -86,21 +88,18 @@ class Memory:
         return self.model.blocks * 2 * self.model.d_model * self.model.d_ff * self.experts
 
     @property
-    def weights_bytes(self) -> int:
-        """The master weights, and the copy to compute with where there is one."""
-        return self.parameters * (BYTES[self.dtypes.weights] + BYTES[self.dtypes.copy])
-
-    @property
-    def gradients_bytes(self) -> int:
-        return self.parameters * BYTES[self.dtypes.gradients]
-
-    @property
-    def optimizer_bytes(self) -> int:
-        return self.parameters * self.moments * BYTES[self.dtypes.optimizer]
+    def parts(self) -> dict[str, int]:
+        """Bytes of the weights (the master ones, and a copy to compute with), the gradients and the optimizer."""
+        plan, parameters = self.dtypes, self.parameters
+        return {
+            "weights": parameters * (BYTES[plan.weights] + BYTES[plan.copy]),
+            "gradients": parameters * BYTES[plan.gradients],
+            "optimizer": parameters * self.moments * BYTES[plan.optimizer],
+        }
 
     @property
     def state_bytes(self) -> int:
-        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return sum(self.parts.values())
 
     @property
     def all_saved_bytes_per_token(self) -> int:

@@ -62,7 +62,6 @@ def _pace(question: Question):
     for axes, step in zip(figure.subplots(1, len(setting.steps), squeeze=False)[0], setting.steps, strict=True):
         for label, (seconds, look) in lines.items():
             axes.loglog(tokens, [seconds(step, each * devices) * 1e3 for each in tokens], label=label, **look)
-        axes.set_xlim(low, high)
         own = setting.bound(step).tokens
         if 0 < own < math.inf:
             at = own / devices, setting.math_s(step, own) * 1e3
@@ -78,7 +77,7 @@ def _pace(question: Question):
                 xycoords="axes fraction", fontsize=10, ha="right", va="bottom", bbox=BEHIND_TEXT,
             )  # fmt: skip
         axes.set_title(f"{step} pass", loc="left", fontsize=11)
-        axes.set(xlabel="tokens on each device", ylabel="ms for one block")
+        axes.set(xlim=(low, high), xlabel="tokens on each device", ylabel="ms for one block")
         axes.spines[["top", "right"]].set_visible(False)
         theme.plain_numbers(axes)
         axes.legend(loc="upper left", fontsize=10)
@@ -164,8 +163,7 @@ def _utilisation(question: Question, tokens: int):
     axes.set_xscale("log", base=2)
     axes.set_xticks(chips, [f"{count:,}" for count in chips], rotation=45)
     axes.minorticks_off()
-    axes.set_ylim(0, 109)
-    axes.set(xlabel="chips", ylabel="model FLOP utilisation (%)")
+    axes.set(ylim=(0, 109), xlabel="chips", ylabel="model FLOP utilisation (%)")
     axes.set_title(
         f"Simulation: {setting.model.name} on {question.chip.name}, {setting.step}, {tokens:,} tokens a step",
         loc="left", fontsize=13,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from roofline.account import splits
-from roofline.account.communication_bound import Bound, Setting
+from roofline.account.communication_bound import Setting
 from roofline.account.memory import BYTES, Memory
 from roofline.account.meshes import Nodes, Sharding, Torus
 from roofline.account.utilisation import utilisation
@@ -35,13 +35,9 @@ class Technique:
     microbatches: float = 1.0
     name: str = ""
 
-    @property
-    def bound(self) -> Bound | None:
-        return self.setting and self.setting.bound()
-
     def helps(self, now: Setting) -> bool:
         """Whether it lowers the bound of `now` by more than rounding."""
-        return bool(self.bound) and self.bound.tokens < now.bound().tokens * (1 - 1e-9)
+        return self.setting is not None and self.setting.bound().tokens < now.bound().tokens * (1 - 1e-9)
 
 
 def ranked(now: Setting, memory: Memory, device_bytes: int | None = None) -> list[Technique]:
@@ -62,7 +58,7 @@ def ranked(now: Setting, memory: Memory, device_bytes: int | None = None) -> lis
         "sequence parallelism": sequence_parallel(now),
     }
     every = [_with_memory(replace(found[name], name=name), now, memory, device_bytes) for name in found]
-    return sorted(every, key=lambda one: (0, one.bound.tokens) if one.helps(now) else (1, 0.0))
+    return sorted(every, key=lambda one: (0, one.setting.bound().tokens) if one.helps(now) else (1, 0.0))
 
 
 def _with_memory(technique: Technique, now: Setting, memory: Memory, device_bytes: int | None) -> Technique:

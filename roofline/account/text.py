@@ -3,25 +3,17 @@
 import textwrap
 
 from roofline.account.command import GIVEN
+from roofline.account.communication_bound import WIRES
+from roofline.account.memory import SAVED
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB
 
 WIDTH = 120
 
-SAVED = {
-    "all": "the inputs of both layers",
-    "half": "the inputs of both layers of every second block",
-    "checkpointed": "the blocks' inputs, and one block's inner ones",
-}
 READING = {
     "sharded": "all sharded",
     "dropped": "the other half dropped, and computed again",
     "whole": "the other half kept, whole on every device",
-}
-ADDED = {
-    "separate": "the kinds beside each other (max)",
-    "fabric": "all on one fabric added",
-    "shared": "all added (sum)",
 }
 
 
@@ -145,7 +137,7 @@ def _pace(answer: dict) -> list[str]:
         rows.append((f"  {term['step']}", term["name"], term["fabric"], *sent, *received, *times))
     lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), f"  {_bound_text(pace)}"]
     marks = {pace["wires"]: "<- taken here"}
-    bounds = [(f"    {ADDED[wires]}:", _tokens(bound), marks.get(wires, "")) for wires, bound in pace["bounds"].items()]
+    bounds = [(f"    {WIRES[wires]}:", _tokens(bound), marks.get(wires, "")) for wires, bound in pace["bounds"].items()]
     lines += aligned(bounds, "<<<")
     if pace["least_d_ff"]:
         verdict = "so they keep up" if pace["least_d_ff"] <= d_ff else "so they do not keep up"

@@ -38,7 +38,7 @@ def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
     with_matmuls = [term.seconds(tokens) for term in terms if term.kind == "tp"]
     share = math_s / len(with_matmuls) if with_matmuls else math_s
     ranks = round(setting.sharding.tp)
-    own = sum(coarse("chunk_outer", ranks, share, seconds) for seconds in with_matmuls) if with_matmuls else math_s
+    own = sum(coarse(ranks, share, seconds) for seconds in with_matmuls) if with_matmuls else math_s
     return max(own, setting.wire_s(step, tokens))
 
 

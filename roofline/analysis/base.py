@@ -74,11 +74,6 @@ class Analysis:
     tables: tuple[Table, ...] = ()
 
 
-def records_of(frame) -> list[dict]:
-    """The rows of a frame as records, None where a value is missing."""
-    return frame.astype(object).where(frame.notna(), None).to_dict("records")
-
-
 def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
     """The values of each key, in their order.
 

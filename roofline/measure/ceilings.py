@@ -28,7 +28,7 @@ class Probe:
 class Ceiling:
     """The best probe of a kind: `value`, `low` and `high` per second. `when`: `start`, `end`, or a shape's id."""
 
-    kind: str
+    ceiling: str
     dtype: str | None
     when: str
     probe: str
@@ -50,16 +50,12 @@ def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule 
         found = []
         for name, times in turns.times_s.items():
             if times:
-                time = median_interval(list(times.values()))
-                amount = group[name].amount
-                found.append(
-                    Ceiling(
-                        kind, dtype, when, name, amount / time.median, amount / time.high, amount / time.low, len(times)
-                    )
-                )
+                time, amount = median_interval(list(times.values())), group[name].amount
+                rates = amount / time.median, amount / time.high, amount / time.low
+                found.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
         if not found:
             raise RuntimeError(
-                f"no {kind} ceiling: every sample of {', '.join(group)} was late; is the host overloaded?"
+                f"no {kind} ceiling: each sample of {', '.join(group)} was late; is the host overloaded?"
             )
         best.append(max(found, key=lambda ceiling: ceiling.value))
     return best

@@ -19,6 +19,9 @@ from statistics import median
 
 Call = Callable[[], object]
 
+SM_HZ = 1.98e9
+"""What a pre-roll spins by. At a slower clock it only lasts longer."""
+
 
 class CpuClock:
     """Wall time of the calling thread around each call, with the garbage collector off and threads kept to their cores.
@@ -60,8 +63,7 @@ class CpuClock:
         return times
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
-        known = _other_threads()
-        awake = time.perf_counter() + self.WAKE_S
+        known, awake = _other_threads(), time.perf_counter() + self.WAKE_S
         call()
         if _other_threads() != known:
             pin()
@@ -160,9 +162,7 @@ class CudaClock:
 
         self._cuda = torch.cuda
         self.preroll_s = self._shortest_preroll_s = preroll_s
-        # The spin counts SM cycles. Slower clocks than this one only make the pre-roll longer.
-        self._cycles_per_s = 1.98e9
-        self.while_busy: Callable[[], None] | None = None  # called once a turn, before the host waits
+        self.while_busy: Callable[[], None] = lambda: None  # called once a turn, before the host waits
         self.instruments = None  # a `kernels.bench.instruments.Instruments`, from whoever knows kernels
         self.said: list[dict] = []
 
@@ -171,7 +171,8 @@ class CudaClock:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times, events = {}, {}
+        times: list[float | None] = [None] * len(calls)
+        events = {}
         with _no_collection():
             for slot, call in enumerate(calls):
                 if hasattr(call, "seconds"):
@@ -179,16 +180,18 @@ class CudaClock:
                     times[slot] = call.seconds()
                 else:
                     events[slot] = self._enqueue(call, slot=slot)
-        if self.while_busy:
-            self.while_busy()
+        self.while_busy()
         self._cuda.synchronize()
-        if not self.instruments:
-            self._fit_preroll(any(late for _, _, late in events.values()))
-        clocks_hz = self.instruments.sm_clocks_hz(len(calls)) if self.instruments else []
-        self.said = [{"sm_clock_hz": hz} if slot in events else {} for slot, hz in enumerate(clocks_hz)]
+        if self.instruments:
+            clocks_hz = self.instruments.sm_clocks_hz(len(calls))
+            self.said = [{"sm_clock_hz": hz} if slot in events else {} for slot, hz in enumerate(clocks_hz)]
+        elif any(late for _, _, late in events.values()):
+            self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
+        else:
+            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
         for slot, (start, stop, late) in events.items():
             times[slot] = None if late else start.elapsed_time(stop) * 1e-3
-        return [times[slot] for slot in range(len(calls))]
+        return times
 
     def burst(self, call: Call, calls: int) -> float:
         """Seconds that the device took for `calls` calls enqueued one straight after another.
@@ -197,8 +200,7 @@ class CudaClock:
         """
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
-        if self.while_busy:
-            self.while_busy()
+        self.while_busy()
         self._cuda.synchronize()
         return start.elapsed_time(stop) * 1e-3
 
@@ -209,7 +211,7 @@ class CudaClock:
         if self.instruments:
             self.instruments.close()
         else:
-            self._cuda._sleep(int(self.preroll_s * self._cycles_per_s))
+            self._cuda._sleep(int(self.preroll_s * SM_HZ))
         start.record()
         for _ in range(calls):
             call()
@@ -220,12 +222,6 @@ class CudaClock:
                 self.instruments.read_clock(slot)  # before the gate opens, so that it follows the call at once
             self.instruments.open()
         return start, stop, late
-
-    def _fit_preroll(self, late: bool) -> None:
-        if late:
-            self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
-        else:
-            self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
 
 
 def empty_call_s(clock) -> float | None:

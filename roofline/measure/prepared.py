@@ -48,6 +48,11 @@ class Entrant:
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
 
 
+def rejection(error: Exception) -> Rejection:
+    """Of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
+    return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
+
+
 @dataclass
 class PreparedCase:
     """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
@@ -106,10 +111,10 @@ class PreparedCase:
             self.entrants[name] = found
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Take `name` out, which raised `error`: skipped where memory or support lacks, failed if it crashed."""
+        """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
-        outcome = SKIPPED if device_errors.lack(error) else FAILED
-        self.rejected[name] = Rejection(outcome, f"{name}: {device_errors.reason(error)}")
+        outcome, reason = rejection(error)
+        self.rejected[name] = Rejection(outcome, f"{name}: {reason}")
 
 
 Prepare = Callable[..., PreparedCase]

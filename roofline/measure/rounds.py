@@ -6,12 +6,13 @@ within a round.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from roofline.measure.clocks import Call
 from roofline.stats import median_interval
+from roofline.store.run import Round
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,6 @@ class StopRule:
     check_every: float = 1.2
     """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
     warmup_s: float = 0.2
-
-
-@dataclass
-class Turns:
-    """Samples of one shape. `times_s[name][round]` is in seconds; a round that a late host spoilt is absent."""
-
-    times_s: dict[str, dict[int, float]]
-    order: list[list[str]] = field(default_factory=list)
-    """Who ran when, round by round."""
-    late: dict[str, int] = field(default_factory=dict)
-    """Samples dropped because the host was late, per contender."""
-    notes: dict[str, dict[int, dict]] = field(default_factory=dict)
-    """What entrants that have `notes`, which see `Rounds`, and the clock said of their samples."""
-    stopped_by: str = ""
-    """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
 
 
 class CallError(Exception):
@@ -63,9 +49,16 @@ class Rounds:
         """Entrants are {name: call}. The same seed gives the same orders.
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
-        sample, or raises where that was none.
+        sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
+        `timeline` among them, a dict, is kept apart.
         """
-        self.turns = Turns({name: {} for name in entrants}, late=dict.fromkeys(entrants, 0))
+        self.rounds: list[Round] = []
+        self.late = dict.fromkeys(entrants, 0)
+        """Samples dropped because the host was late, of each entrant that is still in."""
+        self.timelines: dict[tuple[str, int], dict] = {}
+        """By entrant and round."""
+        self.stopped_by = ""
+        """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._clock, self._rule, self._passes = clock, rule, passes
@@ -73,60 +66,83 @@ class Rounds:
         self._look = rule.min_rounds
         self._passed = 0
 
+    @property
+    def times_s(self) -> dict[str, dict[int, float]]:
+        """{entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
+        return {name: {one.index: one.time_s[name] for one in self.rounds if name in one.time_s} for name in self.late}
+
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for known in (self._entrants, self._notes, self.turns.times_s, self.turns.late, self.turns.notes):
+        for known in (self._entrants, self._notes, self.late):
             known.pop(name, None)
+        for one in self.rounds:
+            one.time_s, one.values = ({n: v for n, v in of.items() if n != name} for of in (one.time_s, one.values))
 
     def run_pass(self) -> None:
         """Run rounds for this pass's share of the rule's time, the first pass's after a warm-up.
 
-        Whole rounds are in `turns` as soon as they are done, and stay there when this is interrupted. At least one is
+        Whole rounds are in `rounds` as soon as they are done, and stay there when this is interrupted. At least one is
         run, and at least `rule.min_rounds` in all unless the time cap comes first. The last pass notes what stopped
         it. Raises `CallError` where a call raises, and what the clock raises.
         """
         if not self._passed:
-            _warm_up(self._entrants, self._clock, self._rule.warmup_s)
+            self._warm_up()
         share = (self._passed + 1) / self._passes
         deadline = self._clock.now() + self._rule.max_seconds / self._passes
         stopped_by = ""
         while not stopped_by:
             self._round()
-            done = len(self.turns.order)
+            done = len(self.rounds)
             if done >= self._rule.max_rounds * share:
                 stopped_by = "rounds"
             elif self._clock.now() >= deadline:
                 stopped_by = "time"
             elif done >= self._look:
                 self._look = math.ceil(done * self._rule.check_every)
-                if share == 1 and _narrow(self.turns, self._rule.width, self._passes):
+                if share == 1 and self._narrow():
                     stopped_by = "width"
         self._passed += 1  # not if a call raised: then this pass begins again
         if share == 1:
-            self.turns.stopped_by = stopped_by
+            self.stopped_by = stopped_by
+
+    def _warm_up(self) -> None:
+        """By time, not by count: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
+        deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
+        self._clock.turn(calls)
+        while self._clock.now() < deadline:
+            self._clock.turn(calls)
 
     def _round(self) -> None:
-        names = list(self._entrants)
-        order = [names[i] for i in self._rng.permutation(len(names))]
+        order = self._rng.permutation(list(self._entrants)).tolist()
         times = self._clock.turn([self._entrants[name] for name in order])
         notes = {name: said() for name, said in self._notes.items()}
         read = getattr(self._clock, "said", None) or [{}] * len(order)
-        index = len(self.turns.order)
-        self.turns.order.append(order)
+        one = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
-                self.turns.late[name] += 1
-            else:
-                self.turns.times_s[name][index] = time_s
-                if note := notes.get(name, {}) | of_clock:
-                    self.turns.notes.setdefault(name, {})[index] = note
+                self.late[name] += 1
+                continue
+            one.time_s[name] = time_s
+            values = notes.get(name, {}) | of_clock
+            if timeline := values.pop("timeline", None):
+                self.timelines[name, one.index] = timeline
+            if values:
+                one.values[name] = values
+        self.rounds.append(one)
+
+    def _narrow(self) -> bool:
+        return all(
+            len(times) > 1
+            and median_interval(list(times.values()), passes=self._passes).relative_width < self._rule.width
+            for times in self.times_s.values()
+        )
 
 
-def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Turns:
+def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
     """All rounds of `entrants` ({name: call}) in one pass."""
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()
-    return rounds.turns
+    return rounds
 
 
 def named(name: str, call: Callable) -> Callable:
@@ -143,18 +159,3 @@ def named(name: str, call: Callable) -> Callable:
     if hasattr(call, "seconds"):
         run.seconds = named(name, call.seconds)
     return run
-
-
-def _warm_up(entrants, clock, seconds: float) -> None:
-    """By time, not by count: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
-    deadline = clock.now() + seconds
-    clock.turn(list(entrants.values()))
-    while clock.now() < deadline:
-        clock.turn(list(entrants.values()))
-
-
-def _narrow(turns: Turns, width: float, passes: int) -> bool:
-    return all(
-        len(times) > 1 and median_interval(list(times.values()), passes=passes).relative_width < width
-        for times in turns.times_s.values()
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from roofline.measure import ceilings, device_errors, steady
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
-from roofline.measure.prepared import FAILED, SKIPPED, Entrant, Prepare, PreparedCase, Rejection
+from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase, Rejection, rejection
 from roofline.measure.rounds import CallError, Rounds, StopRule
 from roofline.measure.shape_measurement import ShapeMeasurement
 from roofline.store import journal
@@ -70,12 +70,12 @@ class Session:
         self._remeasured = 0
         if isinstance(run, dict):
             self.run = Run(run)
-            self._write({"kind": "run"} | run)
+            self.add({"kind": "run"} | run)
         else:
-            self.run, run.end = run, None
+            self.run = run
             for name in run.interrupted:
                 del run.shapes[name]
-            self._write({"kind": "resumed", "started": _now()})
+            self.add({"kind": "resumed", "started": _now()})
         self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
         clock.while_busy = telemetry.read
 
@@ -98,11 +98,7 @@ class Session:
         """Measure the probes' ceilings and journal them under `when`."""
         with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the ceilings were measured"):
             found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed)
-        for ceiling in found:
-            line = asdict(ceiling)
-            line["ceiling"] = line.pop("kind")
-            self.run.ceilings.append(line)
-            self._write({"kind": "ceiling"} | line)
+        self.add(*({"kind": "ceiling"} | asdict(ceiling) for ceiling in found))
 
     @contextmanager
     def _watched(self, within_s: float, why: str, cases: list[str] | None = None) -> Iterator[None]:
@@ -176,7 +172,7 @@ class Session:
         case = f"{shape}-{name}"
         if (entry := self.entry(case)) and entry["outcome"] == FAILED:
             raise RuntimeError(entry["reason"])
-        self._write({"kind": "trying", "case": case})
+        self.add({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
     def _run_pass(self, one: ShapeMeasurement, pass_index: int) -> None:
@@ -235,13 +231,9 @@ class Session:
     def _record(self, one: ShapeMeasurement, pass_index: int) -> None:
         """Journal the rounds since the last pass, and what is known of the shape by now."""
         one.telemetry.append(self.telemetry.summary())
-        lines = one.new_lines(pass_index)
-        if self._write(*lines):
-            for line in lines:
-                self.run.take(line)
-        turns = one.rounds.turns
-        if turns.stopped_by:
-            for name in [name for name, times in turns.times_s.items() if not times]:
+        self.add(*one.new_lines(pass_index))
+        if one.rounds.stopped_by:
+            for name in [name for name, times in one.rounds.times_s.items() if not times]:
                 said = f"{name}: the host was late for every sample; close the programs that keep it busy"
                 one.found.rejected[name] = Rejection(FAILED, said)
 
@@ -274,18 +266,14 @@ class Session:
             if device_errors.device_lost(self.options.device):
                 one.found.device_lost = device_errors.reason(error)
                 raise error
-            outcome = SKIPPED if device_errors.lack(error) else FAILED
-            self.not_measured(f"{one.shape}-{name}-steady", outcome, device_errors.reason(error))
+            self.not_measured(f"{one.shape}-{name}-steady", *rejection(error))
 
         calls = {name: one.found.entrants[name].call for name in one.found.contenders}
         step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
         try:
             with self._watched(*step):
                 for block in steady.blocks(calls, medians, self.clock, self.telemetry, seed=one.seed, failed=failed):
-                    line = {"shape": one.shape} | asdict(block)
-                    line |= line.pop("telemetry")
-                    if self._write({"kind": "steady"} | line):
-                        self.run.steady.append(line)
+                    self.add({"kind": "steady", "shape": one.shape} | block)
                     self.expect(*step)
         except KeyboardInterrupt:
             self._correct(one.shape, stopped_by=INTERRUPTED)
@@ -324,17 +312,21 @@ class Session:
     def not_measured(self, case_id: str, outcome: str, reason: str) -> None:
         """Journal that `case_id` has no number, and why. `outcome` is `skipped`, `failed` or `not_run`."""
         entry = {"case": case_id, "outcome": outcome, "reason": anonymous(reason)}
-        self.run.not_measured.append(entry)
         self._entries[case_id] = entry
-        self._write({"kind": "not_measured"} | entry)
+        self.add({"kind": "not_measured"} | entry)
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
         self.add({"kind": "note", "about": about, "text": anonymous(text)})
 
-    def add(self, line: dict) -> None:
-        """Journal a line, and take it into the run."""
-        if self._write(line):
+    def add(self, *lines: dict) -> None:
+        """Journal lines, and take them into the run. If that fails, the run is over, and neither has any of them."""
+        try:
+            self._journal.write(*lines)
+        except OSError as error:
+            self.over = f"the journal could not be written: {error.strerror}"
+            return
+        for line in lines:
             self.run.take(line)
 
     def finish(self, why_cut_short: str) -> None:
@@ -350,18 +342,9 @@ class Session:
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
             self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
-        self.run.end = {"finished": _now(), "cut_short": self.over or why_cut_short or self.closed or None}
-        self._write({"kind": "end"} | self.run.end)
+        why = self.over or why_cut_short or self.closed or None
+        self.add({"kind": "end", "finished": _now(), "cut_short": why})
         self._journal.close()
-
-    def _write(self, *lines: dict) -> bool:
-        """To the journal. If that fails, the run is over, what the journal holds stays as it is, and this is False."""
-        try:
-            self._journal.write(*lines)
-        except OSError as error:
-            self.over = f"the journal could not be written: {error.strerror}"
-            return False
-        return True
 
 
 def _suspects(found: PreparedCase) -> list[str]:

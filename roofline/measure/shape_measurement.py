@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from roofline.measure import telemetry
 from roofline.measure.prepared import PreparedCase
 from roofline.measure.rounds import Rounds
-from roofline.store.run import INTERRUPTED, Round, Shape
+from roofline.store.run import INTERRUPTED, Shape
 
 
 @dataclass
@@ -26,28 +26,18 @@ class ShapeMeasurement:
     def new_lines(self, pass_index: int) -> list[dict]:
         """What is new since these were asked for last: the line of the shape or pass, then rounds, and at the end of
         the last pass the timelines."""
-        turns = self.rounds.turns
+        rounds = self.rounds
         now = {
             "passes": pass_index,
-            "stopped_by": turns.stopped_by or INTERRUPTED,
-            "round_count": len(turns.order),
+            "stopped_by": rounds.stopped_by or INTERRUPTED,
+            "round_count": len(rounds.rounds),
             "telemetry": telemetry.merged(self.telemetry),
-            "late": turns.late,
+            "late": rounds.late,
         }
         line = self._shape(now).line() if pass_index == 1 else {"kind": "pass", "shape": self.shape} | now
-        rounds = [self._round(index, pass_index) for index in range(self.journalled, len(turns.order))]
-        self.journalled = len(turns.order)
-        return [line, *(one.line(self.shape) for one in rounds), *(self._timelines() if turns.stopped_by else [])]
-
-    def _round(self, index: int, pass_index: int) -> Round:
-        turns = self.rounds.turns
-        order = turns.order[index]
-        times = {name: turns.times_s[name][index] for name in order if index in turns.times_s.get(name, ())}
-        noted = {name: {k: v for k, v in self._note(name, index).items() if k != "timeline"} for name in times}
-        return Round(index, order, times, {name: own for name, own in noted.items() if own}, pass_index)
-
-    def _note(self, name: str, index: int) -> dict:
-        return self.rounds.turns.notes.get(name, {}).get(index, {})
+        new = [one.line(self.shape) for one in rounds.rounds[self.journalled :]]
+        self.journalled = len(rounds.rounds)
+        return [line, *new, *(self._timelines() if rounds.stopped_by else [])]
 
     def _shape(self, now: dict) -> Shape:
         found, case = self.found, self.found.case
@@ -74,10 +64,10 @@ class ShapeMeasurement:
     def _timelines(self) -> list[dict]:
         """Of each entrant that was traced or noted one: the trace, or that of the sample nearest to its median."""
         lines = []
-        for name, times in self.rounds.turns.times_s.items():
+        for name, times in self.rounds.times_s.items():
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
-            noted = middle is not None and self._note(name, middle).get("timeline")
+            noted = self.rounds.timelines.get((name, middle))
             traced = self.found.entrants[name].timeline
             if timeline := noted and (traced or noted):
                 about = {"kind": "timeline", "shape": self.shape, "contender": name}

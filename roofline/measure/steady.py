@@ -6,7 +6,6 @@ power there. So, on request, each contender also runs alone in blocks, in altern
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,32 +14,13 @@ from roofline.measure.rounds import CallError, named
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
-
-
-@dataclass(frozen=True)
-class SteadyPlan:
-    """How long to run. Power limits act within tens of milliseconds, temperature within many seconds."""
-
-    blocks: int = 4
-    """For each contender."""
-    dropped_s: float = 0.5
-    """The first part of a block, in which clock and power settle: run and not counted."""
-    counted_s: float = 1.0
-    slice_s: float = 0.25
-    """Calls are enqueued by slices of about this long, and the clock is read in each."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block of one contender. `time_s` is per call, `energy_j` of all `calls`, None where nobody counts it."""
-
-    contender: str
-    block: int
-    position: int
-    calls: int
-    time_s: float
-    energy_j: float | None
-    telemetry: dict
+BLOCKS = 4
+"""For each contender. Power limits act within tens of milliseconds, temperature within many seconds."""
+DROPPED_S = 0.5
+"""The first part of a block, in which clock and power settle: run and not counted."""
+COUNTED_S = 1.0
+SLICE_S = 0.25
+"""Calls are enqueued by slices of about this long, and the clock is read in each."""
 
 
 def blocks(
@@ -51,11 +31,11 @@ def blocks(
     *,
     seed: int,
     failed: Callable[[str, CallError], None],
-    plan: SteadyPlan = SteadyPlan(),
-) -> Iterator[Block]:
+) -> Iterator[dict]:
     """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
 
-    Blocks are yielded as they end. The order within each alternation is seeded and differs, as in `rounds`.
+    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`, None where
+    nobody counts it. The order within each alternation is seeded and differs, as in `rounds`.
     A contender whose call raises is told to `failed(name, error)`, and the others go on.
     """
     if min(medians_s.values(), default=0.0) < FROM_S:
@@ -63,24 +43,25 @@ def blocks(
     rng = np.random.default_rng(seed)
     names = [name for name in entrants if name in medians_s]
     entrants = {name: named(name, call) for name, call in entrants.items()}
-    for index in range(plan.blocks):
+    for index in range(BLOCKS):
         for position, name in enumerate(rng.permutation(names).tolist()):
             try:
-                yield _block(name, index, position, entrants[name], medians_s[name], clock, telemetry, plan)
+                about = {"contender": name, "block": index, "position": position}
+                yield about | _block(entrants[name], medians_s[name], clock, telemetry)
             except CallError as error:
                 failed(name, error)
                 names.remove(name)
 
 
-def _block(name: str, index: int, position: int, call: Call, median_s: float, clock, telemetry, plan) -> Block:
-    calls = max(1, math.ceil(plan.slice_s / median_s))
-    _run_for(plan.dropped_s, call, calls, clock)
+def _block(call: Call, median_s: float, clock, telemetry) -> dict:
+    calls = max(1, math.ceil(SLICE_S / median_s))
+    _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
     before = telemetry.energy_j()
-    count, seconds = _run_for(plan.counted_s, call, calls, clock)
+    count, seconds = _run_for(COUNTED_S, call, calls, clock)
     after = telemetry.energy_j()
     energy = None if before is None or after is None else after - before
-    return Block(name, index, position, count, seconds / count, energy, telemetry.summary())
+    return {"calls": count, "time_s": seconds / count, "energy_j": energy} | telemetry.summary()
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:

@@ -1,11 +1,12 @@
 """What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""
 
 from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
-from roofline.operations.base import OPERATIONS, Operation, find, parse, register
+from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
 
 __all__ = [
     "OPERATIONS",
     "Operation",
+    "Runners",
     "all_gather_matmul",
     "find",
     "matmul",

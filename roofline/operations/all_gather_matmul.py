@@ -5,9 +5,10 @@ above it is measured over further wires and with further ranks too.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, exercise, notes
+from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, notes
 
 
 @dataclass(frozen=True)
@@ -26,26 +27,20 @@ class AllGatherMatmul(Gathering):
 
 def sweep(options) -> list[AllGatherMatmul]:
     """Every case asked for, in the order of the run."""
-    return [case for dtype in options.dtypes for case in _of_dtype(options.gather, options.model, dtype)]
-
-
-def _of_dtype(gather, model: str, dtype: str) -> list[AllGatherMatmul]:
-    def cases(degrees, ranks, wires) -> list[AllGatherMatmul]:
-        return gather.cases(AllGatherMatmul, model, dtype, degrees, gather.rows, ranks, wires)
-
-    found = cases(gather.tp, gather.ranks, gather.wires)
-    if found and (gather.more_wires or gather.more_ranks):
-        middle = (_middle(found),)
-        found += cases(middle, gather.ranks, gather.more_wires) + cases(middle, gather.more_ranks, gather.wires)
+    gather, found = options.gather, []
+    for dtype in options.dtypes:
+        choose = partial(cases, AllGatherMatmul, options.model, dtype, gather.rows)
+        own = choose(gather.tp, gather.ranks, gather.wires)
+        middle = _middle(own, exercise(options.model, dtype))
+        found += own + choose(middle, gather.ranks, gather.more_wires) + choose(middle, gather.more_ranks, gather.wires)
     return found
 
 
-def _middle(cases: list[AllGatherMatmul]) -> int:
-    """The degree whose wire intensity is the least above the exercise's balance; else that of the greatest."""
+def _middle(cases: list[AllGatherMatmul], balance: str) -> list[int]:
+    """The degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
     by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
-    balance = float(exercise(by_intensity[0].model, by_intensity[0].dtype).removeprefix("balance"))
-    above = [case for case in by_intensity if case.work.wire_intensity > balance]
-    return (above or by_intensity[-1:])[0].tp
+    above = [case for case in by_intensity if case.work.wire_intensity > float(balance.removeprefix("balance"))]
+    return [case.tp for case in (above or by_intensity[-1:])[:1]]
 
 
 OPERATION = register(

@@ -105,3 +105,27 @@ def parse(text: str) -> tuple[Any, str | None]:
     except ValueError as error:
         raise ValueError(f"case {text!r}: {error}") from None
     return operation.parse(text)
+
+
+class Runners:
+    """The runners of a run's operations, each made when it is first asked for: that imports torch and Triton, and must
+    not come before Triton's interpreter was switched. `options` and `selected` are as `measure.runner` has them."""
+
+    def __init__(self, options, selected: dict[str, list[str]] | None = None):
+        self._given = options, selected
+        self.known: dict[str, Any] = {}
+        """By the operation's name, those that were asked for by now."""
+
+    def of(self, operation: Operation):
+        """The runner of `operation`."""
+        if operation.name not in self.known:
+            self.known[operation.name] = operation.load_runner()(*self._given)
+        return self.known[operation.name]
+
+    def prepare(self, shape: str, names: list[str], *first_call):
+        """The `PreparedCase` of the case that the id `shape` names. `first_call` is as `measure.prepared.unwatched`."""
+        case, _ = parse(shape)
+        operation = find(case.op)
+        found = self.of(operation).prepare(case, names, *first_call)
+        found.analysis = operation.analysis
+        return found

@@ -9,6 +9,7 @@ the ridge at the same degree.
 import math
 import re
 from dataclasses import dataclass
+from itertools import product
 
 from roofline.operations.matmul import Matmul
 from roofline.theory.models import parse as parse_model
@@ -95,15 +96,13 @@ class Sweep:
     more_wires: tuple[str, ...] = ()
     more_ranks: tuple[int, ...] = ()
 
-    def cases(self, case: type, model: str, dtype: str, degrees, rows, ranks, wires) -> list:
-        """A `case` for each choice of these, tokens innermost."""
-        return [
-            case(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
-            for p in ranks
-            for wire in wires
-            for tp in degrees
-            for m in rows
-        ]
+
+def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> list:
+    """A `case` for each choice of these, tokens innermost."""
+    return [
+        case(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
+        for p, wire, tp, m in product(ranks, wires, degrees, rows)
+    ]
 
 
 def make(

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import product
 
 from roofline.operations.base import Operation, register
 from roofline.theory.models import parse as parse_model
@@ -68,13 +69,8 @@ class Matmul:
 
 def sweep(options) -> list[Matmul]:
     """Every matmul asked for, in the order of the run."""
-    return [
-        Matmul(options.model, layer, tp, m, dtype)
-        for dtype in options.dtypes
-        for layer in options.layers
-        for tp in options.tp
-        for m in options.tokens
-    ]
+    choices = product(options.dtypes, options.layers, options.tp, options.tokens)
+    return [Matmul(options.model, layer, tp, m, dtype) for dtype, layer, tp, m in choices]
 
 
 OPERATION = register(

@@ -1,7 +1,7 @@
 """Tuning: matmuls, each by the configurations that a kernel of ours might take for it (`--ffn-tune`)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from roofline.operations import matmul
 from roofline.operations.base import Operation, register
@@ -25,16 +25,12 @@ class Tuning(Matmul):
     @property
     def matmul(self) -> Matmul:
         """The case that is tuned for."""
-        return Matmul(self.model, self.layer, self.tp, self.m, self.dtype)
+        return Matmul(*astuple(self)[:-1])
 
 
 def sweep(options, kernels) -> list[Tuning]:
     """Every matmul asked for, to be tuned: all of them for one of `kernels`, then for the next."""
-    return [
-        Tuning(case.model, case.layer, case.tp, case.m, case.dtype, kernel)
-        for kernel in kernels
-        for case in matmul.sweep(options)
-    ]
+    return [Tuning(*astuple(case), kernel) for kernel in kernels for case in matmul.sweep(options)]
 
 
 OPERATION = register(

@@ -6,7 +6,7 @@ Tokens on a chip run from one side of the balance to the other.
 from dataclasses import dataclass
 
 from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, notes
+from roofline.operations.gathering import PATTERN, Gathering, cases, notes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def sweep(options) -> list[WeightPrefetch]:
     return [
         case
         for dtype in options.dtypes
-        for case in of.cases(WeightPrefetch, options.model, dtype, of.prefetch_tp, of.tokens, of.ranks, of.wires)
+        for case in cases(WeightPrefetch, options.model, dtype, of.tokens, of.prefetch_tp, of.ranks, of.wires)
     ]
 
 

@@ -1,1 +1,1 @@
-"""The pytest plugin: hooks, options, the replay timer, pytest-benchmark's JSON, signals."""
+"""The pytest plugin: hooks, options, the replay timer, what a run says and saves, signals, the watchdog."""

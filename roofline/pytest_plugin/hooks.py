@@ -7,11 +7,10 @@ marker that shadows the timer (merged at collection, checked after the replay), 
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
 """
 
-import difflib
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,17 @@ import pytest
 from roofline import doctor, operations, trial
 from roofline.measure import clocks, device_errors, metadata, telemetry
 from roofline.measure.machine import choose_device
-from roofline.measure.prepared import SKIPPED, PreparedCase, unwatched
-from roofline.measure.runner import Runner
-from roofline.profile import collect
+from roofline.measure.prepared import SKIPPED
+from roofline.measure.session import Session
+from roofline.profile import collect, kernel_trace
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
-from roofline.pytest_plugin.benchmark_json import Saving
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 
-LEFT_OUT = "ffn_prepare left out {}, and did not say why"
 FRESH = "ROOFLINE_FRESH"
 """Environment variable of a process that goes on with a run whose device was lost."""
 BAD_INPUT = 2
@@ -47,26 +44,21 @@ class State:
     folder: Path | None
     resumed: Run | None
     """The run that --ffn-resume goes on with."""
-    restore_signals: Callable[[], None] = lambda: None
     watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    runners: dict[str, Runner] = field(default_factory=dict)
-    """By operation, of those whose tests were generated."""
-    session: object | None = None  # of roofline.measure.session, once the first benchmark begins
+    """{shape: contenders}: those take turns, beside the vendor."""
+    runners: operations.Runners = field(init=False)
+    session: Session | None = None  # once the first benchmark begins
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
 
-    def runner(self, operation: operations.Operation) -> Runner:
-        """Of `operation`. Imports torch and Triton: not before Triton's interpreter was switched."""
-        if operation.name not in self.runners:
-            self.runners[operation.name] = operation.load_runner()(self.options, self.selected)
-        return self.runners[operation.name]
+    def __post_init__(self):
+        self.runners = operations.Runners(self.options, self.selected)
 
 
 STATE = pytest.StashKey[State]()
-CASE = pytest.StashKey[tuple[str, str]]()
 
 
 def refuse(message: str) -> None:
@@ -76,8 +68,7 @@ def refuse(message: str) -> None:
 
 def pytest_addoption(parser, pluginmanager):
     ffn_options.add(parser)
-    known = [name for option in parser.getgroup("ffn").options for name in option.names()]
-    if problem := ffn_options.misspelt(pluginmanager.get_plugin("pytestconfig").invocation_params.args, known):
+    if problem := ffn_options.misspelt(pluginmanager.get_plugin("pytestconfig").invocation_params.args):
         print(problem, file=sys.stderr)
         raise SystemExit(BAD_INPUT)  # pytest's own answer to an unknown option is a page long
 
@@ -94,19 +85,18 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        config.option.benchmark_json = config.option.benchmark_json or LaterFile(
-            lambda: state.folder / "benchmark.json"
-        )
+        ours = LaterFile(lambda: state.folder / "benchmark.json")
+        config.option.benchmark_json = config.option.benchmark_json or ours
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
-        state.restore_signals = signals.install()
-    config.stash[STATE] = state
-    config.pluginmanager.register(Saving(state), "ffn-saving")
-    if state.folder:
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
+        config.add_cleanup(partial(_go_on, config, state))  # the last of these that is called
+        config.add_cleanup(signals.install())
+        config.add_cleanup(partial(_watch_no_more, state))
+    config.stash[STATE] = state
 
 
 def _state(config, timed: bool) -> State:
-    get, resume = config.getoption, config.option.ffn_resume
+    get = config.getoption
     if timed and getattr(config.option, "dist", "no") != "no":
         raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
     if timed and (ranks := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
@@ -114,34 +104,26 @@ def _state(config, timed: bool) -> State:
             f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
             "or unset WORLD_SIZE"
         )
-    wanted = ffn_options.device_of(get("ffn_device"))
-    if resume == "":
-        raise ValueError("--ffn-resume: it has no value; give a run folder")
+    measuring = [name for name in ("steady", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)]
+    if measuring and not timed:
+        raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
+    wanted = ffn_options.value("device", get) or "auto"
+    resume, run, folder = ffn_options.value("resume", get), None, None
     if resume is None:
         device = ffn_options.listed(config.option) or choose_device(wanted, timed)
-        options, run = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath), None
-    elif not timed:
-        raise ValueError("--ffn-resume measures: it needs --benchmark-only")
+        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath)
     else:
-        run = journal.load(Path(resume))
+        run = journal.load(resume)
         if run.metadata["schema"] != journal.SCHEMA:
             raise ValueError(f"--ffn-resume {resume}: an older version of this program wrote it; start a new run")
-        options = ffn_options.resumed(get, run.metadata, Path(resume))
+        options = ffn_options.resumed(get, run.metadata, resume)
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
-    folder = None
     if timed and not config.option.collectonly:
-        folder = Path(resume) if resume else options.results / metadata.folder_name(options.device)
+        folder = resume or options.results / metadata.folder_name(options.device)
     return State(options, folder, run)
-
-
-def pytest_unconfigure(config):
-    if STATE in config.stash:
-        _watch_no_more(config.stash[STATE])
-        config.stash[STATE].restore_signals()
-        _go_on(config, config.stash[STATE])
 
 
 def _go_on(config, state: State) -> None:
@@ -182,22 +164,22 @@ def pytest_generate_tests(metafunc):
     state, pairs = metafunc.config.stash[STATE], []
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     if operation.mode == state.options.mode:
-        runner = state.runner(operation)
+        runner = state.runners.of(operation)
         cases = operation.sweep(state.options) if operation.sweep else runner.cases()
         pairs = [(case.id, name) for case in cases for name in runner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
 def _refuse_unknown_contenders(state: State) -> None:
-    if not state.runners or not state.options.contenders:
+    if not state.runners.known or not state.options.contenders:
         return
     own = [operation for operation in operations.OPERATIONS.values() if operation.mode == state.options.mode]
-    known = dict.fromkeys(name for operation in own for name in state.runner(operation).known())
-    for name in state.options.contenders:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            refuse(f"--ffn-contenders {name!r}: {hint}known are {', '.join(known)}")
+    known = dict.fromkeys(name for operation in own for name in state.runners.of(operation).known())
+    try:
+        for name in state.options.contenders:
+            ffn_options.read("contenders", name, partial(ffn_options.one_of, known))
+    except ValueError as error:
+        refuse(str(error))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -238,12 +220,10 @@ def _case(item) -> tuple[str, str] | None:
 
 
 def pytest_collection_finish(session):
-    """Which contenders of each shape were selected (by -k, by node id): those take turns, beside the vendor."""
-    selected = session.config.stash[STATE].selected
+    """Which contenders of each shape were selected, by -k or by node id."""
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
-            selected.setdefault(case[0], []).append(case[1])
-            item.stash[CASE] = case
+            session.config.stash[STATE].selected.setdefault(case[0], []).append(case[1])
 
 
 @pytest.fixture(scope="session")
@@ -255,48 +235,35 @@ def ffn_clock(request):
 @pytest.fixture(scope="session")
 def ffn_instruments(request):
     """None, or what makes the instruments of a `CudaClock`."""
-    return next((runner.instruments() for runner in request.config.stash[STATE].runners.values()), None)
+    return next((runner.instruments() for runner in request.config.stash[STATE].runners.known.values()), None)
 
 
 @pytest.fixture(scope="session")
 def ffn_probes(request):
     """Calls that reach for the ceilings."""
-    return next((runner.probes() for runner in request.config.stash[STATE].runners.values()), [])
+    return next((runner.probes() for runner in request.config.stash[STATE].runners.known.values()), [])
 
 
 @pytest.fixture(scope="session")
 def ffn_prepare(request):
-    """`ffn_prepare(shape, names, first_call)`: the `PreparedCase` of the case that the id `shape` names. `first_call`
-    is as `unwatched`."""
-    state = request.config.stash[STATE]
-
-    def prepare(shape: str, names: list[str], first_call=unwatched) -> PreparedCase:
-        case, _ = operations.parse(shape)
-        operation = operations.find(case.op)
-        found = state.runner(operation).prepare(case, names, first_call)
-        found.analysis = operation.analysis
-        return found
-
-    return prepare
+    """As `operations.Runners.prepare`."""
+    return request.config.stash[STATE].runners.prepare
 
 
 @pytest.fixture(scope="session")
 def ffn_session(request, ffn_clock, ffn_instruments):
     """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
-    from roofline.measure.session import Session
-    from roofline.profile import kernel_trace
-
     state = request.config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
-    lacking = _equip(ffn_clock, ffn_instruments)
-    notes = [
+    notes = dict.fromkeys(
         note
         for name, operation in operations.OPERATIONS.items()
         if operation.mode == options.mode
-        for note in operation.notes(options, [case for case in cases if _operation(case) == name])
-    ]
-    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(dict.fromkeys(notes)))
+        for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(name)])
+    )
+    lacking = _equip(ffn_clock, ffn_instruments)
+    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes))
     if run and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
@@ -312,32 +279,14 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         state.session.note("instruments", lacking)
         say(lacking)
     count = collect.Counting(state.session, request.config.rootpath, say)
-    of_runners = [observer for runner in state.runners.values() for observer in runner.observers(state.session)]
+    of_runners = [observer for runner in state.runners.known.values() for observer in runner.observers(state.session)]
     state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
     if options.device == "cuda" and (findings := [str(one) for one in doctor.examine() if one.state != doctor.OK]):
         state.session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
         say("\n".join(["roofline doctor finds:", *findings]))
-    trial.run(state.session, _untrusted(state), request.config.rootpath, say)
+    trial.run(state.session, state.runners, request.config.rootpath, say)
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
-
-
-def _untrusted(state: State) -> trial.Shapes:
-    """What is planned and left of contenders that are to be tried, where another process finds their runner."""
-    found = {}
-    for shape in filter(_operation, state.selected):
-        operation = operations.find(_operation(shape))
-        if isinstance(operation.runner, str) and (names := state.session.left(shape)):
-            found[shape] = state.runner(operation).untrusted(names)
-    return {shape: names for shape, names in found.items() if names}
-
-
-def _operation(case: str) -> str:
-    """Name of the operation of the case that is called `case`; "" of a test that measures none."""
-    try:
-        return operations.find(case.partition("-")[0]).name
-    except ValueError:
-        return ""
 
 
 def _equip(clock, make_instruments) -> str:
@@ -362,22 +311,27 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
+        if state.options.timed:
+            session = request.getfixturevalue("ffn_session")
+            session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
+            entry, found = session.entry(f"{shape}-{contender}"), session.record(shape, contender)
+            rejection = (entry["outcome"], entry["reason"]) if entry else None
+            if not (entry or found) and (session.over or session.closed):
+                pytest.skip(session.over or session.closed)
+        else:
+            prepared = ffn_prepare(shape, [contender])
+            rejection, found = prepared.rejected.get(contender), contender in prepared.entrants
+        if rejection:
+            outcome, reason = rejection
+            pytest.skip(reason) if outcome == SKIPPED else pytest.fail(reason, pytrace=False)
+        if not found:
+            pytest.fail(f"ffn_prepare left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
-            _verdict(ffn_prepare(shape, [contender]), contender)
             benchmark.pedantic(lambda: None)
             return
-        session = request.getfixturevalue("ffn_session")
-        session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
-        if entry := session.entry(f"{shape}-{contender}"):
-            _skip_or_fail(entry["outcome"] == SKIPPED, entry["reason"])
-        record = session.record(shape, contender)
-        if not record and (session.over or session.closed):
-            pytest.skip(session.over or session.closed)
-        if not record:
-            pytest.fail(LEFT_OUT.format(contender), pytrace=False)
         samples = list(session.run.shapes[shape].times_s(contender).values())
         state.replay.load(session.clock.timer, samples)
-        benchmark.extra_info.update(record)
+        benchmark.extra_info.update(found)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON
@@ -386,29 +340,11 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     return run
 
 
-def _verdict(prepared: PreparedCase, contender: str) -> None:
-    if rejection := prepared.rejected.get(contender):
-        _skip_or_fail(rejection.outcome == SKIPPED, rejection.reason)
-    if contender not in prepared.entrants:
-        pytest.fail(LEFT_OUT.format(contender), pytrace=False)
-
-
-def _skip_or_fail(skip: bool, reason: str) -> None:
-    pytest.skip(reason) if skip else pytest.fail(reason, pytrace=False)
-
-
-def pytest_report_teststatus(report, config):
-    """A benchmark's progress is its own line, below, in place of a dot."""
-    if config.stash[STATE].options.timed and report.when == "call" and report.passed:
-        return "passed", "", ""
-    return None
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if call.when == "call" and CASE in item.stash:
-        report.ffn_case = item.stash[CASE]
+    if call.when == "call" and "ffn_benchmark" in getattr(item, "fixturenames", ()):
+        report.ffn_case = _case(item)
         if not report.passed:  # else pytest-benchmark warns that its fixture was not used
             item.funcargs["benchmark"].skipped = True
     return report

@@ -1,6 +1,7 @@
-"""What a benchmark run says on the terminal: a line per case as it goes, its report and the table at its end."""
+"""What a benchmark run says and saves: a line per case as it goes, its report, its JSON, and the table at its end."""
 
 import json
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,7 +25,8 @@ def live_line(case: str, record: dict) -> str:
 
 
 class Narrator:
-    """Plugin that says what the run does while it goes on, draws its report, and sums up. Notes what interrupted it.
+    """Plugin that says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report, and
+    sums up. Notes what interrupted the run.
 
     `state` is the plugin's: `session`, `folder`, and the `problems` and `interrupted` that are noted here.
     """
@@ -80,9 +82,34 @@ class Narrator:
         lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
         return [*lines, *ways_on(run, folder, *self._state.problems)]
 
+    def pytest_benchmark_update_machine_info(self, machine_info):
+        """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
+        machine_info.pop("node", None)
+        machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
+        if session := self._state.session:  # else all that was timed is the user's own
+            machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
+
+    def pytest_benchmark_update_json(self, config, output_json):
+        """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
+
+        Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
+        """
+        session = self._state.session
+        for entry in output_json["benchmarks"]:
+            if not config.option.benchmark_save_data:
+                entry["stats"].pop("data", None)
+            parameters = entry["params"] or {}
+            if session and (record := session.record(parameters.get("shape"), parameters.get("contender"))):
+                entry["extra_info"] = record
+        output_json["not_measured"] = session.run.missing if session else []
+
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
             reporter.showfspath = False
+
+    def pytest_report_teststatus(self, report):
+        """A benchmark's progress is its own line, below, in place of a dot."""
+        return ("passed", "", "") if report.when == "call" and report.passed else None
 
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))

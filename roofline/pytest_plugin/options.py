@@ -1,8 +1,12 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
 import difflib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
@@ -58,80 +62,147 @@ UNCOUNTED = (
     "--ffn-tune with --ffn-counters: what counts is a process of its own, which would take what was just saved for the "
     "incumbent; count in another run, after the tuning"
 )
-PLANNED = (
-    *("model", "layers", "tokens", "tp", "dtype", "contenders", "seed", "max_seconds", "steady", "results"),
-    *("ranks", "link_bandwidth", "copier_programs", "tune"),
-)
-"""Options, without their prefix, that a resumed run takes from the run it goes on with."""
+
+
+def one_of(known, word: str) -> str:
+    """`word`, which must be one of the `known`."""
+    if word not in known:
+        near = difflib.get_close_matches(word, known, n=1)
+        raise ValueError(f"it is one of {', '.join(known)}{f'; did you mean {near[0]}?' if near else ''}")
+    return word
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.strip().removeprefix("-").isdecimal():
+        raise ValueError("it must be a whole number")
+    if int(text) < least:
+        raise ValueError(f"it must be {least} or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError("it must be a number of seconds above 0")
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError("it has no value; give a folder")
+    return Path(text)
+
+
+class Option(NamedTuple):
+    """One of pytest's options. A `LIST` is read item by item."""
+
+    metavar: str
+    read: Callable[[str], Any]
+    help: str
+    alone: str | None = None
+    """Its value where it stands alone; None where it needs one."""
+
+
+OPTIONS = {
+    "model": Option("NAME", lambda text: parse_model(text).name, "xxl, llama-3-8b, ..., xxl/16, or D,F by hand"),
+    "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
+    "tokens": Option("LIST", partial(_at_least, 1), "rows of the activations, e.g. 1,64,4096"),
+    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff, e.g. 1,8"),
+    "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
+    "contenders": Option("LIST", str, "e.g. cublas,persistent (the vendor is measured beside them)"),
+    "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
+    "link_bandwidth": Option(
+        "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
+        "ridge (gather and matmul take equally long), ridge1.4; or pcie, preset",
+    ),
+    "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
+    "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
+    "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
+    "max_seconds": Option("S", _seconds, "cap on the time of one shape (default: 7)"),
+    "counters": Option(
+        "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
+        "matmuls (default: of all)", alone="0",
+    ),
+    "tune": Option(
+        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long "
+        f"(default: {TUNE_S}), and save what wins in kernels/configs", alone=str(TUNE_S),
+    ),
+    "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
+    "resume": Option("RUN", _folder, "go on with a run folder that was cut off, by its own options"),
+}  # fmt: skip
+"""By name, without the prefix `--ffn-`. Beside them there is `--ffn-steady`, which has no value."""
+
+FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in (*OPTIONS, "steady")}
+"""How each option is written."""
 
 
 def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
-    add_option = group.addoption
-    add_option("--ffn-model", metavar="NAME", help="xxl, llama-3-8b, ..., xxl/16, or D,F by hand")
-    add_option("--ffn-layers", metavar="LIST", help="up, down or both (default: up,down)")
-    add_option("--ffn-tokens", metavar="LIST", help="rows of the activations, e.g. 1,64,4096")
-    add_option("--ffn-tp", metavar="LIST", help="tensor-parallel degrees, each must divide d_ff, e.g. 1,8")
-    add_option("--ffn-dtype", metavar="LIST", help=f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, fp32 on a CPU)")
-    add_option("--ffn-contenders", metavar="LIST", help="e.g. cublas,persistent (the vendor is measured beside them)")
-    add_option("--ffn-ranks", metavar="LIST", help="that gather, each must divide d_model and d_ff (default: 8)")
-    add_option(
-        "--ffn-link-bandwidth", metavar="LIST",
-        help="of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), ridge (gather and matmul take equally "
-        "long), ridge1.4; or pcie, preset",
-    )  # fmt: skip
-    add_option("--ffn-copier-programs", metavar="N", help="of the emulated link on a GPU, one an SM (default: 32)")
-    add_option("--ffn-device", metavar="DEVICE", help=f"{', '.join(DEVICES)} (default: the GPU if there is one)")
-    add_option("--ffn-seed", metavar="N", help="of inputs and orders (default: 0)")
-    add_option("--ffn-max-seconds", metavar="S", help="cap on the time of one shape (default: 7)")
-    add_option("--ffn-steady", action="store_true", help="kernels of 2 ms and more also in blocks of a second")
-    add_option(
-        "--ffn-counters", metavar="N", nargs="?", const="0",
-        help="afterwards, let Nsight Compute count bytes and tensor operations of N of the matmuls (default: of all)",
-    )  # fmt: skip
-    add_option(
-        "--ffn-tune", nargs="?", const=str(TUNE_S), metavar="SECONDS",
-        help=f"time configurations of our kernels in place of all else, for so long (default: {TUNE_S}), and save what "
-        "wins in kernels/configs",
-    )  # fmt: skip
-    add_option("--ffn-results", metavar="DIR", help="where run folders go (default: results/local)")
-    add_option("--ffn-resume", metavar="RUN", help="go on with a run folder that was cut off, by its own options")
+    for name, (metavar, _, text, alone) in OPTIONS.items():
+        group.addoption(FLAGS[name], metavar=metavar, help=text, **({"nargs": "?", "const": alone} if alone else {}))
+    group.addoption("--ffn-steady", action="store_true", help="kernels of 2 ms and more also in blocks of a second")
+
+
+def value(name: str, get) -> Any:
+    """Of the option `name`, read from `get(dest)`, pytest's parsed values; a tuple without repeats of a list; None
+    where it was not given. Raises ValueError that names option, value and way out."""
+    option, text = OPTIONS[name], get(f"ffn_{name}")
+    if text is None:
+        return None
+    if option.metavar != "LIST":
+        return read(name, text, option.read)
+    items = dict.fromkeys(read(name, item.strip(), option.read) for item in text.split(",") if item.strip())
+    if not items:
+        raise ValueError(f"{FLAGS[name]} {text!r}: give at least one value")
+    return tuple(items)
+
+
+def read(name: str, given, convert: Callable) -> Any:
+    """`convert(given)`, whose ValueErrors become those of the option `name`."""
+    try:
+        return convert(given)
+    except ValueError as error:
+        shown = f" {given!r}" if isinstance(given, str) else ""
+        # The word after an option that may stand alone is easily taken for its value.
+        alone = f", as in {FLAGS[name]}=12; alone, it stands last or before another option"
+        raise ValueError(f"{FLAGS[name]}{shown}: {error}{alone if OPTIONS[name].alone else ''}") from None
 
 
 def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     """Options from `get(name)`, pytest's parsed values. Raises ValueError that names option, value and way out."""
-    if get("ffn_results") == "":
-        raise ValueError("--ffn-results: it has no value; give a folder")
-    model, tokens, tp, dtypes = DEFAULTS[device if timed else f"test-{device}"]
-    if get("ffn_steady") and not timed:
-        raise ValueError("--ffn-steady measures: it needs --benchmark-only")
-    if get("ffn_counters") is not None and not timed:
-        raise ValueError("--ffn-counters measures: it needs --benchmark-only")
-    ranks = _list("--ffn-ranks", get("ffn_ranks"), _whole)
-    wires = _list("--ffn-link-bandwidth", get("ffn_link_bandwidth"), lambda text: parse_wire(text).token)
+    given = {name: value(name, get) for name in OPTIONS}
+    mode = device if timed else f"test-{device}"
+    model, tokens, tp, dtypes = DEFAULTS[mode]
     options = Options(
         device=device,
         timed=timed,
-        model=_checked("--ffn-model", get("ffn_model"), lambda text: parse_model(text).name) or model,
-        layers=_list("--ffn-layers", get("ffn_layers"), str, LAYERS) or tuple(LAYERS),
-        tokens=_list("--ffn-tokens", get("ffn_tokens"), _whole) or tokens,
-        tp=_list("--ffn-tp", get("ffn_tp"), _whole) or tp,
-        dtypes=_list("--ffn-dtype", get("ffn_dtype"), str, tuple(ITEMSIZE)) or dtypes,
-        contenders=_list("--ffn-contenders", get("ffn_contenders"), str) or None,
-        seed=_checked("--ffn-seed", get("ffn_seed"), _seed) or 0,
-        max_seconds=_checked("--ffn-max-seconds", get("ffn_max_seconds"), _seconds) or 7.0,
-        results=Path(get("ffn_results") or root / "results" / "local"),
+        model=given["model"] or model,
+        layers=given["layers"] or LAYERS,
+        tokens=given["tokens"] or tokens,
+        tp=given["tp"] or tp,
+        dtypes=given["dtype"] or dtypes,
+        contenders=given["contenders"],
+        seed=given["seed"] or 0,
+        max_seconds=given["max_seconds"] or 7.0,
+        results=given["results"] or root / "results" / "local",
         steady=bool(get("ffn_steady")),
-        counters=_checked("--ffn-counters", get("ffn_counters"), _count),
-        copier_programs=_checked("--ffn-copier-programs", get("ffn_copier_programs"), _at_least_one),
-        tune_s=_checked("--ffn-tune", get("ffn_tune"), _seconds) or 0.0,
+        counters=given["counters"],
+        copier_programs=given["copier_programs"],
+        tune_s=given["tune"] or 0.0,
     )
-    _checked("--ffn-tp", options, matmul.sweep)
+    read("tp", options, matmul.sweep)
     if options.tune_s:
-        return _tuned(options)
-    given = {name: getattr(options, name) for name in ("tokens", "tp") if get(f"ffn_{name}")}
-    gather = gathering.make(device if timed else f"test-{device}", options.model, ranks, wires, **given)
+        if device == "cpu":
+            raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; take a GPU, or add --collect-only")
+        if options.steady:
+            raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
+        if options.counters is not None:
+            raise ValueError(UNCOUNTED)
+        return options
+    ranks, wires = given["ranks"] or (), given["link_bandwidth"] or ()
+    chosen = {name: given[name] for name in ("tokens", "tp") if given[name]}
+    gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     if device == "cpu" and "pcie" in wires:
         raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
     if device == "cpu" and options.copier_programs:
@@ -139,20 +210,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())
-    _checked("--ffn-ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values() if op.sweep])
-    return options
-
-
-def _tuned(options: Options) -> Options:
-    """`options` of a tuning. Raises ValueError where there is nothing to tune by."""
-    if not options.timed:
-        raise ValueError("--ffn-tune measures: it needs --benchmark-only")
-    if options.device == "cpu":
-        raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; run it on a GPU, or add --collect-only")
-    if options.steady:
-        raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
-    if options.counters is not None:
-        raise ValueError(UNCOUNTED)
+    read("ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values() if op.sweep])
     return options
 
 
@@ -161,27 +219,28 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
 
     Raises ValueError where others were given too.
     """
-    if given := [f"--ffn-{name.replace('_', '-')}" for name in PLANNED if get(f"ffn_{name}")]:
+    own = {name: written for name, written in FLAGS.items() if name not in ("device", "counters", "resume")}
+    if given := [written for name, written in own.items() if get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     options = replace(of_values(metadata["options"]), results=folder.parent)
-    if (count := _checked("--ffn-counters", get("ffn_counters"), _count)) is not None:
-        if options.tune_s:
-            raise ValueError(UNCOUNTED)
-        options = replace(options, counters=count)
-    return options
+    if (count := value("counters", get)) is None:
+        return options
+    if options.tune_s:
+        raise ValueError(UNCOUNTED)
+    return replace(options, counters=count)
 
 
 def of_values(values: dict) -> Options:
     """Options from what a run's metadata has of them."""
-    found = {
-        field.name: tuple(value) if isinstance(value := values.get(field.name, field.default), list) else value
-        for field in fields(Options)
-        if field.name not in ("results", "gather")
-    }
-    gather = {name: tuple(value) for name, value in values.get("gather", {}).items()}
-    return Options(results=Path(), gather=gathering.Sweep(**gather), **found)
+
+    def known(values: dict, kind: type) -> dict:
+        names = {own.name for own in fields(kind)} - {"results", "gather"}
+        return {name: tuple(of) if isinstance(of, list) else of for name, of in values.items() if name in names}
+
+    gather = gathering.Sweep(**known(values.get("gather", {}), gathering.Sweep))
+    return Options(results=Path(), gather=gather, **known(values, Options))
 
 
 def listed(option) -> str | None:
@@ -190,87 +249,10 @@ def listed(option) -> str | None:
     return "cuda" if tuned and option.ffn_device in (None, "auto", "cuda") else None
 
 
-def device_of(text: str | None) -> str:
-    """The value of --ffn-device. Raises ValueError."""
-    return _known("--ffn-device", "auto" if text is None else text, DEVICES)
-
-
-def misspelt(arguments, known) -> str | None:
-    """What is wrong with an option of `arguments` that begins like ours and is not `known`; None if none is."""
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        if name.startswith("--ffn") and name not in known:
-            return f"{name}: there is no such option{_near(name, known)}"
+def misspelt(arguments) -> str | None:
+    """What is wrong with an option of `arguments` that begins like ours and is none; None if none is."""
+    for name in (argument.partition("=")[0] for argument in arguments):
+        if name.startswith("--ffn") and name not in FLAGS.values():
+            near = difflib.get_close_matches(name, FLAGS.values(), n=1)
+            return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
     return None
-
-
-def _known(option: str, value: str, known) -> str:
-    if value not in known:
-        raise ValueError(f"{option} {value!r}: it is one of {', '.join(known)}{_near(value, known)}")
-    return value
-
-
-def _near(value: str, known) -> str:
-    near = difflib.get_close_matches(value, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _whole(text: str) -> int:
-    if not text.strip().removeprefix("-").isdecimal():
-        raise ValueError("it must be a whole number")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    value = _whole(text)
-    if value < 0:
-        raise ValueError("it must be 0 or more")
-    return value
-
-
-def _at_least_one(text: str) -> int:
-    value = _whole(text)
-    if value < 1:
-        raise ValueError("it must be 1 or more")
-    return value
-
-
-def _count(text: str) -> int:
-    try:
-        return _seed(text)
-    except ValueError as error:  # the word after an option without a value is easily taken for it
-        raise ValueError(f"{error}, as in --ffn-counters=12; alone, it stands last or before another option") from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ValueError("it must be a number of seconds above 0")
-    return value
-
-
-def _checked(option: str, value, convert):
-    if value is None:
-        return None
-    try:
-        return convert(value)
-    except ValueError as error:
-        shown = f" {value!r}" if isinstance(value, str) else ""
-        raise ValueError(f"{option}{shown}: {error}") from None
-
-
-def _list(option: str, text: str | None, convert, known: tuple[str, ...] = ()) -> tuple:
-    """Comma-separated values, without repeats."""
-    if text is None:
-        return ()
-    items = dict.fromkeys(_checked(option, item.strip(), convert) for item in text.split(",") if item.strip())
-    if not items:
-        raise ValueError(f"{option} {text!r}: give at least one value")
-    for item in items if known else ():
-        _known(option, item, known)
-    if convert is _whole and min(items) < 1:
-        raise ValueError(f"{option} {min(items)}: it must be 1 or more")
-    return tuple(items)

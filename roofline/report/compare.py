@@ -15,13 +15,13 @@ no interval here includes, is what changes from one process to the next: where m
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from roofline.analysis.base import Column
 from roofline.report import tables
 from roofline.report.format import interval_text, time_text
 from roofline.stats import Interval, geometric_mean
-from roofline.store.conditions import ALL, NUMBERS, conditions, differences
+from roofline.store.conditions import NUMBERS, conditions, differences
 from roofline.store.run import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
@@ -67,7 +67,7 @@ class Comparison:
 def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, allow=()) -> Comparison:
     """Compare `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow` names them,
     where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
-    differ = differences(base.metadata, new.metadata, ALL)
+    differ = differences(base.metadata, new.metadata)
     for name in NUMBERS:
         if name in differ and name not in allow:
             a, b = differ[name]
@@ -76,35 +76,33 @@ def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, a
     common = [case for case in a if case in b]
     if not common:
         raise ValueError("the two runs have no case in common: nothing can be compared")
-    pairs = {case: (a[case], b[case]) for case in common}
-    judged, unpaired = [], []
-    for case, pair in pairs.items():
-        if by == "time" or all(record["ratio_to_vendor"] is not None for record in pair):
-            judged.append((case, *pair))
-        else:
+    judged, unpaired, vendors = [], [], []
+    for case in common:
+        own, other = a[case], b[case]
+        if is_vendor := own["contender"] == own["vendor"]:
+            vendors.append(own["time_s"] / other["time_s"])
+        if by == "time":
+            judged.append(case)
+        elif own["ratio_to_vendor"] is None or other["ratio_to_vendor"] is None:
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": "no vendor was timed beside it"})
-    if by == "ratio":
-        if changed := next((case for case, one, other in judged if one["vendor"] != other["vendor"]), None):
-            raise ValueError(f"{changed}: the two runs have no vendor in common to measure it by; say --by time")
-        judged = [entry for entry in judged if entry[1]["contender"] != entry[1]["vendor"]]  # the yardstick itself
+        elif own["vendor"] != other["vendor"]:
+            raise ValueError(f"{case}: the two runs have no vendor in common to measure it by; say --by time")
+        elif not is_vendor:
+            judged.append(case)
     if not judged:
         raise ValueError("no case has a ratio to a vendor in both runs: nothing can be compared; say --by time")
-    cases = [_judge(*entry, by, margin) for entry in judged]
-    vendors = [own["time_s"] / other["time_s"] for own, other in pairs.values() if own["contender"] == own["vendor"]]
+    cases = [_judge(case, a[case], b[case], by, margin) for case in judged]
     unfinished = [name for name, run in (("BASE", base), ("NEW", new)) if run.end is None or run.unfinished]
     missing = unpaired + _missing(base, new, a, b)
     return Comparison(by, margin, differ, unfinished, cases, missing, geometric_mean(vendors) if vendors else None)
 
 
 def _judge(case: str, base: dict, new: dict, by: str, margin: float) -> Case:
+    names, pair = ("time_s", "time_low_s", "time_high_s"), (base, new)
     if by == "ratio":
-        names = ("ratio_to_vendor", "ratio_low", "ratio_high")
-        speed = quotient(*(Interval(*(record[name] for name in names)) for record in (new, base)))
-    else:
-        names = ("time_s", "time_low_s", "time_high_s")
-        speed = quotient(*(Interval(*(record[name] for name in names)) for record in (base, new)))
-    times = base["time_s"], new["time_s"]
-    return Case(case, *times, speed.median, speed.low, speed.high, verdict(speed, margin))
+        names, pair = ("ratio_to_vendor", "ratio_low", "ratio_high"), (new, base)
+    speed = quotient(*(Interval(*(record[name] for name in names)) for record in pair))
+    return Case(case, base["time_s"], new["time_s"], *astuple(speed), verdict(speed, margin))
 
 
 def quotient(a: Interval, b: Interval) -> Interval:

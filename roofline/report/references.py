@@ -7,6 +7,7 @@ from pathlib import Path
 
 from roofline.analysis.base import Analysis, Column
 from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of
+from roofline.analysis.throughput.analysis import beside_baseline
 from roofline.analysis.throughput.metrics import roof_of
 from roofline.analysis.tuning import is_tuning
 from roofline.report import tables
@@ -113,14 +114,11 @@ def _roof(run: Run, records: list[dict]) -> str:
 
 def _ratios(run: Run, records: list[dict]) -> str:
     """The geometric mean of each contender's ratio to the vendor."""
-    texts = []
-    records = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
-    for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
-        own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
-        if own:
-            mean = geometric_mean(r["ratio_to_vendor"] for r in own)
-            texts.append(f"{name} {mean:.3f} of {own[0]['vendor']} ({len(own)})")
-    return ", ".join(texts)
+    plain = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
+    return ", ".join(
+        f"{name} {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']} ({len(own)})"
+        for name, own in beside_baseline(plain).items()
+    )
 
 
 COLUMNS = (

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from roofline.analysis import tuning
-from roofline.analysis.base import Column, Figure
+from roofline.analysis.base import Column, Figure, grouped
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.report import tables
 from roofline.report.format import rate_text
@@ -24,14 +24,12 @@ class Section(NamedTuple):
 def sections(run: Run, records: list[dict]) -> list[Section]:
     """Of each analysis its figures and its table; what they come to; then the further tables that have rows."""
     plain = [record for record in records if not tuning.is_tuning(record["op"])]
-    of = {
-        analysis: own
-        for analysis in ANALYSES.values()
-        if (own := [r for r in plain if analysis_of(run, r) is analysis])
-    }
+    of = {analysis: [r for r in plain if analysis_of(run, r) is analysis] for analysis in ANALYSES.values()}
     found = []
     for analysis, own in of.items():
-        found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
+        if own:
+            figures = tuple(one for one in analysis.figures if one.is_drawn(run, own))
+            found.append(Section(figures=figures, rows=own, columns=analysis.columns))
     if tuned := tuning.verdicts(run):
         found.append(Section("Tuned", tuning.TUNED, rows=tuned, columns=tuning.COLUMNS))
     found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))
@@ -44,20 +42,16 @@ def sections(run: Run, records: list[dict]) -> list[Section]:
 
 def missing(run: Run) -> list[str]:
     """A line per reason for which cases failed or have no number, with the cases."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for entry in run.missing:
-        reasons.setdefault((entry["outcome"].replace("_", " "), entry["reason"]), []).append(entry["case"])
-    return [f"{outcome}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons.items()]
+    reasons = grouped(((entry["outcome"], entry["reason"]), entry["case"]) for entry in run.missing).items()
+    return [f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons]
 
 
 def ceilings(run: Run) -> list[str]:
     """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
     datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
-    for kind, dtype in dict.fromkeys((c["ceiling"], c["dtype"]) for c in run.ceilings):
-        own = [c for c in run.ceilings if (c["ceiling"], c["dtype"]) == (kind, dtype)]
-        best = max(own, key=lambda c: c["value"])
-        drift = ""
+    for (kind, dtype), own in grouped(((c["ceiling"], c["dtype"]), c) for c in run.ceilings).items():
+        best, drift = max(own, key=lambda c: c["value"]), ""
         ends = {c["when"]: c["value"] for c in own}
         if {"start", "end"} <= ends.keys():
             drift = f", {100 * (ends['end'] / ends['start'] - 1):+.1f} % from start to end"

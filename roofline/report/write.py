@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from roofline.analysis import tuning
-from roofline.analysis.prediction import figure, score, text
+from roofline.analysis.prediction import figure, forecast, score, text
 from roofline.analysis.records import frame
 from roofline.report import sections, tables, theme
-from roofline.report.sections import Section
 from roofline.store.journal import load
 
 KERNELS = (
@@ -21,10 +20,7 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = run.records()
-    found = [
-        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
-        for section in sections.sections(run, records)
-    ]
+    found = sections.sections(run, records)
     predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
@@ -37,7 +33,7 @@ def write(folder: Path) -> list[Path]:
     return written
 
 
-def _markdown(run, records: list[dict], found: list[Section], predicted: score.Found) -> str:
+def _markdown(run, records: list[dict], found: list[sections.Section], predicted: score.Found) -> str:
     parts = [f"# {run.metadata['title']}", run.metadata["footer"]]
     if run.end is None or run.unfinished:
         why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
@@ -51,7 +47,7 @@ def _markdown(run, records: list[dict], found: list[Section], predicted: score.F
     if any(record["kernel_name"] for record in records):
         parts.append(KERNELS)
     if not all(tuning.is_tuning(record["op"]) for record in records):
-        parts += text.section(predicted)
+        parts += [*text.section(predicted), *forecast.section(run, records)]
     parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
     if run.missing:
         parts += ["## Not measured", _list(sections.missing(run))]

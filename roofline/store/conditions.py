@@ -27,7 +27,7 @@ def slug(chip: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in chip.lower()).split())
 
 
-def differences(one: dict, other: dict, names=ALL) -> dict[str, tuple[str, str]]:
-    """{condition: (of the metadata `one`, of `other`)} of those `names` that differ."""
+def differences(one: dict, other: dict) -> dict[str, tuple[str, str]]:
+    """{condition: (of the metadata `one`, of `other`)} of those that differ."""
     a, b = conditions(one), conditions(other)
-    return {name: (a[name], b[name]) for name in names if a[name] != b[name]}
+    return {name: (a[name], b[name]) for name in ALL if a[name] != b[name]}

@@ -164,23 +164,21 @@ def _checked(path: Path) -> Iterator[dict]:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
     texts.pop()  # empty, or what a kill cut off while it was written
-    checks, shapes, parse = _checks(REQUIRED), set(), json.JSONDecoder().raw_decode
+    required, shapes = REQUIRED, set()
     for number, text in enumerate(texts, 1):
         try:
-            line, end = parse(text)
+            line = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
-            end = -1
-        if end != len(text):
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
             if kind != "run" or line.get("schema") not in (*upgrade.OLDER, SCHEMA):
                 raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
             if line["schema"] != SCHEMA:
-                checks = _checks({k: REQUIRED[k] for k in REQUIRED if k not in ("round", "pass")} | upgrade.REQUIRED)
-        if kind not in checks or (number > 1 and kind == "run"):
+                required = {k: REQUIRED[k] for k in REQUIRED if k not in ("round", "pass")} | upgrade.REQUIRED
+        if kind not in required or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if problem := _problem(line, checks[kind]):
+        if problem := _problem(line, required[kind]):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind == "shape":
             shapes.add(line.get("id") or line["shape"])
@@ -189,21 +187,16 @@ def _checked(path: Path) -> Iterator[dict]:
         yield line
 
 
-def _checks(required: dict[str, tuple[str, ...]]) -> dict[str, list[tuple]]:
-    """{kind: (field, what must be in it if it is a table, whether it must be above 0)}: looked up once, not by line."""
-    return {kind: [(n, TABLES.get(n), n in POSITIVE) for n in names] for kind, names in required.items()}
-
-
-def _problem(line: dict, checks: list[tuple]) -> str | None:
+def _problem(line: dict, required: tuple[str, ...]) -> str | None:
     """What a line lacks, or has of another type, in words; None if it can be read."""
-    for name, table, positive in checks:
+    for name in required:
         if name not in line:
             return f"without {name!r}"
-        value = line[name]
+        value, table = line[name], TABLES.get(name)
         if table is not None and not (isinstance(value, dict) and table <= value.keys()):
             return f"whose {name!r} is no table of {', '.join(sorted(table)) or 'values'}"
-        if positive:
-            for one in value.values() if isinstance(value, dict) else (value,):
-                if not (isinstance(one, (float, int)) and one > 0):
-                    return f"whose {name!r} is no number above 0"
+        if name in POSITIVE:
+            values = value.values() if isinstance(value, dict) else (value,)
+            if not all(isinstance(one, (float, int)) and one > 0 for one in values):
+                return f"whose {name!r} is no number above 0"
     return None

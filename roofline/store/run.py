@@ -99,9 +99,6 @@ class Shape:
     counters: dict[str, dict] = field(default_factory=dict)
     saved: bool = False
     """Of a tuning: its choice is in the table."""
-    _times: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    _values: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    _indexed: int = field(default=0, init=False, repr=False, compare=False)
 
     def line(self) -> dict:
         """Of the journal: without what has lines of its own."""
@@ -113,24 +110,12 @@ class Shape:
         return self.params[name] if name in self.params else self.facts.get(name, default)
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
-        """{round: seconds}; {} of an entrant that has none. Not to be changed."""
-        self._index()
-        return self._times.get(entrant, {})
+        """{round: seconds}; {} of an entrant that has none."""
+        return {one.index: one.time_s[entrant] for one in self.rounds if entrant in one.time_s}
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
-        """{round: value} of what was read beside the time. Not to be changed."""
-        self._index()
-        return self._values.get((entrant, name), {})
-
-    def _index(self) -> None:
-        """Sort by entrant what `rounds` has got since this was called last: analyses ask for the same times often."""
-        for one in self.rounds[self._indexed :]:
-            for name, time_s in one.time_s.items():
-                self._times.setdefault(name, {})[one.index] = time_s
-            for name, own in one.values.items():
-                for key, value in own.items():
-                    self._values.setdefault((name, key), {})[one.index] = value
-        self._indexed = len(self.rounds)
+        """{round: value} of what was read beside the time."""
+        return {one.index: one.values[entrant][name] for one in self.rounds if name in one.values.get(entrant, ())}
 
     def of_role(self, role: str) -> list[str]:
         """Entrants that take turns for comparison, as `gemm`, and are still in."""
@@ -149,10 +134,12 @@ class Shape:
 
 
 IN_LINE = tuple(
-    one.name
-    for one in fields(Shape)
-    if one.init and one.name not in ("rounds", "timelines", "counters", "saved", "work")
+    one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "saved", "work")
 )
+
+
+LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured"}
+"""Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
 @dataclass
@@ -241,16 +228,10 @@ class Run:
             self.shapes[line["shape"]].saved = True
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
-        elif kind == "ceiling":
-            self.ceilings.append(line)
-        elif kind == "steady":
-            self.steady.append(line)
-        elif kind == "not_measured":
-            self.not_measured.append(line)
-        elif kind == "resumed":
-            self.end = None
-        elif kind == "end":
-            self.end = line
+        elif kind in LISTS:
+            getattr(self, LISTS[kind]).append(line)
+        elif kind in ("resumed", "end"):
+            self.end = line if kind == "end" else None
 
     def frame(self):
         """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""
@@ -277,21 +258,15 @@ class Run:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
-        rows = []
-        for shape in self.shapes.values():
-            names = {
-                name: (f"{shape.id}-{name}", shape.id, name, own.get("role", ""))
-                for name, own in shape.entrants.items()
+        rows = [
+            {
+                "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
+                "role": shape.entrants[name].get("role", ""), "round": one.index, "position": one.order.index(name),
+                "pass": one.pass_index, "process": one.process, "rank": one.rank, "time_s": time_s,
+                **one.values.get(name, {}),
             }
-            for one in shape.rounds:
-                place = {name: position for position, name in enumerate(one.order)}
-                where = one.pass_index, one.process, one.rank
-                rows += [
-                    (*names[name], one.index, place[name], *where, time_s, one.values.get(name, {}))
-                    for name, time_s in one.time_s.items()
-                ]
-        found = pandas.DataFrame(rows, columns=[*SAMPLE_COLUMNS, "values"])
-        values = found.pop("values").tolist()
-        if any(values):
-            found = found.join(pandas.DataFrame(values, index=found.index, dtype=float))
-        return found
+            for shape in self.shapes.values()
+            for one in shape.rounds
+            for name, time_s in one.time_s.items()
+        ]  # fmt: skip
+        return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))

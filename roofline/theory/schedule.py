@@ -13,9 +13,6 @@ from typing import NamedTuple
 TOPOLOGIES = ("ring", "both_ways", "direct")
 """`ring`: to the next rank. `both_ways`: to both neighbours at once. `direct`: from owners, all to all."""
 
-MAJORS = ("chunk", "block")
-"""What a link finishes first: all row blocks of one chunk, or all chunks of one row block."""
-
 
 class Piece(NamedTuple):
     """One transfer: the rows of one row block in one chunk."""
@@ -101,7 +98,6 @@ class InnerLoop(NamedTuple):
     look_s: float
     start_s: float
     end_s: float
-    waited: bool
 
 
 def at_least_one(**counts: int) -> None:
@@ -144,9 +140,9 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
 def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
     """The transfers of one link, one after another: all chunks of `order` but the own one, each in `blocks` row blocks.
 
-    Raises ValueError for an unknown `major`, an order without chunks, or blocks below 1.
+    `major`: what the link finishes first, all row blocks of one `chunk`, or all chunks of one row `block`. Raises
+    ValueError for an order without chunks, or blocks below 1.
     """
-    known_name("major", major, MAJORS)
     at_least_one(chunks=len(order), blocks=blocks)
     if major == "chunk":
         return tuple(Piece(chunk, block) for chunk in order[1:] for block in range(blocks))
@@ -154,13 +150,11 @@ def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
 
 
 def inner_loops(
-    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float, wait_s: float = 0.0
+    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
 ) -> tuple[InnerLoop, ...]:
     """The runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the flags.
 
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
-    A work tile that finds all its chunks here runs as the vendor's kernel does and pays nothing. Else each look is a
-    wait: it loses `wait_s` (the poll, and filling the pipeline again) on top of the time until the next chunk is here.
     """
     loops = []
     now, chunk = start_s, chunk_from
@@ -168,10 +162,8 @@ def inner_loops(
         look_s, first, now = now, chunk, max(now, arrival_s[chunk])
         while chunk < chunk_to and arrival_s[chunk] <= now:
             chunk += 1
-        waited = now > look_s or (first, chunk) != (chunk_from, chunk_to)
-        begin_s = now + wait_s if waited else now
-        now = begin_s + (chunk - first) * chunk_s
-        loops.append(InnerLoop(first, chunk, look_s, begin_s, now, waited))
+        start_s, now = now, now + (chunk - first) * chunk_s
+        loops.append(InnerLoop(first, chunk, look_s, start_s, now))
     return tuple(loops)
 
 
@@ -196,13 +188,11 @@ def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     )
 
 
-def row_block(
-    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, wait_s: float = 0.0
-) -> Table:
+def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
     """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
-    one chunk. `wait_s`: the time that a wait loses. Raises ValueError where `arrival_s` has not one row a row tile.
+    one chunk. Raises ValueError where `arrival_s` has not one row a row tile.
     """
     at_least_one(programs=programs)
     if len(arrival_s) != grid.row_tiles:
@@ -213,7 +203,7 @@ def row_block(
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
         table[program].append(WorkTile(m, n, 0, chunks, False, False))
-        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s, wait_s)[-1].end_s
+        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1].end_s
         heapq.heappush(free, (end_s, program))
     return tuple(tuple(work_tiles) for work_tiles in table)
 

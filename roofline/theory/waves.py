@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from roofline.theory.chips import Chip
 from roofline.theory.schedule import at_least_one
 
 L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
@@ -49,12 +50,9 @@ class GpuSpec:
     l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
 
     @classmethod
-    def of_chip(cls, chip, dtype: str = "bf16") -> "GpuSpec":
-        """Of a datasheet. Raises ValueError for a chip whose SMs, cache or memory bandwidth it does not give."""
-        found = (chip.sms, chip.flops.get(dtype), chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
-        if not all(found):
-            raise ValueError(f"{chip.name}: SMs, FLOP/s in {dtype}, memory bandwidth and cache are not all known")
-        return cls(*found)
+    def of_chip(cls, chip: Chip) -> "GpuSpec":
+        """Of a GPU's datasheet, in bf16."""
+        return cls(chip.sms, chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
 
 
 class Tiling(NamedTuple):

@@ -1,7 +1,6 @@
 """Where nothing is timed, no link depends on real time."""
 
 import pytest
-from link_clock import link_clocks  # noqa: F401 a fixture
 
 
 @pytest.fixture(autouse=True)

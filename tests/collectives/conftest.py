@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from link_clock import link_clocks  # noqa: F401 a fixture
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -24,7 +23,7 @@ def dtype(device):
 
 
 @pytest.fixture(autouse=True)
-def unhurried(link_clocks):  # noqa: F811
+def unhurried(link_clocks):
     """No test of a link of the CPU depends on real time."""
 
 

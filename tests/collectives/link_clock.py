@@ -2,8 +2,6 @@
 
 import time
 
-import pytest
-
 
 class LinkClock:
     """Stands in for `collectives.links.WallClock`, one for each link.
@@ -47,28 +45,3 @@ class LinkClock:
         self._here = None
         if not here():
             self._now = until_s
-
-
-@pytest.fixture
-def link_clocks():
-    """Each paced link of a CPU gets a `LinkClock`, and what looks at its flags itself may do so for minutes."""
-    from collectives import links
-
-    init, signals, clocks = links.PacedThread.__init__, links.PacedThread.signals, []
-
-    def with_clock(link, *args):
-        init(link, *args)
-        link.clock = LinkClock()
-        clocks.append(link.clock)
-
-    def let_go(link):
-        link.clock.let_go()
-        return signals(link)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links.PacedThread, "__init__", with_clock)
-        patch.setattr(links.PacedThread, "signals", let_go)
-        patch.setattr(links, "PATIENCE_LOOKS", 10**7)
-        yield
-    for clock in clocks:
-        clock.let_go()  # or a thread that nobody waits for would sleep for ever

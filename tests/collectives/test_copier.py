@@ -2,14 +2,10 @@
 
 import contextlib
 import ctypes
-import json
-import os
 import re
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,8 +17,7 @@ from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer
 from kernels.contract import KernelLaunch, Signals
-
-ROOT = Path(__file__).parents[2]
+from kernels.inspect.beside import KEPT, allotted
 
 
 @pytest.fixture
@@ -137,7 +132,7 @@ def interpreted_link(device, monkeypatch):
 @pytest.mark.parametrize("arm", ARMS)
 def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poison, close):
     link, mine = interpreted_link(1e9), operands(rows=16)
-    for _ in range(3):  # its flags only grow
+    for _ in range(2):  # its flags only grow
         poison(mine)
         ARMS[arm](mine, link)
         close(mine)
@@ -196,39 +191,21 @@ import json
 import torch
 from collectives import device_links
 from collectives.links import Transfer
-from kernels.inspect.beside import beside
 from kernels.inspect.cubin import compile_launch
 
 source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
 one = device_links.Route.of([Transfer(1, 0, source, target[:, :2048])], "cpu")
 cubin = compile_launch(device_links.copy_launch(one, torch.zeros(64, dtype=torch.int64), 290e9), 90)
-alone = {"registers": cubin.registers, "spills": cubin.spills, "shared": cubin.shared_bytes, "ttgir": cubin.ttgir}
-print(json.dumps({"copy one": alone, "beside": beside()}))
+print(json.dumps([cubin.registers, cubin.spills, cubin.shared_bytes, cubin.ttgir]))
 """
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300
-    )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(compiled):
-    small = compiled["beside"]
-    assert list(small) == ["copier", "wait", "stamp", "gate", "clock"]
-    assert not [problem for own in small.values() for problem in own["problems"]]
-    one = compiled["copy one"]
-    assert (one["spills"], one["shared"]) == (False, 0)
-    assert one["registers"] * 32 * device_links.WARPS <= small["copier"]["registers"]
-
-
-def test_next_part_is_loaded_before_the_last_one_is_stored(compiled):
+def test_copier_of_one_transfer_is_as_small_and_loads_the_next_part_before_it_stores_the_last(printed_elsewhere):
     """Else nothing is in flight while a part is stored, and while the next is not yet due."""
-    inner = compiled["copy one"]["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
+    registers, *spills_and_shared, ttgir = printed_elsewhere(COMPILE)
+    assert spills_and_shared == [False, 0]
+    assert allotted(registers, device_links.WARPS) <= KEPT["copier"][0]
+    inner = ttgir.rpartition("scf.for")[2].partition("scf.yield")[0]
     part = r"tensor<\d+x\d+x!tt.ptr<i32>"
     load = re.search(rf"(%\w+) = tt.load .*{part}", inner)
     store = re.search(rf"tt.store %\w+, (%\w+), .*{part}", inner)

@@ -112,7 +112,7 @@ def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monke
 def test_case_says_how_many_programs_the_copier_has(options, monkeypatch):
     setting = all_gather_matmul.AllGather(options, small())
     monkeypatch.setattr(settings.Setting, "link", lambda self: SimpleNamespace(programs=16))
-    monkeypatch.setattr(all_gather_matmul.AllGather, "_grid_facts", lambda self: {})
+    monkeypatch.setattr(all_gather_matmul.AllGather, "grid_facts", lambda self: {})
     assert "copier_programs" not in setting.facts
     setting.device = "cuda"
     assert setting.facts["copier_programs"] == 16

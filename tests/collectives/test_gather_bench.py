@@ -1,7 +1,5 @@
 """Cases that gather, prepared: arms are checked before they are timed, and one that fails leaves the others."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -252,15 +250,18 @@ def test_one_core_is_left_to_the_link():
     assert torch.get_num_threads() == threads
 
 
+COLLECT = """
+import contextlib, io, json, pytest
+with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+    code = pytest.main(["tests/benchmarks", "--ffn-contenders={}", "--collect-only"])
+print(json.dumps([code, out.getvalue()]))
+"""
+
+
 @pytest.mark.parametrize(
     ("contenders", "said"), [("tilde", "did you mean tiled?"), ("row_block_launch", "did you mean row_block_launches?")]
 )
-def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/benchmarks", f"--ffn-contenders={contenders}", "--collect-only"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert said in done.stdout + done.stderr
+def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said, printed_elsewhere):
+    code, text = printed_elsewhere(COLLECT.format(contenders))
+    assert code == 2
+    assert said in text

@@ -2,15 +2,9 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[2]
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 3e-3}  # relative Frobenius error
 GUARD = 123.0  # exact in every dtype
@@ -77,21 +71,6 @@ def operands(device):
 @pytest.fixture
 def assert_close():
     return close
-
-
-@pytest.fixture(scope="session")
-def printed_elsewhere():
-    """`printed_elsewhere(code)`: the JSON that it prints in a process where Triton compiles; this one may interpret."""
-
-    def run(code: str):
-        env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-        env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
 
 
 @pytest.fixture

@@ -58,34 +58,17 @@ def flat(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
 
 
 @triton.jit
-def nested(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
+def nested(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks, when: tl.constexpr):
+    """A loop over K in one over chunks, each with its wait before, after, or never."""
     tile = tl.program_id(0)
     acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
     for chunk in range(0, chunks):
-        wait(flags_ptr + chunk)
+        if when == "before":
+            wait(flags_ptr + chunk)
         for k in range(chunk * STEPS, chunk * STEPS + STEPS):
             acc = step(x_desc, w_desc, acc, tile, k)
-    store(out_desc, acc, tile)
-
-
-@triton.jit
-def no_wait(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
-    tile = tl.program_id(0)
-    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
-    for chunk in range(0, chunks):
-        for k in range(chunk * STEPS, chunk * STEPS + STEPS):
-            acc = step(x_desc, w_desc, acc, tile, k)
-    store(out_desc, acc, tile)
-
-
-@triton.jit
-def wait_after(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
-    tile = tl.program_id(0)
-    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
-    for chunk in range(0, chunks):
-        for k in range(chunk * STEPS, chunk * STEPS + STEPS):
-            acc = step(x_desc, w_desc, acc, tile, k)
-        wait(flags_ptr + chunk)
+        if when == "after":
+            wait(flags_ptr + chunk)
     store(out_desc, acc, tile)
 
 
@@ -115,10 +98,17 @@ def first_only(x_desc, w_desc, out_desc, flags_ptr, tiles, chunks):
         store(out_desc, acc, tile)
 
 
-KERNELS = (flat, nested, no_wait, wait_after, visits, first_only)
+KERNELS = {
+    "flat": (flat, {}),
+    "nested": (nested, {"when": "before"}),
+    "no_wait": (nested, {"when": "never"}),
+    "wait_after": (nested, {"when": "after"}),
+    "visits": (visits, {}),
+    "first_only": (first_only, {}),
+}
 
 
-def launch(kernel) -> KernelLaunch:
+def launch(kernel, more: dict) -> KernelLaunch:
     columns = CHUNKS * STEPS.value * BLOCK_K.value
     x, w, out = (torch.empty((TILES * BLOCK.value, columns), dtype=torch.bfloat16) for _ in range(3))
     args = dict(
@@ -126,8 +116,8 @@ def launch(kernel) -> KernelLaunch:
         out_desc=describe(out, (BLOCK.value, BLOCK.value)), flags_ptr=torch.zeros(CHUNKS, dtype=torch.int32),
         tiles=TILES, chunks=CHUNKS, num_warps=4, num_stages=3,
     )  # fmt: skip
-    return KernelLaunch(kernel, (TILES,), args)
+    return KernelLaunch(kernel, (TILES,), args | more)
 
 
 if __name__ == "__main__":
-    print(json.dumps({kernel.__name__: compile_launch(launch(kernel), 90).ttgir for kernel in KERNELS}))
+    print(json.dumps({name: compile_launch(launch(*made), 90).ttgir for name, made in KERNELS.items()}))

@@ -1,4 +1,4 @@
-"""What the compiler made of the kernels, without a GPU. All compiling happens in subprocesses: this process may be
+"""What the compiler made of the kernels, without a GPU. All compiling happens in other processes: this one may be
 interpreting, and Triton cannot do both in one."""
 
 import json
@@ -13,7 +13,8 @@ import pytest
 import triton
 
 from kernels.configs import architectures, table
-from kernels.inspect import cubin
+from kernels.inspect import beside, compiled, cubin
+from kernels.inspect.compiled import Finding, Job
 from kernels.registry import KERNELS
 
 ROOT = Path(__file__).parents[2]
@@ -23,29 +24,23 @@ SHARED_LIMIT_BYTES = {"sm_90": 232_448, "sm_86": 101_376}
 ONE_PER_KERNEL = triton.__version__.startswith("3.6")
 
 
-def python(*arguments: str, interpret: bool = False) -> subprocess.CompletedProcess:
+@pytest.fixture(scope="module")
+def document() -> dict:
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
-    env |= {"TRITON_INTERPRET": "1"} if interpret else {}
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-
-
-def compiled(*arguments: str) -> tuple[int, list[dict]]:
-    done = python("-m", "kernels.inspect", "--json", *arguments)
-    assert done.stdout, done.stderr
-    document = json.loads(done.stdout)
-    assert document["schema"] == "kernels.compiled/1"
-    assert document["triton"] == triton.__version__
-    return done.returncode, document["findings"]
+    command = [sys.executable, "-m", "kernels.inspect", "--json", *(["--one-per-kernel"] if ONE_PER_KERNEL else [])]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def report() -> tuple[int, list[dict]]:
-    return compiled(*(["--one-per-kernel"] if ONE_PER_KERNEL else []))
+def report(document) -> list[dict]:
+    return document["findings"]
 
 
-def test_the_whole_table_is_compiled(report):
-    code, findings = report
+def test_the_whole_table_is_compiled(document):
+    assert (document["schema"], document["triton"]) == ("kernels.compiled/1", triton.__version__)
+    findings = document["findings"]
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     if ONE_PER_KERNEL:
         assert sorted(f["kernel"] for f in findings) == sorted(KERNELS)
@@ -61,18 +56,21 @@ def test_the_whole_table_is_compiled(report):
         }
         assert modelled
         assert found == declared | modelled
-    assert code == 0
+
+
+def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(document):
+    small = document["beside"]
+    assert list(small) == ["copier", "wait", "stamp", "gate", "clock"]
+    assert not [problem for own in small.values() for problem in own["problems"]]
 
 
 def test_nothing_spills(report):
-    spilled = [
-        f for f in report[1] if f["error"] or f["stack_bytes"] or f["local_accesses"] or not 0 < f["registers"] <= 255
-    ]
-    assert not spilled
+    assert all(0 < f["registers"] <= 255 for f in report)
+    assert not [f for f in report if f["error"] or f["stack_bytes"] or f["local_accesses"]]
 
 
 def test_shared_memory_fits(report):
-    too_large = [f for f in report[1] if not 0 < f["shared_bytes"] <= SHARED_LIMIT_BYTES[f"sm_{f['target']}"]]
+    too_large = [f for f in report if not 0 < f["shared_bytes"] <= SHARED_LIMIT_BYTES[f"sm_{f['target']}"]]
     assert not too_large
 
 
@@ -81,19 +79,19 @@ def for_one_row(finding) -> bool:
 
 
 def test_tensor_cores_are_used_as_declared(report):
-    assert not [f for f in report[1] if f["mma"] != f["mma_expected"]]
-    hopper = [f for f in report[1] if f["target"] == 90 and f["dtype"] != "fp32" and not for_one_row(f)]
+    assert not [f for f in report if f["mma"] != f["mma_expected"]]
+    hopper = [f for f in report if f["target"] == 90 and f["dtype"] != "fp32" and not for_one_row(f)]
     assert hopper
     assert all(f["mma"].startswith("wgmma.m64n") for f in hopper)
 
 
 def test_wgmma_is_pipelined(report):
     """One group in flight while the next stage is waited for: ptxas may serialise what Triton has pipelined."""
-    assert all(1 in f["wgmma_waits"] for f in report[1] if f["mma"].startswith("wgmma"))
+    assert all(1 in f["wgmma_waits"] for f in report if f["mma"].startswith("wgmma"))
 
 
 def test_tma_is_used_by_hoppers_kernels_alone(report):
-    for finding in report[1]:
+    for finding in report:
         kernel = finding["kernel"]
         assert bool(finding["tma_loads"]) == (kernel != "tiled" and not for_one_row(finding))
         assert bool(finding["tma_stores"]) == (kernel not in ("tiled", "decode"))
@@ -121,13 +119,10 @@ print(json.dumps({name: len(hashes) for name, hashes in found.items()}))
 """
 
 
-def test_one_kernel_is_for_any_number_of_rows():
+def test_one_kernel_is_for_any_number_of_rows(printed_elsewhere):
     """What is compiled here is what any number of rows is launched with: one that is specialised for a multiple of 16
     says nothing of 50 rows, for which `decode`'s masks of sums once spilled."""
-    done = python("-c", ANY_ROWS)
-    assert json.loads(done.stdout or "{}") == dict.fromkeys(
-        ("kernels.tiled", "kernels.persistent", "kernels.decode"), 1
-    )
+    assert printed_elsewhere(ANY_ROWS) == {"kernels.tiled": 1, "kernels.persistent": 1, "kernels.decode": 1}
 
 
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
@@ -157,31 +152,23 @@ print(json.dumps(found))
 """
 
 
-def test_kernels_that_leave_time_stamps_are_as_sound():
-    done = python("-c", STAMPED)
-    assert json.loads(done.stdout) == [[], []], done.stderr
+def test_kernels_that_leave_time_stamps_are_as_sound(printed_elsewhere):
+    assert printed_elsewhere(STAMPED) == [[], []]
 
 
-def test_planted_mistakes_are_caught(tmp_path):
+def test_planted_mistakes_are_caught(tmp_path, printed_elsewhere):
     shape = {"kernel": "persistent", "dtypes": ["bf16"], "m_max": None, "n_max": None, "measured": None}
     shape |= {"block_m": 128, "block_n": 256, "block_k": 64}
-    document = {
-        "target": 90,
-        "shared_limit_bytes": 232448,
-        "entries": [shape | planted for planted in PLANTED.values()],
-    }
+    entries = [shape | planted for planted in PLANTED.values()]
     path = tmp_path / "planted.json"
-    path.write_text(json.dumps(document))
-    code, findings = compiled("--table", str(path))
-    assert code == 1
-    for word, finding in zip(PLANTED, findings, strict=True):
+    path.write_text(json.dumps({"target": 90, "shared_limit_bytes": 232448, "entries": entries}))
+    code = "from kernels.inspect.compiled import main\nassert main(['--json', '--workers=1', '--table', {!r}]) == 1"
+    for word, finding in zip(PLANTED, printed_elsewhere(code.format(str(path)))["findings"], strict=True):
         assert word in finding["problems"][0], finding
         assert len(finding["problems"]) == 1 or word == "spills", finding  # what spills may be serialised too
 
 
 def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copier():
-    from kernels.inspect.compiled import Finding, Job
-
     config = replace(table("sm90").entries[-1].config, num_warps=8)
     ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
     cubin_at_limits = cubin.Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir=ttgir)
@@ -201,8 +188,6 @@ def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copi
 
 
 def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
-    from kernels.inspect import beside, compiled
-
     took = cubin.Cubin(49, 0, 0, 0, {}, 0, 0)
     copier, small = (SimpleNamespace(args={"num_warps": warps}) for warps in (4, 1))
     monkeypatch.setattr(beside, "launches", lambda: {"copier": copier, "stamp": small})
@@ -222,41 +207,36 @@ def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
 
 
 def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(report):
-    from kernels.inspect.beside import allotted, room
-
     plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
     sharing = {name for name, kernel in KERNELS.items() if kernel.beside_link}
-    own = [f for f in report[1] if f["kernel"] in sharing or f["config"].startswith(tuple(plain))]
+    own = [f for f in report if f["kernel"] in sharing or f["config"].startswith(tuple(plain))]
     assert {f["kernel"] for f in own} >= sharing | {"persistent"}
     for finding in own:
         warps = int(finding["config"].partition("warps")[2].split()[0])
-        assert allotted(finding["registers"], warps) <= room()[0]
-        assert finding["shared_bytes"] <= room()[1]
+        assert beside.allotted(finding["registers"], warps) <= beside.room()[0]
+        assert finding["shared_bytes"] <= beside.room()[1]
 
 
 def test_the_table_is_for_reading():
-    done = python("-m", "kernels.inspect", "--one-per-kernel", "--kernel", "tiled")
-    assert done.returncode == 0, done.stderr
-    head, row, last = done.stdout.splitlines()
+    config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
+    job = Job("tiled", "sm90", config, "bf16", 90, 232_448, "wgmma.m64n128k16")
+    sound = cubin.Cubin(168, 0, 0, 1024, {job.mma: 8}, 0, 0, wgmma_waits=(0, 1))
+    head, good, bad, problem, last = compiled.as_text([Finding(job, sound), Finding(job, None, "no")], {}).splitlines()
     for name in ("kernel", "registers", "shared_B", "mma", "expected", "tma_loads"):
         assert name in head.split()
-    assert row.startswith("tiled")
-    assert row.index("sm_90") == head.index("target")
-    assert row.endswith("ok")
-    assert last == f"triton {triton.__version__}: 1 compiled, 0 bad"
+    assert good.startswith("tiled")
+    assert good.index("sm_90") == head.index("target")
+    assert (good.split()[-1], bad.split()[-1]) == ("ok", "BAD")
+    assert problem.endswith("does not compile: no")
+    assert last == f"triton {triton.__version__}: 2 compiled, 1 bad"
 
 
-def test_the_interpreter_is_refused():
-    done = python("-m", "kernels.inspect", interpret=True)
-    assert done.returncode == 2
-    assert "TRITON_INTERPRET is set" in done.stderr
-    assert "env -u TRITON_INTERPRET" in done.stderr
-
-
-def test_compiled_kernels_say_that_they_need_a_gpu():
-    script = "import torch, kernels; x = torch.zeros(8, 8); print(kernels.CONTENDERS['tiled'].why_not(x, x))"
-    done = python("-c", script)
-    assert done.stdout.startswith("x is on cpu, a compiled Triton kernel needs a CUDA device"), done.stderr
+def test_the_interpreter_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert compiled.main([]) == 2
+    said = capsys.readouterr().err
+    assert "TRITON_INTERPRET is set" in said
+    assert "env -u TRITON_INTERPRET" in said
 
 
 def test_reading_a_cubin():
@@ -297,13 +277,11 @@ def test_reading_a_cubin():
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
-    from kernels.inspect.compiled import main
-
     monkeypatch.chdir(tmp_path)
     Path("cut.json").write_text('{"target":')
     Path("other.json").write_text('{"benchmarks": []}')
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        compiled.main(arguments)
     error = capsys.readouterr().err
     assert stop.value.code == 2
     assert said in error

@@ -25,20 +25,8 @@ COVERED = {
     ("warpgroup", "sm90"): HALF,
     ("persistent", "interpreter"): (torch.float16, torch.float32),
 }
-FIELDS = {
-    "kernel",
-    "dtypes",
-    "m_max",
-    "n_max",
-    "block_m",
-    "block_n",
-    "block_k",
-    "num_warps",
-    "num_stages",
-    "group_m",
-    "mma",
-    "measured",
-}
+FIELDS = {"kernel", "dtypes", "m_max", "n_max", "block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m"}
+FIELDS |= {"mma", "measured"}
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
 TO_TUNE = [("decode", 64, 256)]
 """Tiles that no rule takes: they stand in the table for tunings."""
@@ -103,40 +91,41 @@ def test_tiles_grow_with_m(model_alone, m, tile):
 
 
 def test_the_model_gives_a_candidate_its_group_raster_and_tail(model_alone):
-    config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
-    assert str(config) == "128x256x64 warps8 stages4 group16 subtile2 flatten tail120"
-    odd = choose("persistent", "sm90", 2048, 6784, 16384, torch.bfloat16, H200)  # 53 times 128
-    assert (odd.block_m, odd.block_n) == (256, 128)
+    def text(kernel, m, n):
+        return str(choose(kernel, "sm90", m, n, 16384, torch.bfloat16, H200))
+
+    assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten tail120"
+    assert text("persistent", 2048, 6784).startswith("256x128x64 ")  # 53 times 128
+    assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
+    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no tails
 
 
-def test_a_kernel_without_tails_is_given_none(model_alone):
-    config = choose("warpgroup", "sm90", 2048, 6656, 16384, torch.bfloat16, H200)
-    assert str(config) == "128x256x64 warps8 stages4 group16 subtile4"
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """`planted(row)`: the table has it in place of all that tunings wrote."""
+
+    def plant(row):
+        document = json.loads((FOLDER / "sm90.json").read_text())
+        document["entries"] = [own for own in document["entries"] if not own["measured"]]
+        document["entries"].insert(0, document["entries"][0] | row)
+        (tmp_path / "sm90.json").write_text(json.dumps(document))
+        monkeypatch.setattr(configs, "table", cache(lambda arch: read(tmp_path / "sm90.json")))
+
+    return plant
 
 
-def test_what_was_measured_comes_before_the_model(tmp_path, monkeypatch):
-    document = json.loads((FOLDER / "sm90.json").read_text())
-    own = document["entries"][0] | {"kernel": "persistent", "block_m": 64, "m_min": 1024, "m_max": 2048}
-    own |= {"n": 6656, "k": 16384, "measured": dict.fromkeys(MEASURED_FIELDS, "made up")}
-    document["entries"] = [row for row in document["entries"] if not row["measured"]] + [own]
-    (tmp_path / "sm90.json").write_text(json.dumps(document))
-    monkeypatch.setattr(configs, "table", lambda arch: read(tmp_path / "sm90.json"))
-    for (m, n, k), measured in {(2048, 6656, 16384): 1, (2049, 6656, 16384): 0, (1023, 6656, 16384): 0,
-                                (2048, 6664, 16384): 0, (2048, 6656, 16376): 0}.items():  # fmt: skip
-        config = choose("persistent", "sm90", m, n, k, torch.bfloat16, H200)
-        assert ((config.block_m, config.block_n) == (64, 128)) == measured
-
-
-def test_what_was_measured_on_other_sms_is_no_choice_here(tmp_path, monkeypatch):
-    document = json.loads((FOLDER / "sm90.json").read_text())
-    own = next(row for row in document["entries"] if row["kernel"] == "persistent" and not row["measured"])
-    own = own | {"num_stages": 2, "m_max": 64, "measured": dict.fromkeys(MEASURED_FIELDS, "made up") | {"sms": 114}}
-    document["entries"].insert(0, own)
-    (tmp_path / "sm90.json").write_text(json.dumps(document))
-    monkeypatch.setattr(configs, "table", cache(lambda arch: read(tmp_path / "sm90.json")))
+def test_what_was_measured_comes_before_the_model_on_as_many_sms(planted):
+    measured = dict.fromkeys(MEASURED_FIELDS, "made up")
+    tile = {"kernel": "persistent", "block_m": 64, "block_n": 128, "m_min": 1024, "m_max": 2048, "n": 6656, "k": 16384}
+    planted(tile | {"measured": measured})
+    for shape, taken in {(2048, 6656, 16384): 1, (2049, 6656, 16384): 0, (1023, 6656, 16384): 0,
+                         (2048, 6664, 16384): 0, (2048, 6656, 16376): 0}.items():  # fmt: skip
+        config = choose("persistent", "sm90", *shape, torch.bfloat16, H200)
+        assert ((config.block_m, config.block_n) == (64, 128)) == taken
+    planted(tile | {"measured": measured | {"sms": 114}})
     for sms in (114, 132):
-        config = choose("persistent", "sm90", 64, 6664, 16384, torch.bfloat16, replace(H200, sms=sms))
-        assert (config.num_stages == 2) == (sms == 114)
+        config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, replace(H200, sms=sms))
+        assert ((config.block_m, config.block_n) == (64, 128)) == (sms == 114)
 
 
 def test_a_pick_is_for_exactly_its_shape_and_as_many_sms():
@@ -158,9 +147,7 @@ def test_who_is_picked_for_tensors(monkeypatch):
     assert picked_for(x[:3], w) is None
 
 
-def test_a_configuration_reads_as_one_short_line(model_alone):
-    config = choose("persistent", "sm90", 8192, 6656, 16384, torch.bfloat16, H200)
-    assert str(config) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
+def test_a_configuration_reads_as_one_short_line():
     assert str(Config(16, 128, 128, 4, 6, 1, split=5)) == "16x128x128 warps4 stages6 group1 split5"
     assert str(Config(64, 64, 32, 4, 2, raster="n")) == "64x64x32 warps4 stages2 group8 raster-n"
 

@@ -2,11 +2,8 @@
 subprocess: this one may be interpreting."""
 
 import math
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 COMPILED = """
 import json, re, torch

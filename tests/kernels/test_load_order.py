@@ -1,27 +1,14 @@
 """The check that no load goes ahead of its flag: on kernels compiled here, some wrong on purpose, and on small IR."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from kernels.inspect.load_order import early_loads
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
-def planted() -> dict[str, str]:
-    """TTGIR by the kernel's name. Compiled in a subprocess: this one may be interpreting."""
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env["PYTHONPATH"] = os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])
-    command = [sys.executable, ROOT / "tests" / "kernels" / "planted_waits.py"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+def planted(printed_elsewhere) -> dict[str, str]:
+    """TTGIR by the kernel's name."""
+    return printed_elsewhere('import runpy; runpy.run_path("tests/kernels/planted_waits.py", run_name="__main__")')
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,17 @@
 """Whether what the compiler made of a ring kept its order: it is sound as it is, and changes to its text are caught.
 
-All compiling happens in a subprocess: this process may be interpreting, and Triton cannot do both in one."""
+All compiling happens in another process: this one may be interpreting, and Triton cannot do both in one."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from kernels.configs import table
+from kernels.inspect.compiled import Finding, Job
 from kernels.inspect.cubin import Cubin
 from kernels.inspect.ring_order import misplaced, unfenced, unsynchronised
 
-ROOT = Path(__file__).parents[2]
 # One configuration of two parts, at M, N and K that Triton specialises in every way there is, and one of cp.async.
 COMPILE = """
 import json, torch
@@ -32,38 +27,27 @@ for m, n, k in ((256, 256, 256), (1, 1, 1), (130, 1, 33), (3, 5, 200)):
     found.append([cubin.ttgir, cubin.ptx, cubin.spills, cubin.wgmma_waits, cubin.register_counts])
 x, w, out = (torch.empty((256, 256), dtype=torch.float16) for _ in range(3))
 pipelined = compile_launch(tiled.prepare(x, w, out, Config(64, 64, 64, num_warps=4, num_stages=3)), 90)
-print(json.dumps([found, pipelined.ptx]))
+print(json.dumps({"ring": found, "pipelined": pipelined.ptx}))
 """
 
 
-def python(script: str, **more: str) -> str:
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | more
-    env |= {"PYTHONPATH": os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def found(printed_elsewhere) -> dict:
+    return printed_elsewhere(COMPILE)
 
 
 @pytest.fixture(scope="module")
-def both() -> tuple[list, str]:
-    return json.loads(python(COMPILE))
+def ttgir(found) -> str:
+    return found["ring"][0][0]
 
 
 @pytest.fixture(scope="module")
-def compiled(both) -> list:
-    return both[0]
+def ptx(found) -> str:
+    return found["ring"][0][1]
 
 
-@pytest.fixture(scope="module")
-def pipelined(both) -> str:
-    """The PTX of `tiled`."""
-    return both[1]
-
-
-def test_every_specialisation_is_sound(compiled):
-    for ttgir, ptx, spills, waits, registers in compiled:
+def test_every_specialisation_is_sound(found):
+    for ttgir, ptx, spills, waits, registers in found["ring"]:
         assert misplaced(ttgir) == unsynchronised(ptx) == []
         assert not spills
         assert waits == [0, 1]
@@ -137,14 +121,13 @@ REORDERED = {
 
 
 @pytest.mark.parametrize("change", REORDERED)
-def test_a_compiler_that_reorders_is_caught(change, compiled):
+def test_a_compiler_that_reorders_is_caught(change, ttgir):
     plant, said = REORDERED[change]
-    found = misplaced(plant(compiled[0][0]))
-    assert any(said in fault for fault in found), found
+    faults = misplaced(plant(ttgir))
+    assert any(said in fault for fault in faults), faults
 
 
-def test_a_barrier_that_is_missing_between_threads_is_caught(compiled):
-    ptx = compiled[0][1]
+def test_a_barrier_that_is_missing_between_threads_is_caught(ptx):
     noticed = [i for i in range(len(lines(ptx, "bar.sync"))) if unsynchronised(without(ptx, "bar.sync", i))]
     assert len(noticed) == 2 * (2 + 2 * 2)  # for each consumer: before both releases, and around each part's store
     for word in ("fence.proxy.async", "cp.async.bulk.wait_group.read", "wgmma.wait_group"):
@@ -162,37 +145,28 @@ UNFENCED = {
 
 
 @pytest.mark.parametrize("change", UNFENCED)
-def test_wgmma_that_reads_unfenced_what_cp_async_wrote_is_a_finding(change, pipelined):
-    from kernels.inspect.compiled import Finding, Job
-
-    config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
-    job = Job("tiled", "sm90", config, "fp16", 90, 232_448, "wgmma")
-    sound = Cubin(110, 0, 0, 1024, {"wgmma": 1}, 0, 0, wgmma_waits=(0, 1), ptx=pipelined)
-    assert not Finding(job, sound).problems()
-    (problem,) = Finding(job, replace(sound, ptx=UNFENCED[change](pipelined))).problems()
+def test_wgmma_that_reads_unfenced_what_cp_async_wrote_is_a_finding(change, found):
+    sound = Cubin(110, 0, 0, 1024, {"wgmma": 1}, 0, 0, wgmma_waits=(0, 1), ptx=found["pipelined"])
+    assert not problems("tiled", sound)
+    (problem,) = problems("tiled", replace(sound, ptx=UNFENCED[change](sound.ptx)))
     assert "no fence.proxy.async behind the wait and the barrier" in problem
 
 
-def test_what_tma_wrote_needs_no_fence(compiled):
-    assert "wgmma.mma_async" in compiled[0][1]
-    assert unfenced(compiled[0][1]) == []
+def test_what_tma_wrote_needs_no_fence(ptx):
+    assert "wgmma.mma_async" in ptx
+    assert unfenced(ptx) == []
+
+
+def problems(kernel: str, cubin: Cubin) -> list[str]:
+    config = next(entry.config for entry in table("sm90").entries if entry.kernel == kernel)
+    return Finding(Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma"), cubin).problems()
 
 
 def test_a_kernel_that_is_not_specialised_is_a_finding():
-    from kernels.inspect.compiled import Finding, Job
-
-    config = next(entry.config for entry in table("sm90").entries if entry.kernel == "warpgroup")
     plain = Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
-    problems = Finding(Job("warpgroup", "sm90", config, "bf16", 90, 232_448, "wgmma"), plain).problems()
-    for words in (
-        "(0,) wgmma groups",
-        "[24, 240] is missing",
-        "no TMA load",
-        "releases a stage",
-        "TMA stores out of",
-        "64512 registers",
-    ):
-        assert any(words in problem for problem in problems), words
-    other = Job("persistent", "sm90", config, "bf16", 90, 232_448, "wgmma")
-    assert len(Finding(other, plain).problems()) == 1, "its wgmma shall be pipelined too"
-    assert not Finding(other, replace(plain, wgmma_waits=(0, 1))).problems()
+    said = "\n".join(problems("warpgroup", plain))
+    for words in ("(0,) wgmma groups", "[24, 240] is missing", "no TMA load", "releases a stage", "TMA stores out of",
+                  "64512 registers"):  # fmt: skip
+        assert words in said
+    assert len(problems("persistent", plain)) == 1, "its wgmma shall be pipelined too"
+    assert not problems("persistent", replace(plain, wgmma_waits=(0, 1)))

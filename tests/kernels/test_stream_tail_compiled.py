@@ -1,11 +1,7 @@
 """What the compiler made of the last wave, shared out along K: the order of sums and counts. In a subprocess: this one
 may be interpreting."""
 
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 COMPILED = """
 import json, re, torch

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,7 +49,8 @@ def finished():
 def tell(run, case, folder) -> list[str]:
     """What is told of `case` by a session of `run` in `folder`, of which nothing but that is needed."""
     session, told = Session.__new__(Session), []
-    session.run, session.folder, session._entries, session._write = run, folder, {}, lambda *lines: True
+    session.run, session.folder, session._entries = run, folder, {}
+    session._journal = SimpleNamespace(write=lambda *lines: None)
     tune.Campaign(session).shape_done(case, told.append)
     return told
 

@@ -2,11 +2,7 @@
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,14 +18,7 @@ from roofline.theory.waves import GpuSpec
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
 SHAPES = [SHAPE, (8192, 53248, 16384), (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656), (4096, 16384, 6656)]
-MEASURED = {
-    "chip": "NVIDIA H200",
-    "sms": 132,
-    "date": "2026-11-21",
-    "shape": "made up",
-    "triton": "3.7.1",
-    "ratio": [1.1],
-}
+MEASURED = {"chip": "NVIDIA H200", "sms": 132, "date": "2026-11-21", "shape": "made up", "triton": "3.7.1"}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -78,13 +67,10 @@ def test_a_second_tuning_goes_on_from_what_the_first_one_chose(tables):
 
 def test_shared_memory_is_counted_to_the_byte():
     """As compiled for sm_90a by Triton 3.6.0 and 3.7.1: 128x256x64 with 4 and 3 stages, 128x128x64, 64x128x128."""
-    for config, compiled in (
-        (Config(128, 256, 64, 8, 4, subtile=2), 229_408),
-        (Config(128, 256, 64, 8, 3), 213_016),
-        (Config(128, 128, 64, 8, 6), 229_424),
-        (Config(64, 128, 128, 4, 4, subtile=2), 204_832),
-    ):
-        assert staged_bytes(config, 2) == compiled
+    assert staged_bytes(Config(128, 256, 64, 8, 4, subtile=2), 2) == 229_408
+    assert staged_bytes(Config(128, 256, 64, 8, 3), 2) == 213_016
+    assert staged_bytes(Config(128, 128, 64, 8, 6), 2) == 229_424
+    assert staged_bytes(Config(64, 128, 128, 4, 4, subtile=2), 2) == 204_832
 
 
 def test_what_does_not_fit_is_named_once_with_its_reason(tables):
@@ -95,10 +81,8 @@ def test_what_does_not_fit_is_named_once_with_its_reason(tables):
 
 
 def test_what_cannot_be_tuned_is_refused_with_the_way_out(tables):
-    with pytest.raises(
-        ValueError,
-        match=r"'inductor' is not tuned, there are decode, persistent, warpgroup, tiled; give its `Kernel`",
-    ):
+    known = "decode, persistent, warpgroup, tiled"
+    with pytest.raises(ValueError, match=f"'inductor' is not tuned, there are {known}; give its `Kernel`"):
         candidates("inductor", *SHAPE, "bf16", H200)
     with pytest.raises(ValueError, match=r"no persistent configuration for m=2048 in fp32 on sm90.*sm90.json"):
         candidates("persistent", *SHAPE, "fp32", H200)
@@ -127,13 +111,9 @@ print(json.dumps({token(config): reason for (_, config), reason in found.items()
 """
 
 
-def test_what_spills_or_does_not_compile_is_left_out_with_its_reason():
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    root = str(Path(__file__).parents[2])
-    env["PYTHONPATH"] = os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), root])
-    done = subprocess.run([sys.executable, "-c", COMPILED], env=env, capture_output=True, text=True, timeout=300)
-    found = json.loads(done.stdout or "{}")
-    assert found.keys() == {"128x256x64_w4_s3_g8_flat", "128x256x64_w8_s3_g8_sub3"}, done.stderr
+def test_what_spills_or_does_not_compile_is_left_out_with_its_reason(printed_elsewhere):
+    found = printed_elsewhere(COMPILED)
+    assert found.keys() == {"128x256x64_w4_s3_g8_flat", "128x256x64_w8_s3_g8_sub3"}
     assert found["128x256x64_w4_s3_g8_flat"].startswith("spills: ")
     assert found["128x256x64_w8_s3_g8_sub3"].startswith("does not compile: ")
 
@@ -148,7 +128,6 @@ def test_what_is_saved_overrides_the_model_for_exactly_that_shape(tables):
     mine = Config(128, 128, 64, 8, 4, 4, flatten=True, raster="n", tail=40)
     before = candidates("persistent", *SHAPE, "bf16", H200).configs
     save(tables / "sm90.json", "persistent", (*SHAPE, "bf16"), mine, MEASURED)
-    configs.table.cache_clear()
     m, n, k = SHAPE
     assert choose("persistent", "sm90", m, n, k, torch.bfloat16, H200) == mine
     assert choose("persistent", "sm90", m, n, k, torch.bfloat16, replace(H200, sms=114)) != mine
@@ -196,34 +175,29 @@ def test_a_pick_is_written_read_back_and_replaced(tables):
     assert path.read_text().count("\n") == len(entries) + 3 + 6 + 2  # one line each
 
 
-def test_a_save_that_fails_leaves_the_table_as_it_was_and_nothing_beside_it(tables, monkeypatch):
-    path = tables / "sm90.json"
-    before = path.read_text()
+def test_the_table_is_whole_at_any_moment_and_as_it_was_where_a_save_fails(tables, monkeypatch):
+    path, mine = tables / "sm90.json", ("persistent", (*SHAPE, "bf16"), Config(128, 128, 64, 8, 5), MEASURED)
+    before, seen = path.read_text(), []
 
     def full(file):
+        seen.append(path.read_text())
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        save(path, "persistent", (*SHAPE, "bf16"), Config(128, 128, 64, 8, 5), MEASURED)
+        save(path, *mine)
     assert path.read_text() == before
     assert sorted(file.name for file in tables.iterdir()) == [f"{arch}.json" for arch in architectures()]
-
-
-def test_the_table_is_whole_until_the_new_one_takes_its_name(tables, monkeypatch):
-    path = tables / "sm90.json"
-    before = path.read_text()
-    seen = []
     monkeypatch.setattr(os, "fsync", lambda file: seen.append(path.read_text()))
-    save(path, "persistent", (*SHAPE, "bf16"), Config(128, 128, 64, 8, 5), MEASURED)
-    assert seen == [before] != [path.read_text()]
+    save(path, *mine)
+    assert seen == [before, before] != [path.read_text()] * 2
 
 
 def test_a_tile_that_is_in_no_entry_is_refused_with_the_way_out(tables):
-    shutil.copy(tables / "sm90.json", tables / "before")
+    before = (tables / "sm90.json").read_text()
     with pytest.raises(ValueError, match=r"no persistent tile of 32x32 in bf16 in sm90.json; add an entry"):
         save(tables / "sm90.json", "persistent", (*SHAPE, "bf16"), Config(32, 32, 64, 4, 2), MEASURED)
-    assert (tables / "before").read_text() == (tables / "sm90.json").read_text()
+    assert (tables / "sm90.json").read_text() == before
 
 
 def test_a_row_says_what_differs_from_the_defaults(tables):

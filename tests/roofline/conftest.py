@@ -1,11 +1,12 @@
 """A small benchmark project on a fake clock, run by a real pytest in a process of its own."""
 
 import json
-import math
 import os
 import resource
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,10 +53,18 @@ class Outcome:
     text: str
     folder: Path | None
     root: Path
+    go_on: Callable[..., "Outcome"]
+    """A copy of it is gone on with, without the fault; takes what `run_project` takes."""
 
     @property
     def saved(self) -> dict:
         return json.loads((self.folder / "benchmark.json").read_text())
+
+    def assert_refused(self, said: str) -> None:
+        """It ended with one line that has `said`, before anything was measured."""
+        assert self.code == 2
+        assert said in self.text
+        assert len(self.text.strip().splitlines()) == 1
 
     @property
     def rows(self) -> dict[str, dict]:
@@ -67,16 +76,24 @@ class Outcome:
         return [f"m{row['extra_info']['m']}-{row['extra_info']['contender']}" for row in self.saved["benchmarks"]]
 
     @property
-    def measured(self) -> list[str]:
-        """What has all its rounds by the journal."""
+    def rounds(self) -> dict[str, int]:
+        """{m64-torch: how many it has} by the journal."""
         records = journal.load(self.folder).records()
-        return [f"m{record['m']}-{record['contender']}" for record in records if record["rounds"] >= 30]
+        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in records}
+
+    @property
+    def measured(self) -> list[str]:
+        """What has all its rounds."""
+        return [name for name, rounds in self.rounds.items() if rounds >= 30]
 
     @property
     def reasons(self) -> dict[str, tuple[str, str]]:
         """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
         return {
-            "-".join(entry["case"].split("-")[4::2]): (entry["outcome"], entry["reason"])
+            entry["case"].partition("tp8-")[2].replace("-fp32", "") or entry["case"]: (
+                entry["outcome"],
+                entry["reason"],
+            )
             for entry in journal.load(self.folder).missing
         }
 
@@ -88,12 +105,11 @@ HEAVY = ("torch", "triton", "numpy", "pandas", "matplotlib", "seaborn")
 def in_a_blink():
     """`in_a_blink(*arguments)`: what the `roofline` command prints, in half a second and without any heavy package.
 
-    In CPU seconds, the least of three: the machine may be busy, and the program is not slower for that.
+    In CPU seconds, of one in three: the machine may be busy, and the program is not slower for that.
     """
     code = "import sys; from roofline.cli import main; main(sys.argv[1:]); print([m for m in {} if m in sys.modules])"
 
     def run(*arguments: str) -> str:
-        quickest = math.inf
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             done = subprocess.run(
@@ -101,10 +117,11 @@ def in_a_blink():
                 capture_output=True, text=True, check=True, cwd=ROOT,
             )  # fmt: skip
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            quickest = min(quickest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            if (took_s := after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) < 0.5:
+                break
         text, _, heavy = done.stdout.rstrip().rpartition("\n")
         assert heavy == "[]"
-        assert quickest < 0.5
+        assert took_s < 0.5
         return text
 
     return run
@@ -112,7 +129,7 @@ def in_a_blink():
 
 def _environment(**extra) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET" and "XDIST" not in name}
-    path = os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), kept.get("PYTHONPATH", "")])
     quick = "-p no:hypothesispytest"  # the plugin takes a second to import, which is as long as a small run
     return kept | {"PYTHONPATH": path, "PYTEST_ADDOPTS": quick} | extra
 
@@ -134,39 +151,46 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    `env` adds to the environment, `file_bytes` limits the size of the files that may be written, as a full disk would.
+    `more` follows its conftest, `fault` and `passes` are FAULT and PASSES in the environment, to which `env` adds.
+    `file_bytes` limits the size of the files that may be written, as a full disk would.
     """
 
-    def run(*arguments, tests=TESTS, conftest=CONFTEST, env=None, root=None, cwd=None, file_bytes=None) -> Outcome:
+    def run(
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, env=None, root=None, cwd=None,
+        file_bytes=None,
+    ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
-        (root / "conftest.py").write_text(conftest)
+        (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
         code, text = zygote.run(
-            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)],
-            cwd=str(cwd or root), env=_environment(**env or {}), file_bytes=file_bytes,
+            ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
+            env=_environment(**{"FAULT": fault, "PASSES": str(passes)} | (env or {})), file_bytes=file_bytes,
         )  # fmt: skip
-        folders = sorted((root / "results" / "local").glob("*"))
-        return Outcome(code, text, folders[-1] if folders else None, root)
+        folder = max((root / "results" / "local").glob("*"), default=None)
+
+        def go_on(*arguments, **about) -> Outcome:
+            copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
+            resume = f"--ffn-resume={copy / folder.relative_to(root)}"
+            about = {"tests": tests, "conftest": conftest, "passes": passes} | about
+            return run("--benchmark-only", resume, *arguments, root=copy, **about)
+
+        return Outcome(code, text, folder, root, go_on)
 
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def three_shapes(run_project):
-    """`run_project` on three shapes of two contenders, timed unless told. `fault` is small_project's FAULT."""
-
-    def run(*arguments, fault=None, timed=True, **more) -> Outcome:
-        env = {"FAULT": fault} if fault else {}
-        mode = ["--benchmark-only"] if timed else []
-        return run_project(*mode, *arguments, tests=THREE_SHAPES, env=env | more.pop("env", {}), **more)
-
-    return run
+    """`run_project` on three shapes of two contenders, timed unless told."""
+    return lambda *arguments, timed=True, **about: run_project(
+        *["--benchmark-only"] * timed, *arguments, tests=THREE_SHAPES, **about
+    )
 
 
-@pytest.fixture
-def draw(tmp_path, monkeypatch):
-    """`draw(lines, name...)`: the figures of those names, or all."""
+@pytest.fixture(scope="session")
+def draw(tmp_path_factory):
+    """`draw(lines, name...)`: the figures of those names, or all, as SVG."""
     from made_up_gathers import Drawn
 
-    return lambda lines, *only: Drawn(tmp_path / "run", lines, monkeypatch, only)
+    return lambda lines, *only, **more: Drawn(tmp_path_factory.mktemp("drawn") / "run", lines, only, **more)

@@ -2,7 +2,8 @@
 
 import re
 
-from made_up_run import HEAD, save
+import pytest
+from made_up_run import HEAD, lines_of, save
 
 from roofline.analysis.overlap.arms import OverlapPlan, base_arm
 from roofline.analysis.records import OVERLAP, analysis_of, frame
@@ -35,10 +36,8 @@ def arms_of(case, lost):
 
 def runs_of(arm, ranks, gemm_s, comm_s):
     """As the flagged kernel would trace them if it did as the simulator says: [program, m, n, chunks, times in ns]."""
-    simulated = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s)
-    looks = {(wait.program, wait.m, wait.n, wait.chunk): wait.start_s for wait in simulated.waits}
-    times = [(looks.get(span[:4], span.start_s), span.start_s, span.end_s) for span in simulated.spans]
-    return [[*span[:5], *(round(1e9 * at) for at in of)] for span, of in zip(simulated.spans, times, strict=True)]
+    spans = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s).spans
+    return [[*span[:5], *(round(1e9 * at_s) for at_s in span[5:])] for span in spans]
 
 
 def traced_line(case, arm, gemm_s, comm_s):
@@ -72,48 +71,31 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
 
 
 def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, timelines=True, lost=OURS,
+    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, lost=OURS,
     traced=False,
 ):  # fmt: skip
     """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `traced`: there is a
     flagged kernel, and its runs."""
-    work, arms = case.work, arms_of(case, lost)
+    arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
-    roles = {"gemm torch": "gemm", "link": "link"}
     entrants = times | {"gemm torch": gemm_s, "link": comm_s}
-    line = {
-        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": "up", "tp": case.tp,
-        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
-        "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "ranks": case.ranks, "wire": case.wire,
-        "link": link, "link_bytes_per_s_requested": work.wire_bytes / comm_s / pace if link == "paced" else None,
-        "row_blocks": BLOCKS if traced else 4, "workers": PROGRAMS if traced else 1,
-        "row_tiles": GRID.row_tiles if traced else 4, "column_tiles": GRID.column_tiles if traced else 1,
-        "vendor": "serial", "seed": 0,
-        "rounds": rounds, "stopped_by": "width", "cache": "cold", "visit": 1, "late": dict.fromkeys(entrants, 0),
-        "telemetry": {"throttled": None, "throttle_reasons": ""},
-        "contenders": {
-            name: {"config": "known", "relative_error": 0.0}
-            | ({"role": roles[name]} if name in roles else {})
-            | ({"link": "NVLink"} if name == "symm_mem" else {})
-            for name in entrants
-        },
-    }  # fmt: skip
-    samples = [
-        {"kind": "sample", "shape": case.id, "contender": name, "round": index, "position": 0}
-        | {"time_s": time_s * (1 + 0.02 * (index % 3 - 1))}
-        | ({"last_arrival_s": comm_s} if name == "link" else {})
-        for name, time_s in entrants.items()
-        if name not in without
-        for index in range(rounds)
-    ]
-    shown = [arm for arm in arms if timelines and arm not in without and arm != "symm_mem"]
-    by_runs = FLAGGED if traced else ()
-    return [
-        line,
-        *samples,
-        *(timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown if arm not in by_runs),
-        *(traced_line(case, arm, gemm_s, comm_s) for arm in shown if arm in by_runs),
-    ]
+    grid = GRID if traced else Grid(4, 1)
+    found = lines_of(
+        case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
+        slower=lambda index: 1 + 0.02 * (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
+        vendor="serial", link=link,
+        link_bytes_per_s_requested=case.work.wire_bytes / comm_s / pace if link == "paced" else None,
+        row_blocks=BLOCKS if traced else 4, workers=PROGRAMS if traced else 1,
+        row_tiles=grid.row_tiles, column_tiles=grid.column_tiles,
+    )  # fmt: skip
+    found = [line for line in found if line.get("contender") not in without]
+    shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
+    for arm in shown:
+        if traced and arm in FLAGGED:
+            found.append(traced_line(case, arm, gemm_s, comm_s))
+        else:
+            found.append(timeline_line(case, arm, gemm_s, comm_s, times[arm]))
+    return found
 
 
 def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
@@ -162,25 +144,16 @@ NAMES = ["network_roofline", "overlap", "timeline"]
 class Drawn:
     """What `draw` made of some lines: paths, texts of each SVG, and the figures themselves."""
 
-    def __init__(self, folder, lines, monkeypatch, only=(), endings=("svg",)):
-        from matplotlib.figure import Figure
-
-        found, save_figure = {}, Figure.savefig
-        monkeypatch.setattr(
-            Figure, "savefig", lambda f, path, **k: (found.update({path: f}), save_figure(f, path, **k))
-        )
-        monkeypatch.setattr(theme, "ENDINGS", endings)
+    def __init__(self, folder, lines, only=(), endings=("svg",)):
         self.run = load(save(folder, lines))
         self.records = self.run.records()
         gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
         drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
         self.names = [one.name for one in drawn]
-        self.paths = []
-        for one in drawn:
-            if one.name in (only or NAMES):
-                self.paths += theme.save(one.draw(self.run, frame(gathered)), folder, one.name)
-        monkeypatch.undo()
-        self.figures = {path.stem: figure for path, figure in found.items()}
+        self.figures = {one.name: one.draw(self.run, frame(gathered)) for one in drawn if one.name in (only or NAMES)}
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(theme, "ENDINGS", endings)
+            self.paths = [path for name, one in self.figures.items() for path in theme.save(one, folder, name)]
         self.texts = {
             path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
             for path in self.paths

@@ -7,7 +7,7 @@ the library takes other tiles for few rows; what is shorter of compute and memor
 import math
 import random
 
-from made_up_run import HEAD, ceiling
+from made_up_run import HEAD, ceiling, lines_of
 
 from roofline.operations.matmul import Matmul
 
@@ -50,20 +50,9 @@ def cases():
 
 def shape_lines(case, times):
     """Lines of the shape of `case`; `times` is {contender: seconds}."""
-    configs = {name: "{}x{}x64 warps8".format(*tile_of(name, case.m, case.n)) for name in times}
-    line = {
-        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": case.layer, "tp": case.tp,
-        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": case.work.flop,
-        "device_bytes": case.work.device_bytes, "wire_bytes": 0, "vendor": "cublas", "seed": 0, "rounds": 3,
-        "stopped_by": "width", "cache": "cold", "telemetry": {"throttled": False}, "late": dict.fromkeys(times, 0),
-        "contenders": {
-            name: {"config": "torch 2.13.0" if name == "cublas" else configs[name], "relative_error": 1e-3}
-            for name in times
-        },
-    }  # fmt: skip
-    about = {"kind": "sample", "shape": case.id, "position": 0}
-    samples = [about | {"contender": c, "round": r, "time_s": t} for c, t in times.items() for r in range(3)]
-    return [line, *samples]
+    about = {name: {"config": "{}x{}x64 warps8".format(*tile_of(name, case.m, case.n))} for name in times}
+    about |= {"cublas": {"config": "torch 2.13.0"}}
+    return lines_of(case, times, about=about, rounds=3, vendor="cublas", telemetry={"throttled": False})
 
 
 def lines(change=lambda case, time_s: time_s):

@@ -2,6 +2,8 @@
 
 import json
 
+from roofline.operations.matmul import Matmul
+
 DATASHEET = {"name": "H200", "flops": {"bf16": 989.4e12}, "memory_bandwidth_bytes_per_s": 4.8e12}
 HEAD = {
     "kind": "run",
@@ -21,22 +23,39 @@ def ceiling(kind, value, when="start", dtype=None, spread=0.01):
     }  # fmt: skip
 
 
-def shape(m, times, *, throttled=False, stopped_by="width", rounds=30):
-    """Lines of a shape of 1024 x 1024 weights. `times` is {contender: seconds in every round, or a list of them}."""
-    name = f"matmul-1024x1024-up-tp1-m{m}-bf16"
+def lines_of(case, times, *, about=None, rounds=30, slower=lambda index: 1.0, values=None, **fields):
+    """Lines of the shape of `case`: a journal's line of older schemas, and samples round by round.
+
+    `times` is {entrant: seconds in every round, or a list of them}; in a round all take `slower(index)` times as long,
+    and so do `values`, {entrant: {field: what was read beside}}. `about` are further fields of entrants, `fields` of
+    the shape.
+    """
+    about, values, work = about or {}, values or {}, case.work
+    of_gather = {name: getattr(case, name) for name in ("ranks", "wire") if hasattr(case, name)}
     line = {
-        "kind": "shape", "shape": name, "op": "matmul", "model": "1024x1024", "layer": "up", "tp": 1, "m": m, "n": 1024,
-        "k": 1024, "dtype": "bf16", "flop": 2 * m * 1024**2, "device_bytes": 2 * (2 * m * 1024 + 1024**2),
-        "wire_bytes": 0, "vendor": "cublas", "seed": 0, "rounds": 30, "stopped_by": stopped_by, "cache": "cold",
-        "telemetry": {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""},
-        "contenders": {c: {"config": "known", "relative_error": 1e-3, "late": 0} for c in times},
-    }  # fmt: skip
+        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": case.layer, "tp": case.tp,
+        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
+        "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "seed": 0, "rounds": rounds,
+        "stopped_by": "width", "cache": "cold", "late": dict.fromkeys(times, 0), "visit": 1,
+        "telemetry": {"throttled": None, "throttle_reasons": ""},
+        "contenders": {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times},
+    } | of_gather | fields  # fmt: skip
     samples = [
-        {"kind": "sample", "shape": name, "contender": c, "round": r, "position": 0, "time_s": t}
-        for c, t in times.items()
-        for r, t in enumerate(t if isinstance(t, list) else [t] * rounds)
+        {"kind": "sample", "shape": case.id, "contender": name, "round": index, "position": 0}
+        | {field: value * slower(index) for field, value in ({"time_s": time_s} | values.get(name, {})).items()}
+        for name, own in times.items()
+        for index, time_s in enumerate(own if isinstance(own, list) else [own] * rounds)
     ]
     return [line, *samples]
+
+
+def shape(m, times, *, throttled=False):
+    """Lines of a shape of 1024 x 1024 weights."""
+    telemetry = {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""}
+    case = Matmul("1024x1024", "up", 1, m, "bf16")
+    return lines_of(
+        case, times, about={name: {"relative_error": 1e-3} for name in times}, vendor="cublas", telemetry=telemetry
+    )
 
 
 LINES = [

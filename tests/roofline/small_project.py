@@ -2,7 +2,8 @@
 
 The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
 `late`, in the second of three passes, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
-(`first-numpy`) in that contender's first call.
+in that contender's first call (`first-numpy`) or a steady block of it (`block-numpy`), or in so many-th call of the
+probe `copy`.
 """
 
 import ctypes
@@ -11,8 +12,10 @@ import functools
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock, ffn_clock  # noqa: F401 what follows may be more than this file
 
 from roofline import operations
 from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatched
@@ -23,32 +26,9 @@ TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
 
 
-class FakeClock:
-    """Each call returns what it took; time passes by that much."""
-
-    timer = "fake_clock_replay"
-    passes = int(os.environ.get("PASSES", "1"))
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.seconds += sum(time for time in times if time)
-        return times
-
-    def burst(self, call, calls):
-        seconds = sum(call() for _ in range(calls))
-        self.seconds += seconds
-        return seconds
-
-
-def strike(place, case):
-    where, tokens, what = os.environ.get("FAULT", "nowhere 0 nothing").split()
-    if (where, int(tokens)) != (place, case.m):
+def strike(place, number):
+    where, at, what = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
+    if (where, int(at)) != (place, number):
         return
     if what.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, what))
@@ -66,36 +46,32 @@ def strike(place, case):
 
 
 def hang():
-    """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice."""
+    """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice. A file says in which
+    process."""
+    Path("hangs").write_text(str(os.getpid()))
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 @pytest.fixture(scope="session")
-def ffn_clock():
-    return FakeClock()
-
-
-@pytest.fixture(scope="session")
 def ffn_probes():
     from roofline.measure.ceilings import Probe
+
+    copies = itertools.count()
 
     return [
         Probe("matmul", "known", 3e9, lambda: 1e-3, "fp32"),
         Probe("matmul", "slower", 1e9, lambda: 1e-3, "fp32"),
         Probe("read", "known", 1e9, lambda: 1e-3),
-        Probe("copy", "known", 2e9, lambda: 1e-3),
+        Probe("copy", "known", 2e9, lambda: strike("copy", next(copies)) or 1e-3),
     ]
 
 
 def call(case, name, durations, calls):
     """The warm-up's one turn first, so that round 0 gets the first duration."""
     index = next(calls)
-    if index == 10:
-        strike(name, case)
-    if index == 300:
-        strike("late", case)
+    strike({10: name, 300: "late", 1000: f"block-{name}"}.get(index), case.m)
     return durations[(index - 1) % len(durations)] if index else 0.1
 
 
@@ -106,10 +82,10 @@ class Runner:
         pass
 
     def untrusted(self, names):
-        return names if "TRIED" in os.environ else []
+        return []
 
     def prepare(self, case, names, first_call=unwatched):
-        strike("prepare", case)
+        strike("prepare", case.m)
         found = PreparedCase(case, "torch")
         durations = {"torch": TORCH, "numpy": NUMPY}
         for name in dict.fromkeys(["torch", *names]):
@@ -120,13 +96,13 @@ class Runner:
             else:
                 try:
                     first_call(name)
-                    strike(f"first-{name}", case)
+                    strike(f"first-{name}", case.m)
                 except RuntimeError as error:
                     found.refuse(name, error)
                     continue
                 run = functools.partial(call, case, name, durations[name], itertools.count())
                 found.entrants[name] = Entrant(name, run, config="known", relative_error=1e-7)
-        strike("prepared", case)
+        strike("prepared", case.m)
         return found
 
 

@@ -43,6 +43,10 @@ def answer(said, line):
     return json.loads(said(f"{line} --json"))
 
 
+def techniques_of(found):
+    return {technique["name"]: technique for technique in found["techniques"]}
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -71,7 +75,8 @@ def answer(said, line):
         ("--chip tpuv5p --tp 4 --fsdp 4", "180 GB/s both ways (1 for tp, 2 for fsdp),"),
         ("--fsdp 8 --pp 4", "fsdp X = 8, pp = 4 (stages of 32 blocks and of fewer: counted as of 32)"),
         ("--dp 4 --fsdp 16", "(the state whole in each of 4 replicas)"),
-        ("--fsdp 64 --tokens 128 --gathers 4", "the tokens of a microbatch are dealt out to 64"),
+        ("--fsdp 64 --tokens 128 --gathers 4", "32 devices have none, since the tokens of a microbatch are dealt out"),
+        ("--fsdp 64 --tp 8 --tokens 16", "too few: 384 devices have none, since the tokens are dealt out to 64"),
         ("--fsdp 256 --tokens 4e6 --gathers 8", "256: 48.01 GB = 44.72 GiB: it fits", "for 500,000 tokens at once, bf"),
     ],
     ids=lambda case: case[0],
@@ -101,25 +106,56 @@ def test_text_is_aligned_and_short(said, question):
     assert not any(re.search(r"nan|inf\b|None|\b1 (devices|tokens|blocks)\b", line) for line in lines)
 
 
-def test_devices_are_divided_at_the_least_bound_unless_degrees_are_given(said):
-    free = answer(said, f"{V5P.partition('--fsdp')[0]} --devices 64 --axes fsdp=2,tp=1")["sharding"]
-    assert (free["fsdp"], free["tp"], free["chosen"]) == (4, 16, "divided at the least bound")
-    given = answer(said, "--chip tpuv5p --devices 64 --tp 4 --pp 2")["sharding"]
-    assert (given["fsdp"], given["tp"], given["chosen"]) == (8, 4, "")
-    beside = answer(said, "--devices 64 --dp 8")["sharding"]
-    assert (beside["fsdp"] * beside["tp"], beside["dp"]) == (8, 8)
-
-
-def test_what_is_given_takes_the_place_of_the_datasheet(said):
-    found = answer(said, "--chip tpuv4 --bandwidth 50e9 --ways one --network 3e9 --fsdp 8 --memory 16GiB")["chip"]
-    assert (found["axis_bytes_per_s"], found["ways"], found["network_bytes_per_s"]) == (50e9, 1, 3e9)
-    assert found["given"] == {"bandwidth": 50e9, "network": 3e9, "memory": 16 * 2**30}
-    nodes = answer(said, "--bandwidth 9e11 --node 4 --sharp --fsdp 8")["chip"]
-    assert answer(said, "--fsdp 8 --network 1e11")["chip"]["network_bytes_per_s"] == 1e11
-    assert (nodes["link_bytes_per_s"], nodes["node_size"], nodes["sharp"], nodes["mesh"]) == (9e11, 4, True, "nodes")
-
-
 # JSON
+
+
+XXL_STATE, XXL_SAVED, XXL_BLOCK = 3_517_578_215_424, 17_547_264, 3_489_660_928
+"""Bytes of the state, of what is saved for a token, and of a block's weights in bf16."""
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        # Devices are divided at the least bound unless degrees are given.
+        ("--chip tpuv5p --flops 4.6e14 --devices 64 --axes fsdp=2,tp=1", {"sharding.fsdp": 4, "sharding.tp": 16}),
+        ("--devices 64 --dp 8", {"sharding.chosen": "divided at the least bound", "sharding.devices": 64}),
+        ("--chip tpuv5p --devices 64 --tp 4 --pp 2", {"sharding.fsdp": 8, "sharding.tp": 4, "sharding.chosen": ""}),
+        # What is given takes the place of the datasheet.
+        ("--chip tpuv4 --bandwidth 50e9 --ways one --fsdp 8", {"chip.axis_bytes_per_s": 50e9, "chip.ways": 1}),
+        ("--chip tpuv4 --network 3e9 --fsdp 8", {"chip.network_bytes_per_s": 3e9, "chip.given": {"network": 3e9}}),
+        ("--bandwidth 9e11 --node 4 --fsdp 8", {"chip.link_bytes_per_s": 9e11, "chip.node_size": 4}),
+        ("--fsdp 8 --network 1e11 --sharp", {"chip.network_bytes_per_s": 1e11, "chip.sharp": True}),
+        ("--fsdp 8 --memory 16GiB", {"chip.memory_bytes": 2**34, "chip.given": {"memory": 2**34}}),
+        # Checkpoints are computed again in the backward pass.
+        ("--fsdp 8 --step training", {"pace.math.1.flop_per_token": XXL_BLOCK / 4, "pace.recompute": False}),
+        ("--fsdp 8 --step training --saved half", {"pace.math.1.flop_per_token": XXL_BLOCK / 4}),
+        ("--fsdp 8 --step training --saved checkpointed", {"pace.math.1.flop_per_token": 2.5 * XXL_BLOCK / 8}),
+        # Stages that differ by a block are counted as the largest; they keep their weights gathered.
+        ("--fsdp 8 --pp 4", {"sharding.stage_blocks": 32, "memory.gathered_bytes": 32 * XXL_BLOCK}),
+        (
+            "--fsdp 8 --pp 4 --tokens 8",
+            {"memory.readings.0.device_bytes": (XXL_STATE + 8 * XXL_SAVED) / 126 * 32 / 8 + 32 * XXL_BLOCK},
+        ),
+        # Replicas hold the state each, and share what is saved.
+        ("--dp 4 --fsdp 16 --tokens 64", {"memory.readings.0.device_bytes": XXL_STATE / 16 + XXL_SAVED}),
+        # Too few tokens for the devices: a tensor parallel group shares one.
+        ("--fsdp 64 --tp 8 --tokens 16", {"pace.at_tokens.devices_without_tokens": 384}),
+        ("--fsdp 64 --tokens 64", {"pace.at_tokens.devices_without_tokens": 0}),
+        ("--tp 8 --tokens 1", {"pace.at_tokens.devices_without_tokens": 0}),
+        ("--fsdp 64 --tokens 128 --gathers 4", {"pace.at_tokens.devices_without_tokens": 32}),
+        # At the bound itself the chips set the pace.
+        ("--chip exercise --fsdp 8 --tokens 22000", {"pace.at_tokens.steps.0.pace": "chips"}),
+        ("--chip exercise --fsdp 8 --tokens 21999", {"pace.at_tokens.steps.0.pace": "wire"}),
+        # What is left over makes the largest microbatch.
+        ("--dp 8 --tokens 10 --gathers 4", {"memory.tokens": 3}),
+    ],
+)
+def test_fields_of_the_json(said, line, values):
+    for path, value in values.items():
+        found = answer(said, line)
+        for key in path.split("."):
+            found = found[int(key) if key.isdecimal() else key]
+        assert found == pytest.approx(value)
 
 
 def test_json_of_v5p_against_figures_worked_out_by_hand(said):
@@ -128,9 +164,9 @@ def test_json_of_v5p_against_figures_worked_out_by_hand(said):
     assert found["schema"] == 1
     assert found["chip"]["axes"] == {"tp": 1, "fsdp": 2}
     assert (memory["state_bytes"], memory["saved_bytes_per_token"], memory["saved_bytes"]) == (
-        3_517_578_215_424, 8_773_632, 1_149_977_493_504,
+        XXL_STATE, 8_773_632, 1_149_977_493_504,
     )  # fmt: skip
-    assert memory["all_saved_bytes_per_token"] == 17_547_264
+    assert memory["all_saved_bytes_per_token"] == XXL_SAVED
     dropped, whole = memory["readings"]
     assert (dropped["least_devices"], dropped["fits"]) == ({"95 GB": 50, "95 GiB": 46}, True)
     assert (whole["least_devices"], whole["fits"]) == ({"95 GB": None, "95 GiB": None}, False)
@@ -162,7 +198,7 @@ def test_json_of_v5p_against_figures_worked_out_by_hand(said):
 
 def test_json_of_training_against_figures_worked_out_by_hand(said):
     found = answer(said, TRAINING)
-    pace, techniques = found["pace"], {one["name"]: one for one in found["techniques"]}
+    pace, techniques = found["pace"], techniques_of(found)
     assert [math["flop_per_token"] for math in pace["math"]] == [3_407_872, 6_815_744]
     assert pace["bound"]["tokens"] == pytest.approx(2_513_076)
     # 3 * 436,207,616 * 127/128 bytes of weights and gradients, 5 * 256 * 7/8 bytes a token.
@@ -178,40 +214,30 @@ def test_json_of_training_against_figures_worked_out_by_hand(said):
 
 def test_a_stage_has_its_own_blocks_on_the_wire(said):
     found = answer(said, "--fsdp 8 --pp 2")
-    now = next(one for one in found["techniques"] if one["name"] == "sequence parallelism")
+    now = techniques_of(found)["sequence parallelism"]
     # 63 blocks: 7/8 of the weights gathered, and once for all of them 2 D bytes of each of its tokens sent.
     tokens = found["pace"]["bound"]["tokens"]
-    assert now["wire_bytes"] == pytest.approx(63 * 7 / 8 * 3_489_660_928 + 2 * 16384 * tokens / 8)
-
-
-def test_checkpoints_are_computed_again_in_the_backward_pass(said):
-    for saved, factor in (("all", 2), ("half", 2), ("checkpointed", 2.5)):
-        pace = answer(said, f"--fsdp 8 --step training --saved {saved}")["pace"]
-        forward, backward = (math["flop_per_token"] for math in pace["math"])
-        assert (backward, pace["recompute"]) == (factor * forward, factor == 2.5)
+    assert now["wire_bytes"] == pytest.approx(63 * 7 / 8 * XXL_BLOCK + 2 * 16384 * tokens / 8)
 
 
 def test_microbatches_save_their_activations_in_turn(said):
     line = "--fsdp 256 --tokens 4e6 --gathers 8"
     memory = answer(said, line)["memory"]
-    assert (memory["tokens"], memory["saved_bytes"]) == (500_000, 500_000 * 17_547_264)
+    assert (memory["tokens"], memory["saved_bytes"]) == (500_000, 500_000 * XXL_SAVED)
     # Each row costs what asking for it says: a quarter of the activations with four times the microbatches.
     (now,), (after,) = memory["readings"], answer(said, line.replace("8", "32"))["memory"]["readings"]
-    more = {one["name"]: one["memory_bytes"] for one in answer(said, line)["techniques"]}["gradient accumulation"]
+    more = techniques_of(answer(said, line))["gradient accumulation"]["memory_bytes"]
     assert after["device_bytes"] - now["device_bytes"] == pytest.approx(more)
-    # Without FSDP too, where nothing is gathered; and what is left over makes the largest microbatch.
-    assert answer(said, "--dp 8 --tokens 10 --gathers 4")["memory"]["tokens"] == 3
 
 
 def test_what_does_not_fit_a_device_is_no_choice(said):
-    found = answer(said, "--fsdp 1024")["techniques"]
-    names = [one["name"] for one in found]
-    assert names[0] == "8-bit gathers of weights"
-    stages = found[names.index("4 pipeline stages")]
+    found = techniques_of(answer(said, "--fsdp 1024"))
+    assert next(iter(found)) == "8-bit gathers of weights"
+    stages = found["4 pipeline stages"]
     # 32 blocks of weights beside the state: 3517.58 GB / 1024 * 128 / 126 and 32 * 3.49 GB.
     assert (stages["possible"], stages["helps"], stages["tokens"]) == (False, False, None)
     assert stages["why"].startswith("115.16 GB do not fit a device of 80.00 GB; 4 times fewer devices gather")
-    assert not found[names.index("gradient accumulation, weights kept gathered")]["possible"]
+    assert not found["gradient accumulation, weights kept gathered"]["possible"]
     roomy = answer(said, "--fsdp 1024 --memory 120GB")["techniques"]
     assert (roomy[0]["name"], roomy[0]["possible"]) == ("4 pipeline stages", True)
     # The same question without the table of techniques.
@@ -219,40 +245,8 @@ def test_what_does_not_fit_a_device_is_no_choice(said):
         (reading,) = answer(said, f"--fsdp 256 --pp 4 --memory {memory}")["memory"]["readings"]
         assert (reading["device_bytes"], reading["fits"]) == (pytest.approx(115.16e9, rel=1e-4), fits)
     # A device that holds too much already may still hold less.
-    full = {one["name"]: one["possible"] for one in answer(said, "--fsdp 8 --tokens 1000")["techniques"]}
-    assert (full["8-bit gathers of weights"], full["4 pipeline stages"]) == (True, False)
-
-
-def test_stages_that_differ_by_a_block_are_counted_as_the_largest(said):
-    found = answer(said, "--fsdp 8 --pp 4 --tokens 8")
-    assert found["sharding"]["stage_blocks"] == 32
-    (reading,) = found["memory"]["readings"]
-    assert found["memory"]["gathered_bytes"] == 32 * 3_489_660_928
-    own = (3_517_578_215_424 + 8 * 17_547_264) / 126 * 32 / 8
-    assert reading["device_bytes"] == pytest.approx(own + 32 * 3_489_660_928)
-    assert "blocks and of fewer" not in said("--fsdp 8 --pp 6")
-
-
-def test_too_few_tokens_for_the_devices_are_remarked(said):
-    for line, devices in (
-        ("--fsdp 64 --tp 8 --tokens 16", 384),
-        ("--fsdp 64 --tokens 64", 0),
-        ("--tp 8 --tokens 1", 0),  # they share it
-        ("--fsdp 64 --tokens 128 --gathers 4", 32),
-    ):
-        assert answer(said, line)["pace"]["at_tokens"]["devices_without_tokens"] == devices
-        assert (f"too few: {devices} devices have none, since" in said(line)) == bool(devices)
-
-
-def test_replicas_hold_the_state_each_and_share_what_is_saved(said):
-    (reading,) = answer(said, "--dp 4 --fsdp 16 --tokens 64")["memory"]["readings"]
-    assert reading["device_bytes"] == pytest.approx(3_517_578_215_424 / 16 + 17_547_264)
-
-
-def test_at_the_bound_itself_the_chips_set_the_pace(said):
-    for tokens, pace in ((22_000, "chips"), (21_999, "wire")):
-        found = answer(said, f"--chip exercise --fsdp 8 --tokens {tokens}")
-        assert found["pace"]["at_tokens"]["steps"][0]["pace"] == pace
+    full = techniques_of(answer(said, "--fsdp 8 --tokens 1000"))
+    assert full["8-bit gathers of weights"]["possible"] > full["4 pipeline stages"]["possible"]
 
 
 def documented():

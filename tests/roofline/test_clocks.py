@@ -90,7 +90,7 @@ def test_cuda_clock_closes_its_gate_before_a_sample_and_opens_it_behind(gated):
 def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
     clock, _ = gated(expired=True)
     turns = take_turns({"a": lambda: None}, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
-    assert (turns.late, turns.times_s, turns.notes) == ({"a": 1}, {"a": {}}, {})
+    assert (turns.late, turns.times_s, turns.rounds[0].values) == ({"a": 1}, {"a": {}}, {})
 
 
 class SelfTimed:
@@ -109,7 +109,7 @@ def test_call_that_times_itself_is_taken_at_its_word_when_all_before_is_done(gat
     turns = take_turns(entrants, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert turns.times_s["peer"] == {0: 0.25}
     assert all(told[i - 1] == "synchronize" for i, word in enumerate(told) if word == "peer")
-    assert list(turns.notes) == ["a"]  # whose clock was read
+    assert list(turns.rounds[0].values) == ["a"]  # whose clock was read
     assert clocks.CpuClock().turn([entrants["peer"]]) == [0.25]
 
 

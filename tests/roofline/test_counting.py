@@ -28,7 +28,6 @@ DIES = CONFTEST.replace(
     "    if sys.argv[0].endswith('worker.py') and (name, case.m) == ('numpy', 128):\n"
     "        os.kill(os.getpid(), signal.SIGKILL)\n",
 )
-RAISES = DIES.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise RuntimeError('an illegal memory access')")
 
 
 @pytest.fixture
@@ -97,26 +96,12 @@ def test_without_the_option_nothing_is_counted(count, tmp_path):
     assert "ounte" not in (outcome.folder / "report.md").read_text()
 
 
-def test_cpu_has_none_and_says_so(three_shapes):
-    outcome = three_shapes("--ffn-counters", "-k", "m64")
-    assert outcome.code == 0
-    assert told(outcome) == "Counters: none were read: they are a GPU's, and this run measured the CPU."
-
-
-def test_number_of_cases_is_a_choice_and_the_vendor_is_counted_beside_them(count):
-    outcome = count("--ffn-counters=2", "-k", "numpy")
-    assert counted(outcome) == ["m64-numpy", "m64-torch"]
-    assert "counted 2 of 2 cases" in told(outcome)
-
-
 @pytest.mark.parametrize(
     ("ncu", "said"),
     [
         ("absent", "none were read: ncu is not on PATH"),
         ("denied", "counted 0 of 6 cases; this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"),
-        ("garbage", "counted 0 of 6 cases; "),
         ("hangs", "counted 0 of 6 cases; it hung: nothing happened for 2 s"),
-        ("cut", "it was cut off"),
     ],
 )
 def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(count, ncu, said, tmp_path):
@@ -125,12 +110,12 @@ def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(co
     assert said in told(outcome)
     assert sorted(outcome.cases) == ALL
     assert "Traceback" not in outcome.text
-    assert ncu in ("absent", "cut") or len(asked(tmp_path)) == 1
+    assert ncu == "absent" or len(asked(tmp_path)) == 1
 
 
-def test_finished_run_can_be_counted_later(count):
-    outcome = count("-k", "m64", ncu="absent")
-    again = count("--ffn-counters", f"--ffn-resume={outcome.folder}", root=outcome.root)
+def test_finished_run_can_be_counted_later_as_many_cases_as_asked_for_and_the_vendor_beside_them(count):
+    outcome = count("-k", "numpy", ncu="absent")
+    again = count("--ffn-counters=2", f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0
     assert counted(again) == ["m64-numpy", "m64-torch"]
     assert "counted 2 of 2 cases" in told(again)
@@ -138,38 +123,12 @@ def test_finished_run_can_be_counted_later(count):
     assert samples[0].keys() == samples[1].keys()
 
 
-def test_tool_that_cannot_be_started_is_told(count):
-    broken = CONFTEST + "\nncu.find = lambda: '/nowhere/ncu'\nncu.why_not = lambda device: None\n"
-    outcome = count("--ffn-counters", conftest=broken)
-    assert outcome.code == 0
-    assert "FileNotFoundError" in told(outcome)
-
-
-def test_metric_that_the_tool_refuses_is_not_asked_for_again(count, tmp_path):
-    outcome = count("--ffn-counters", ncu="refuses")
-    assert counted(outcome) == ALL
-    assert outcome.rows["numpy"]["extra_info"]["l2_bytes"] is None
-    assert outcome.rows["numpy"]["extra_info"]["dram_bytes"] == 120_000
-    metrics = [arguments[arguments.index("--metrics") + 1] for arguments in asked(tmp_path)]
-    assert ["lts__t_bytes.sum" in names for names in metrics] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("conftest", "said"), [(DIES, "-m128-fp32-numpy: "), (RAISES, "-m128-fp32-numpy: RuntimeError: an illegal memory")]
-)
-def test_lost_case_loses_no_other(count, conftest, said):
-    outcome = count("--ffn-counters", conftest=conftest)
+def test_lost_case_loses_no_other(count):
+    outcome = count("--ffn-counters", conftest=DIES)
     assert outcome.code == 0
     assert counted(outcome) == sorted(set(ALL) - {"m128-numpy"})
     assert "counted 5 of 6 cases" in told(outcome)
-    assert said in told(outcome)
-
-
-def test_time_that_is_over_keeps_what_was_counted(count):
-    outcome = count("--ffn-counters", conftest=CONFTEST + "\ncollect.BOX_S, collect.BATCH = 0.001, 1\n")
-    assert outcome.code == 0
-    assert counted(outcome) == []
-    assert "counted 0 of 6 cases; the 0.001 s that this may take were over" in told(outcome)
+    assert "-m128-fp32-numpy: " in told(outcome)
 
 
 def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):

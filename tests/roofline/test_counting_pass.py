@@ -2,6 +2,7 @@
 
 import json
 import types
+from pathlib import Path
 
 import pytest
 from made_up_run import LINES, save
@@ -12,35 +13,30 @@ from roofline.store import journal
 
 
 @pytest.fixture
-def session(tmp_path, monkeypatch):
-    """A run of four cases, and what is noted of them; `tool(run)` has `run(batch)` in the place of Nsight Compute."""
+def pass_of(tmp_path, monkeypatch):
+    """`pass_of(act)` counts a run of four cases, with `act(batch)` in the place of Nsight Compute."""
     run = journal.load(save(tmp_path / "run", LINES))
-
-    class Session:
-        folder, options, notes = tmp_path / "run", types.SimpleNamespace(counters=0, device="cuda"), []
-
-        def add(self, line):
-            run.take(line)
-
-        def note(self, about, text):
-            self.notes.append(text)
-
-    Session.run = run
+    session = types.SimpleNamespace(run=run, folder=tmp_path / "run", add=run.take, notes=[], asked=[])
+    session.options = types.SimpleNamespace(counters=0, device="cuda")
+    session.note = lambda about, text: session.notes.append(text)
     monkeypatch.setattr(collect.ncu, "why_not", lambda device: None)
     monkeypatch.setattr(collect.ncu, "find", lambda: "ncu")
     monkeypatch.setattr(collect.ncu, "ask", lambda *question: "")
 
-    def tool(act):
+    def pass_of(act):
         def run(ncu, metrics, command, *, folder, progress, seconds, **more):
             cases = json.loads((folder / "request.json").read_text())["cases"]
+            session.asked.append(metrics)
             said, printed, why = act([tuple(case) for case in cases])
             progress.write_text("".join(json.dumps(line) + "\n" for line in said))
             return collect.ncu.Ended(printed, "", 1, why)
 
         monkeypatch.setattr(collect.ncu, "run", run)
-        return collect.Counting(Session(), tmp_path, lambda text: None)
+        found = collect.Counting(session, tmp_path, lambda text: None)
+        found.finished()
+        return found
 
-    return tool
+    return pass_of
 
 
 def step(name, case, reason=""):
@@ -58,22 +54,21 @@ def counted(count) -> list[tuple[str, str]]:
     return [(shape, name) for shape, about in count.session.run.shapes.items() for name in about.counters]
 
 
-def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(session, fake_time):
+def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(pass_of, fake_time):
     time = fake_time(collect)
 
     def slow(batch):
         time.sleep(collect.BOX_S)
         return [step("call", batch[0])], "", collect.ncu.OVER
 
-    count = session(slow)
-    count.finished()
+    count = pass_of(slow)
     assert count.lost == {}
     assert count.session.notes == [
         "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 480 s that this may take were over."
     ]
 
 
-def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counted_again(session):
+def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counted_again(pass_of):
     asked = []
 
     def hangs_at_second(batch):
@@ -82,8 +77,7 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
             return [step("call", case) for case in batch[:2]], "", "it hung"
         return counts_all(batch)
 
-    count = session(hangs_at_second)
-    count.finished()
+    count = pass_of(hangs_at_second)
     assert [len(batch) for batch in asked] == [1, 3, 2]
     assert count.lost == {asked[1][1]: "it hung"}
     assert asked[2] == [asked[1][0], asked[1][2]]
@@ -93,39 +87,36 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
 
-def test_kernels_of_a_call_that_raised_are_no_count_of_it(session):
+def test_kernels_of_a_call_that_raised_are_no_count_of_it(pass_of):
     def second_raises(batch):
         said, *others = counts_all(batch)
         return [*said, *(step("lost", case, "it raised") for case in batch[1:2])], *others
 
-    count = session(second_raises)
-    count.finished()
+    count = pass_of(second_raises)
     assert list(count.lost.values()) == ["it raised"]
     assert set(count.lost).isdisjoint(counted(count))
 
 
-def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(session):
+def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(pass_of):
     asked = []
 
     def hangs(batch):
         asked.append(batch)
         return [step("call", batch[0])], "", "it hung"
 
-    count = session(hangs)
-    count.finished()
+    count = pass_of(hangs)
     assert len(asked) == 1
     (note,) = count.session.notes
     assert note.endswith(f"counted 0 of 4 cases; {'-'.join(asked[0][0])}: it hung; so no other was tried.")
 
 
-def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(session, monkeypatch):
+def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(pass_of, monkeypatch):
     def of_another_age(batch):
         done, printed, ended = counts_all(batch, cell="5 potatoes")
         return done, f"==PROF== Connected to process 1 (/home/me/python)\n{printed}", ended
 
     monkeypatch.setattr(collect, "BATCH", 1)
-    count = session(of_another_age)
-    count.finished()
+    count = pass_of(of_another_age)
     assert len(count.lost) == 2
     assert "'5 potatoes', which is no number" in count.session.notes[0]
     log = (count.session.folder / collect.LOG).read_text()
@@ -133,16 +124,33 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(se
     assert "/home/me" not in log
 
 
-def test_case_that_died_of_a_refused_metric_is_counted_without_it(session):
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda batch: (counts_all(batch)[0], bytes(range(256)).decode("latin1"), None), "counted 0 of 4 cases; "),
+        (lambda batch: (counts_all(batch)[0], counts_all(batch)[1][:-30] + '"', None), "it was cut off"),
+        (lambda batch: Path("/nowhere/ncu").read_text(), "counted 0 of 4 cases; FileNotFoundError: "),
+    ],
+    ids=["garbage", "cut off", "cannot be started"],
+)
+def test_tool_that_counts_nothing_is_told_in_one_line(pass_of, end, said):
+    count = pass_of(end)
+    (note,) = count.session.notes
+    assert said in note
+    assert len(note.splitlines()) == 1
+    assert counted(count) == []
+
+
+def test_metric_that_is_refused_is_asked_for_no_more_and_no_case_is_blamed(pass_of):
     before = []
 
     def refuses_once(batch):
         before.append(batch)
-        refusal = [step("call", case) for case in batch], "==ERROR== Failed to find metric lts__t_bytes.sum"
-        return (*refusal, None) if len(before) == 1 else counts_all(batch)
+        refusal = [step("call", case) for case in batch], "==ERROR== Failed to find metric lts__t_bytes.sum", None
+        return refusal if len(before) == 1 else counts_all(batch)
 
-    count = session(refuses_once)
-    count.finished()
+    count = pass_of(refuses_once)
+    assert ["lts__t_bytes.sum" in metrics for metrics in count.session.asked] == [True, False, False]
     assert count.lost == {}
     assert len(counted(count)) == 4
 

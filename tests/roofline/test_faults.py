@@ -1,61 +1,170 @@
 """Each fault is injected into a run of its own, and the data is there afterwards, with a reason for all that is not."""
 
+import functools
+import json
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from roofline.cli import main
 from roofline.measure import device_errors
+from roofline.measure.prepared import Entrant, PreparedCase
+from roofline.measure.rounds import CallError
+from roofline.measure.session import Session
+from roofline.report import references
+from roofline.report.compare import compare, summary
 from roofline.store import journal
 
-CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
+ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
-ALL = ["m64-torch", "m64-numpy", "m128-torch", "m128-numpy", "m256-torch", "m256-numpy"]
+FULL = "out of memory: 12 GiB asked for"
+CRASH = ("failed", "numpy: RuntimeError: no such instruction (conftest.py:")
+LOST = ("not_run", "the device was lost at matmul-xxl/16-up-tp8-m128-fp32")
+ILLEGAL = ("failed", "an illegal memory access")
+KILLED = ("not_run", "the run was cut off before it")
+STRUCK = [
+    # fault, passes, exit code, {what has no number: (outcome, a part of the reason)}, exit code of the run that goes on
+    ("nowhere 0 nothing", 1, 0, {}, 2),
+    ("nowhere 0 nothing", 3, 0, {}, 2),
+    ("prepare 128 MemoryError", 1, 0, {"m128": ("skipped", FULL)}, 2),
+    ("numpy 128 MemoryError", 1, 0, {"m128-numpy": ("skipped", f"numpy: {FULL}")}, 2),
+    ("numpy 128 crash", 1, 1, {"m128-numpy": CRASH}, 2),
+    ("numpy 128 crash", 3, 1, {"m128-numpy": CRASH}, 2),
+    ("prepare 128 lost", 1, 1, {"m128": ILLEGAL, "m256": LOST}, 1),  # what broke it is not tried again
+    ("numpy 128 lost", 1, 1, {"m128-numpy": ILLEGAL, "m128-torch": LOST, "m256": LOST}, 1),
+    ("prepared 64 SIGTERM", 1, 2, {"m": ("not_run", "interrupted by SIGTERM")}, 0),
+    ("numpy 128 SIGINT", 1, 2, {"m256": ("not_run", "interrupted by Ctrl-C")}, 0),
+    ("numpy 128 SIGTERM", 1, 2, {"m256": ("not_run", "interrupted by SIGTERM")}, 0),
+    ("numpy 128 SIGHUP", 1, 2, {"m256": ("not_run", "interrupted by SIGHUP")}, 0),
+    ("numpy 128 SIGTERM", 3, 2, {"m256": ("not_run", "interrupted by SIGTERM")}, 0),
+    ("late 256 SIGTERM", 3, 2, {}, 0),  # each has rounds, but not all of them
+    ("prepare 128 SIGKILL", 1, -9, {"m128": KILLED, "m256": KILLED}, 0),
+    ("numpy 128 SIGKILL", 1, -9, {"m128": KILLED, "m256": KILLED}, 0),
+    ("numpy 128 SIGKILL", 3, -9, {"m128": KILLED, "m256": KILLED}, 0),
+    ("copy 0 SIGKILL", 1, -9, {"m": KILLED}, 0),
+    ("copy 0 crash", 1, 1, {"m": ("not_run", "the ceilings could not be measured: RuntimeError: no such instr")}, 0),
+    ("copy 200 crash", 1, 1, {"ceilings-end": ("failed", "RuntimeError: no such instruction (conftest.py:")}, 2),
+    ("copy 200 SIGTERM", 1, 2, {}, 2),
+]
 
 
-def test_run_without_a_fault_measures_all(three_shapes):
-    outcome = three_shapes()
-    assert outcome.code == 0
-    assert sorted(outcome.cases) == sorted(ALL)
-    assert "not_measured" in outcome.saved
-    assert not outcome.saved["not_measured"]
-    assert "go on with it" not in outcome.text
+@pytest.fixture(scope="module")
+def struck(three_shapes):
+    """`struck(fault, passes)`: the run that it struck, made once. It does not go on by itself."""
+    stays = {"ROOFLINE_FRESH": "1"}
+    return functools.cache(lambda fault, passes=1: three_shapes(fault=fault, passes=passes, env=stays))
+
+
+@pytest.mark.parametrize(("fault", "passes", "code", "lacks", "code_again"), STRUCK)
+def test_a_fault_costs_what_it_struck_and_the_run_that_goes_on_has_the_rest(
+    struck, fault, passes, code, lacks, code_again
+):
+    run = struck(fault, passes)
+    assert run.code == code
+    assert "Traceback" not in run.text
+    told = {name: about for key, about in lacks.items() for name in [*ALL, "ceilings-end"] if name.startswith(key)}
+    assert run.reasons.keys() == told.keys()
+    for name, (outcome, reason) in told.items():
+        assert run.reasons[name][0] == outcome
+        assert reason in run.reasons[name][1]
+    assert sorted(run.rounds) == sorted(set(ALL) - told.keys())
+    if code >= 0:
+        assert len(run.saved["not_measured"]) == len(told)
+    if code in (0, 1):
+        assert sorted(run.cases) == sorted(run.measured) == sorted(run.rounds)
+    again = run.go_on()
+    assert again.code == code_again
+    if code_again == 2:
+        assert "nothing is left to measure" in again.text
+        return
+    stays = {name for name, (outcome, _) in told.items() if outcome == "failed"}
+    assert again.folder.name == run.folder.name
+    assert again.reasons.keys() == stays
+    assert sorted(again.cases) == sorted(again.measured) == sorted(set(ALL) - stays)
+
+
+def test_lost_device_has_no_ceilings_at_the_end(struck):
+    run = struck("numpy 128 lost")
+    assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start"}
+    assert {c["when"] for c in journal.load(run.go_on().folder).ceilings} == {"start", "resume", "end"}
+
+
+def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(three_shapes):
+    run = three_shapes(fault="numpy 128 lost")
+    assert run.code == 1
+    assert run.text.count("that goes on with what is left") == 1
+    assert sorted(run.measured) == sorted(set(ALL) - {"m128-numpy"})
+    assert run.reasons.keys() == {"m128-numpy"}
+    assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start", "resume", "end"}
+
+
+def test_interruption_keeps_the_whole_rounds_and_tells_how_to_go_on(struck):
+    run = struck("numpy 128 SIGTERM")
+    assert run.rounds | {"m128-torch": 9, "m128-numpy": 9} == run.rounds
+    assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m128-fp32"].stopped_by == "interrupt"
+    assert "cut short" in (run.folder / "report.md").read_text()
+    shape = "matmul-xxl/16-up-tp8-m256-fp32"
+    assert f"not run: {shape}-torch, {shape}-numpy: interrupted by SIGTERM" in run.text
+    assert "--ffn-resume=results/local/" in run.text
+    assert "go on with it" not in struck("nowhere 0 nothing").text
+    assert "interrupted by SIGTERM: the last ceilings were not measured" in struck("copy 200 SIGTERM").text
+
+
+def test_killed_run_has_its_journal_and_a_report_is_drawn_of_it(struck, capsys):
+    run = struck("numpy 128 SIGKILL")
+    assert [path.name for path in run.folder.iterdir()] == ["samples.jsonl"]
+    assert main(["report", str(run.folder)]) == 0
+    report = (run.folder / "report.md").read_text()
+    assert "This run was cut off" in report
+    assert "| matmul-xxl/16-up-tp8-m64-fp32 | numpy |" in report
+    assert "m256-fp32-numpy: the run was cut off before it" in report
+    capsys.readouterr()
+
+
+def test_passes_over_all_shapes_give_each_its_rounds(struck):
+    run = struck("nowhere 0 nothing", 3)
+    assert "pass 3 of 3 over 3 shapes done" in run.text
+    for shape in journal.load(run.folder).shapes.values():
+        assert (shape.passes, shape.stopped_by) == (3, "width")
+        assert {len(shape.times_s(name)) for name in ("torch", "numpy")} == {shape.round_count}
+        assert 400 < shape.round_count < 600  # the last pass may stop early, those before it have a third of 600 each
+    lines = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
+    order = [(line.get("id") or line["shape"]).split("-m")[1] for line in lines if line["kind"] in ("shape", "pass")]
+    assert order == ["64-fp32", "128-fp32", "256-fp32"] * 3
+
+
+def test_pass_that_is_cut_short_leaves_the_passes_before_it(struck):
+    run = struck("numpy 128 SIGTERM", 3)
+    assert (run.rounds["m64-torch"], run.rounds["m64-numpy"]) == (200, 200)
+    assert min(run.go_on().rounds.values()) > 400
+
+
+def test_pass_that_is_cut_short_is_no_whole_run(struck):
+    run = struck("late 256 SIGTERM", 3)
+    assert journal.load(run.folder).unfinished
+    assert "go on with it" in run.text
+    assert "cut off (interrupted by SIGTERM)" in (run.folder / "report.md").read_text()
+    with pytest.raises(ValueError, match="was cut off"):
+        references.add(run.folder, run.root)
+    assert "NEW was cut short" in "\n".join(summary(compare(*[journal.load(run.folder)] * 2, by="time")))
+
+
+def test_reason_of_a_wrong_contender_is_kept_when_the_run_is_cut_short(run_project):
+    run = run_project("--benchmark-only", passes=3, fault="late 64 SIGKILL")
+    assert {entry["outcome"] for entry in journal.load(run.folder).missing} == {"failed", "skipped"}
 
 
 def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
-    forgets = CONFTEST.replace('        strike("prepared", case)', '        found.entrants.pop("numpy", None)')
-    outcome = three_shapes("-k", "m64", conftest=forgets)
+    forgets = "\nRunner.prepare = lambda self, case, *more, known=Runner.prepare: known(self, case, [])\n"
+    outcome = three_shapes("-k", "m64", more=forgets)
     assert outcome.code == 1
     assert "ffn_prepare left out numpy" in outcome.text
     assert outcome.cases == ["m64-torch"]
-    plain = three_shapes("-k", "m64 and numpy", conftest=forgets, timed=False)
+    plain = three_shapes("-k", "m64 and numpy", more=forgets, timed=False)
     assert plain.code == 1
     assert "ffn_prepare left out numpy" in plain.text
-
-
-def test_operands_that_do_not_fit_skip_their_shape(three_shapes):
-    outcome = three_shapes(fault="prepare 128 MemoryError")
-    assert outcome.code == 0
-    assert sorted(outcome.cases) == sorted(set(ALL) - {"m128-torch", "m128-numpy"})
-    assert outcome.reasons["m128-numpy"] == ("skipped", "numpy: out of memory: 12 GiB asked for")
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "outcome", "said"),
-    [
-        ("crash", 1, "failed", "numpy: RuntimeError: no such instruction (small_project.py:"),
-        ("MemoryError", 0, "skipped", "numpy: out of memory: 12 GiB asked for"),
-    ],
-)
-def test_contender_that_dies_while_it_is_timed_leaves_the_others_theirs(three_shapes, fault, code, outcome, said):
-    run = three_shapes(fault=f"numpy 128 {fault}")
-    assert run.code == code
-    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
-    assert run.reasons.keys() == {"m128-numpy"}
-    assert run.reasons["m128-numpy"][0] == outcome
-    assert run.reasons["m128-numpy"][1].startswith(said.replace("small_project.py", "conftest.py"))
-    assert not journal.load(run.folder).interrupted
 
 
 @pytest.mark.parametrize(
@@ -66,26 +175,18 @@ def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_sh
     outcome = three_shapes(*arguments, fault=fault)
     assert outcome.code == 1
     assert outcome.cases == []
-    assert outcome.reasons["m128-numpy"] == ("skipped", "numpy: out of memory: 12 GiB asked for")
+    assert outcome.reasons["m128-numpy"] == ("skipped", f"numpy: {FULL}")
     assert "nothing that was asked for could be measured, for the reasons above" in outcome.text
 
 
-def test_own_json_is_written_where_no_case_has_a_number(three_shapes, tmp_path):
-    run = three_shapes(f"--benchmark-json={tmp_path / 'mine.json'}", fault="prepared 64 SIGTERM")
-    assert run.code == 2
-    assert len(run.saved["not_measured"]) == 6
-    assert (run.folder / "report.md").exists()
-
-
 def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
-    conftest = CONFTEST + "\nimport roofline.store.journal as journal\njournal.ROOM_BYTES = 0\n"
-    outcome = three_shapes(conftest=conftest, file_bytes=100_000)
+    outcome = three_shapes(more="\nfrom roofline.store import journal\njournal.ROOM_BYTES = 0\n", file_bytes=100_000)
     assert outcome.code == 1
     assert "the journal could not be written: File too large" in outcome.text
     assert outcome.measured == ["m64-torch", "m64-numpy"]
-    assert outcome.reasons["m256-torch"] == ("not_run", "the journal could not be written: File too large")
-    assert outcome.reasons["m128-torch"] == outcome.reasons["m256-torch"]
-    again = three_shapes(f"--ffn-resume={outcome.folder}", root=outcome.root)
+    full = ("not_run", "the journal could not be written: File too large")
+    assert outcome.reasons == dict.fromkeys(ALL[2:], full)
+    again = outcome.go_on()
     assert again.code == 0
     assert sorted(again.cases) == sorted(ALL)
 
@@ -99,41 +200,12 @@ def test_full_disk_is_told_before_anything_is_measured(three_shapes):
 
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
-    blocked = CONFTEST.replace(
-        'strike("prepared", case)',
-        "import pathlib\n"
-        '        for folder in pathlib.Path("results/local").iterdir():\n'
-        '            folder.joinpath("benchmark.json").mkdir(exist_ok=True)',
-    )
-    outcome = three_shapes(conftest=blocked)
+    in_the_way = "[folder.joinpath('benchmark.json').mkdir() for folder in Path('results/local').iterdir()]"
+    outcome = three_shapes(more=f"\ndef pytest_sessionfinish():\n    {in_the_way}\n")
     assert outcome.code == 1
     assert "benchmark.json could not be written" in outcome.text
     assert sorted(outcome.measured) == sorted(ALL)
     assert "m256-fp32 | numpy |" in (outcome.folder / "report.md").read_text()
-
-
-def test_ceilings_that_fail_at_the_end_cost_no_row(three_shapes):
-    once = CONFTEST.replace(
-        'Probe("copy", "known", 2e9, lambda: 1e-3)',
-        'Probe("copy", "known", 2e9, lambda left=iter([1e-3] * 200): next(left))',
-    )
-    outcome = three_shapes(conftest=once)
-    assert sorted(outcome.cases) == sorted(ALL)
-    entries = {entry["case"]: entry for entry in outcome.saved["not_measured"]}
-    assert entries["ceilings-end"]["outcome"] == "failed"
-    assert outcome.code == 1
-
-
-def test_ceilings_that_fail_at_the_start_end_the_run_with_their_reason(three_shapes):
-    broken = CONFTEST.replace('Probe("copy", "known", 2e9, lambda: 1e-3)', 'Probe("copy", "known", 2e9, lambda: 1 / 0)')
-    outcome = three_shapes(conftest=broken)
-    assert outcome.code == 1
-    assert {reason for _, reason in outcome.reasons.values()} == {
-        "the ceilings could not be measured: ZeroDivisionError: division by zero (conftest.py:%s)"
-        % (broken[: broken.index("1 / 0")].count("\n") + 1)
-    }
-    assert "6 skipped" in outcome.text
-    assert {entry["case"] for entry in outcome.saved["not_measured"]} >= {"matmul-xxl/16-up-tp8-m64-fp32-numpy"}
 
 
 def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
@@ -141,8 +213,50 @@ def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
     assert outcome.code == 1
     assert outcome.reasons["m256-torch"] == ("not_run", "stopping after 1 failures")
     assert sorted(outcome.cases) == ["m128-torch", "m64-numpy", "m64-torch"]
-    again = three_shapes(f"--ffn-resume={outcome.folder}", root=outcome.root)
-    assert sorted(again.cases) == sorted(set(ALL) - {"m128-numpy"})
+    assert sorted(outcome.go_on().cases) == sorted(set(ALL) - {"m128-numpy"})
+
+
+AT_THE_END = {
+    "from roofline.report import tables\ntables.markdown = ": "the report could not be drawn (interrupted by "
+    "SIGTERM); try again with: python3 -m roofline report ",
+    "pytest_benchmark_update_json = ": "interrupted by SIGTERM at its end; draw the report with: python3 -m roofline "
+    "report ",
+}
+
+
+@pytest.mark.parametrize("place", AT_THE_END, ids=["report", "json"])
+def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, capsys):
+    run = three_shapes(more=f"\n{place}lambda *a: os.kill(os.getpid(), signal.SIGTERM)\n")
+    assert run.code == 2
+    assert AT_THE_END[place] in run.text
+    assert "Traceback" not in run.text
+    assert run.text.count("saved in results/local/") == 1
+    assert "go on with it" not in run.text  # all is measured
+    assert sorted(run.measured) == sorted(ALL)
+    assert main(["report", str(run.folder)]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("ready", "error", "failed"),
+    [
+        (["torch", "numpy", "ours"], CallError("torch"), ["torch"]),
+        (["torch", "numpy", "ours"], CallError("link"), ["numpy", "ours"]),  # which is no contender
+        (["torch", "numpy", "ours"], RuntimeError("of the clock"), ["numpy", "ours"]),
+        (["torch"], RuntimeError("of the clock"), ["torch"]),
+    ],
+)
+def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready, error, failed, monkeypatch):
+    monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
+    session, call = Session.__new__(Session), lambda: None
+    session.options = SimpleNamespace(device="cuda")
+    found = PreparedCase(None, "torch", entrants={name: Entrant(name, call) for name in ready})
+    found.entrants["link"] = Entrant("link", call, "link")
+    error.__cause__ = RuntimeError("an illegal memory access")
+    assert session._take_out(found, error) == failed
+    assert list(found.rejected) == failed
+    assert found.device_lost
+    assert not found.entrants
 
 
 @pytest.mark.parametrize(
@@ -196,13 +310,13 @@ def test_device_is_lost_when_it_answers_no_more(monkeypatch):
 
 LOSES_THE_CONTEXT = """
 import torch
-from roofline.measure import faults
+from roofline.measure import device_errors
 
-assert not faults.device_lost("cuda")
+assert not device_errors.device_lost("cuda")
 try:
     torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")].sum().item()
 except Exception as error:
-    print(faults.lack(error), faults.device_lost("cuda"))
+    print(device_errors.lack(error), device_errors.device_lost("cuda"))
 """
 
 

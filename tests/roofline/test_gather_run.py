@@ -1,5 +1,6 @@
 """A benchmark run whose arms are compared with calls beside them: what is journalled, kept, resumed and reported."""
 
+import functools
 import json
 
 import pytest
@@ -8,27 +9,11 @@ from roofline.store import journal
 
 CONFTEST = """
 import os, signal
+
 import pytest
+from fake_clock import ffn_clock
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
-
-
-class FakeClock:
-    timer, passes = "fake_clock_replay", int(os.environ.get("PASSES", "1"))
-    seconds = 0.0
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.seconds += sum(time or 0.0 for time in times)
-        return times
-
-
-@pytest.fixture(scope="session")
-def ffn_clock():
-    return FakeClock()
 
 
 @pytest.fixture(scope="session")
@@ -86,13 +71,9 @@ def test_all_gather_matmul(ffn_benchmark, shape, contender):
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(run_project):
-    def start(*arguments, fault=None, passes=1, **more):
-        env = {"PASSES": str(passes)} | ({"FAULT": fault} if fault else {})
-        return run_project("--benchmark-only", *arguments, conftest=CONFTEST, tests=TESTS, env=env, **more)
-
-    return start
+    return functools.partial(run_project, "--benchmark-only", conftest=CONFTEST, tests=TESTS)
 
 
 def found(outcome):
@@ -143,7 +124,7 @@ def test_interrupted_run_is_gone_on_with(run):
     first = run(fault="gemm torch SIGINT")
     assert first.code == 2
     assert found(first)[64, "serial"]["stopped_by"] == "interrupt"
-    again = run(f"--ffn-resume={first.folder}", root=first.root)
+    again = first.go_on()
     assert again.code == 0, again.text
     assert len(found(again)) == 4
     assert {record["stopped_by"] for record in found(again).values()} <= {"width", "rounds", "time"}

@@ -1,7 +1,5 @@
 """What a clock reads by its instruments is in the journal, with the sample it took."""
 
-from pathlib import Path
-
 from roofline.store import journal
 
 INSTRUMENTED = """
@@ -34,11 +32,8 @@ def ffn_instruments():
 """
 
 
-CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
-
-
 def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=CONFTEST + INSTRUMENTED)
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=INSTRUMENTED)
     run = journal.load(outcome.folder)
     (shape,) = run.shapes.values()
     torch, numpy = (shape.values(name, "sm_clock_hz") for name in ("torch", "numpy"))
@@ -47,7 +42,7 @@ def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_proje
 
 
 def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", conftest=CONFTEST + NO_COMPILER)
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=NO_COMPILER)
     assert outcome.code == 0, outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}
     said = "Instruments: none (not supported: Failed to find C compiler. Please specify via CC environment variable)"

@@ -2,51 +2,38 @@
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
 from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.prepared import verdict
 from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
 
-
-class FakeClock:
-    """Calls return their seconds, or None for a late host; time passes by what they took."""
-
-    def __init__(self):
-        self.seconds = 0.0
-        self.calls = 0
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.calls += len(times)
-        self.seconds += sum(time or 0 for time in times)
-        return times
-
-
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
+
+
+def brief(seconds):
+    return StopRule(max_seconds=seconds, warmup_s=0)
 
 
 def test_stops_once_the_medians_are_known():
     turns = take_turns({"a": lambda: 1.0, "b": lambda: 2.0}, FakeClock(), QUIET, seed=0)
-    assert turns.stopped_by == "width"
-    assert len(turns.order) == QUIET.min_rounds
+    assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
 
 
-def test_noise_keeps_it_going_to_the_most_rounds():
+@pytest.mark.parametrize("passes", [1, 3])
+def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share(passes):
     rng = np.random.default_rng(0)
-    turns = take_turns({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0)
-    assert turns.stopped_by == "rounds"
-    assert len(turns.times_s["a"]) == QUIET.max_rounds
+    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=passes)
+    for passed in range(1, passes + 1):
+        rounds.run_pass()
+        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / passes
+    assert rounds.stopped_by == "rounds"
 
 
 def test_time_cap_stops_it_and_one_round_is_always_run():
-    turns = take_turns({"a": lambda: 1.0}, FakeClock(), StopRule(max_seconds=5, warmup_s=0), seed=0)
-    assert turns.stopped_by == "time"
-    assert len(turns.order) == 5
-    turns = take_turns({"a": lambda: 100.0}, FakeClock(), StopRule(max_seconds=5, warmup_s=0), seed=0)
-    assert turns.times_s == {"a": {0: 100.0}}
+    turns = take_turns({"a": lambda: 1.0}, FakeClock(), brief(5), seed=0)
+    assert (turns.stopped_by, len(turns.rounds)) == ("time", 5)
+    assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}
 
 
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
@@ -72,55 +59,43 @@ class Noted:
 
 
 def test_notes_are_those_of_the_sample():
-    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=100, warmup_s=0), seed=0)
+    turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
     assert turns.times_s["a"]
-    assert {index: note["noted_s"] for index, note in turns.notes["a"].items()} == turns.times_s["a"]
-    assert "b" not in turns.notes
+    assert {one.index: one.values["a"]["noted_s"] for one in turns.rounds} == turns.times_s["a"]
+    assert not any("b" in one.values for one in turns.rounds)
 
 
 def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
-    rounds = Rounds(
-        {"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), StopRule(max_seconds=100, warmup_s=0), seed=0
-    )
+    rounds = Rounds({"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
     with pytest.raises(CallError) as error:
         rounds.run_pass()
     assert error.value.name == "a"
-    assert len(rounds.turns.times_s["b"]) == 3
+    assert len(rounds.times_s["b"]) == 3
     rounds.drop("a")
     rounds.run_pass()
-    assert rounds.turns.notes == {}
+    assert not any(one.values for one in rounds.rounds)
 
 
 def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     entrants = {name: lambda: 1.0 for name in "abc"}
-    one, two, other = (take_turns(entrants, FakeClock(), QUIET, seed=seed).order for seed in (1, 1, 2))
+    one, two, other = (
+        [one.order for one in take_turns(entrants, FakeClock(), QUIET, seed=seed).rounds] for seed in (1, 1, 2)
+    )
     assert one == two != other
-    assert {tuple(order) for order in one} == {tuple(order) for order in one if sorted(order) == list("abc")}
+    assert {"".join(sorted(order)) for order in one} == {"abc"}
     assert len({tuple(order) for order in one}) == 6
 
 
 def test_passes_share_the_time_and_only_the_last_may_stop_early():
-    clock = FakeClock()
-    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, clock, StopRule(max_seconds=80, warmup_s=0), seed=0, passes=4)
+    rounds = Rounds({"a": lambda: 1.0, "b": lambda: 1.0}, FakeClock(), brief(80), seed=0, passes=4)
     seen = []
     for _ in range(4):
-        assert not rounds.turns.stopped_by
+        assert not rounds.stopped_by
         rounds.run_pass()
-        seen.append(len(rounds.turns.order))
+        seen.append(len(rounds.rounds))
     assert seen == [10, 20, 30, 31]  # of two seconds each; all that is known is looked at from the last pass on
-    assert rounds.turns.stopped_by == "width"
-    assert sorted(rounds.turns.times_s["a"]) == list(range(31))
-
-
-def test_passes_share_the_most_rounds():
-    rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
-    rounds.run_pass()
-    assert len(rounds.turns.order) == QUIET.max_rounds / 3
-    rounds.run_pass()
-    rounds.run_pass()
-    assert rounds.turns.stopped_by == "rounds"
-    assert len(rounds.turns.order) == QUIET.max_rounds
+    assert rounds.stopped_by == "width"
+    assert sorted(rounds.times_s["a"]) == list(range(31))
 
 
 def test_call_that_raises_is_named_and_the_others_go_on_without_it():
@@ -130,11 +105,11 @@ def test_call_that_raises_is_named_and_the_others_go_on_without_it():
         rounds.run_pass()
     assert error.value.name == "bad"
     assert isinstance(error.value.__cause__, StopIteration)
-    assert len(rounds.turns.order) == 11  # the warm-up took one
+    assert len(rounds.rounds) == 11  # the warm-up took one
     rounds.drop("bad")
     rounds.run_pass()
-    assert rounds.turns.times_s.keys() == {"good"}
-    assert len(rounds.turns.times_s["good"]) >= 30
+    assert rounds.times_s.keys() == {"good"}
+    assert len(rounds.times_s["good"]) >= 30
 
 
 def test_late_samples_are_dropped_and_counted():
@@ -151,27 +126,21 @@ def test_ceiling_is_the_best_probe_of_its_kind():
         ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
     ]
     best = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
-    assert [(c.kind, c.dtype, c.probe, c.value) for c in best] == [
+    assert [(c.ceiling, c.dtype, c.probe, c.value) for c in best] == [
         ("read", None, "fast", 100),
         ("matmul", "bf16", "only", 2),
     ]
 
 
 def test_ceiling_without_a_sample_is_an_error():
-    with pytest.raises(RuntimeError, match="every sample of slow was late"):
-        ceilings.measure(
-            [ceilings.Probe("read", "slow", 1, lambda: None)], FakeClock(), when="start", seed=0, rule=QUIET
-        )
+    late = [ceilings.Probe("read", "slow", 1, lambda: None)]
+    with pytest.raises(RuntimeError, match="each sample of slow was late"):
+        ceilings.measure(late, FakeClock(), when="start", seed=0, rule=QUIET)
 
 
-@pytest.mark.parametrize(
-    ("error", "dtype", "right"), [(2e-3, "bf16", True), (4e-3, "bf16", False), (1e-3, "fp16", False)]
-)
-def test_verdict(error, dtype, right):
-    assert (verdict("tiled", error, dtype) is None) == right
-
-
-def test_nan_is_wrong():
+def test_verdict_by_dtype():
+    errors = {("bf16", 2e-3): True, ("bf16", 4e-3): False, ("fp16", 1e-3): False}
+    assert {case: verdict("tiled", case[1], case[0]) is None for case in errors} == errors
     assert "unwritten" in verdict("tiled", float("nan"), "fp32").reason
 
 

@@ -18,7 +18,7 @@ memories = st.builds(
     st.builds(Model, st.just("any"), st.integers(1, 2**15), st.integers(1, 2**17), st.integers(1, 200)),
     st.sampled_from([PLAIN, Dtypes("bf16", "none", "bf16", "fp8"), Dtypes(copy="fp8", activations="fp32")]),
     st.integers(0, 2**22),
-    st.sampled_from(SAVED),
+    st.sampled_from([*SAVED]),
     st.integers(0, 3),
     st.integers(1, 64),
 )
@@ -27,7 +27,7 @@ memories = st.builds(
 def test_state_of_xxl_in_both_units():
     memory = Memory(XXL)
     assert memory.parameters == 219_848_638_464
-    parts = [memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.state_bytes]
+    parts = [*memory.parts.values(), memory.state_bytes]
     assert [round(part / GB, 2) for part in parts] == [879.39, 879.39, 1758.79, 3517.58]
     assert [part / GIB for part in parts] == [819, 819, 1638, 3276]
     assert Memory(XXL, experts=8).parameters == 8 * 219_848_638_464
@@ -71,21 +71,22 @@ def test_fewest_devices(size, tokens, saved, reading, devices):
     assert Memory(XXL, tokens=tokens, saved=saved).least_degree(size, reading) == devices
 
 
-def test_every_dtype_counts_where_it_is_named():
-    few = Memory(Model("few", 10, 30, 2), tokens=3)  # 1200 parameters, 80 saved elements a token
-    assert (few.weights_bytes, few.gradients_bytes, few.optimizer_bytes, few.saved_bytes) == (4800, 4800, 9600, 480)
-
-    def bytes_of(text, moments=2):
-        memory = Memory(few.model, parse_dtypes(text), 3, moments=moments)
-        return memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.saved_bytes
-
-    assert bytes_of("weights=bf16") == (2400, 4800, 9600, 480)
-    assert bytes_of("copy=fp8") == (6000, 4800, 9600, 480)
-    assert bytes_of("gradients=bf16") == (4800, 2400, 9600, 480)
-    assert bytes_of("optimizer=bf16,activations=fp32") == (4800, 4800, 4800, 960)
-    assert bytes_of("gathers=fp8,wire=fp32") == bytes_of("") == (4800, 4800, 9600, 480)
-    assert bytes_of("", moments=0) == (4800, 4800, 0, 480)
-    assert bytes_of(" copy=none , weights=fp16") == (2400, 4800, 9600, 480)
+@pytest.mark.parametrize(
+    ("text", "moments", "bytes_"),
+    [
+        ("", 2, (4800, 4800, 9600, 480)),
+        ("", 0, (4800, 4800, 0, 480)),
+        ("weights=bf16", 2, (2400, 4800, 9600, 480)),
+        ("copy=fp8", 2, (6000, 4800, 9600, 480)),
+        ("gradients=bf16", 2, (4800, 2400, 9600, 480)),
+        ("optimizer=bf16,activations=fp32", 2, (4800, 4800, 4800, 960)),
+        ("gathers=fp8,wire=fp32", 2, (4800, 4800, 9600, 480)),
+        (" copy=none , weights=fp16", 2, (2400, 4800, 9600, 480)),
+    ],
+)
+def test_every_dtype_counts_where_it_is_named(text, moments, bytes_):
+    few = Memory(Model("few", 10, 30, 2), parse_dtypes(text), 3, moments=moments)  # 1200 parameters, 80 saved a token
+    assert (*few.parts.values(), few.saved_bytes) == bytes_
 
 
 @pytest.mark.parametrize("text", ["weights", "weights=", "weight=bf16", "weights=bf61", "weights=none", "=bf16"])

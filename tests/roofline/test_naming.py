@@ -1,10 +1,11 @@
 """Names of kernels: asked for after the last timed round, once for each shape; a profiler that fails is told."""
 
-import sys
 import types
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from made_up_run import LINES, save
 
 from roofline.measure.prepared import Entrant, PreparedCase
@@ -119,50 +120,36 @@ def profiler(monkeypatch):
     def install(*traces):
         left = iter(traces)
 
-        class Profile:
-            def __init__(self, activities):
-                assert activities == ["cuda activity"]
+        @contextmanager
+        def profile(activities):
+            assert activities == [torch.profiler.ProfilerActivity.CUDA]
+            space, device = types.SimpleNamespace, torch.autograd.DeviceType
+            events = [
+                space(name=name, time_range=space(start=start), device_type=getattr(device, where))
+                for name, start, where in next(left)
+            ]
+            yield space(events=lambda: events)
 
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *failure):
-                pass
-
-            def events(self):
-                range_of = lambda start: types.SimpleNamespace(start=start)  # noqa: E731
-                return [
-                    types.SimpleNamespace(name=name, time_range=range_of(start), device_type=device)
-                    for name, start, device in next(left)
-                ]
-
-        torch = types.ModuleType("torch")
-        torch.cuda = types.SimpleNamespace(synchronize=lambda: None)
-        torch.autograd = types.SimpleNamespace(DeviceType=types.SimpleNamespace(CUDA="cuda"))
-        inner = types.ModuleType("torch.profiler")
-        inner.profile, inner.ProfilerActivity = Profile, types.SimpleNamespace(CUDA="cuda activity")
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.setitem(sys.modules, "torch.profiler", inner)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(torch.profiler, "profile", profile)
 
     return install
 
 
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
-    profiler([("reduce", 5, "cuda"), ("cudaLaunchKernel", 1, "cpu"), ("split", 2, "cuda")])
+    profiler([("reduce", 5, "CUDA"), ("cudaLaunchKernel", 1, "CPU"), ("split", 2, "CUDA")])
     assert kernel_trace.of_call(lambda: None) == "split + reduce"
 
 
 def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
-    profiler([], [("k", 1, "cuda")])
+    profiler([], [("k", 1, "CUDA")])
     assert kernel_trace.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
         kernel_trace.of_call(lambda: None)
 
 
-@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="asks a real profiler: needs a GPU")
+@pytest.mark.skipif("not torch.cuda.is_available()", reason="asks a real profiler: needs a GPU")
 def test_real_profiler_names_a_kernel():
-    import torch
-
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
     assert len(kernel_trace.of_call(lambda: torch.mm(x, x))) > 3

@@ -15,20 +15,22 @@ def options(device="cpu", timed=True, **given):
     return resolve(values.get, device=device, timed=timed, root=Path("/checkout"))
 
 
-def test_defaults_of_a_gpu():
-    gpu = options("cuda")
-    assert gpu.model == "xxl"
-    assert gpu.tokens == (1, 16, 64, 256, 1024, 4096, 8192)
-    assert gpu.tp == (1, 8)
-    assert gpu.dtypes == ("bf16",)
+def resumed_from(chosen, without="", **given):
+    """The options of a run that goes on with one of `chosen`, whose journal lacks those called `without`."""
+    saved = json.loads(json.dumps(asdict(chosen), default=str))
+    saved.pop(without, None)
+    values = {f"ffn_{name}": value for name, value in given.items()}
+    return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
+
+
+def test_defaults_of_a_device():
+    gpu, cpu = options("cuda"), options()
+    assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 256, 1024, 4096, 8192), ("bf16",))
+    assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
+    assert (gpu.tp, gpu.copier_programs, gpu.tune_s) == ((1, 8), None, 0)
     assert len(matmul.sweep(gpu)) == 28
     assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in matmul.sweep(gpu)}
     assert gpu.results == Path("/checkout/results/local")
-
-
-def test_defaults_of_a_cpu():
-    cpu = options()
-    assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
 
 
 def test_plain_tests_are_small():
@@ -68,27 +70,19 @@ def test_gathers_go_by_what_was_chosen():
 
 def test_resumed_run_has_the_cases_of_the_run():
     chosen = options(ranks="4", link_bandwidth="ridge")
-    saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
-    again = resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
-    assert all_gather_matmul.sweep(again) == all_gather_matmul.sweep(chosen)
-    assert weight_prefetch.sweep(again) == weight_prefetch.sweep(chosen)
-    before = {name: value for name, value in saved.items() if name != "gather"}  # a run before there were gathers
-    old = resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one"))
-    assert all_gather_matmul.sweep(old) == []
+    for operation in (all_gather_matmul, weight_prefetch):
+        assert operation.sweep(resumed_from(chosen)) == operation.sweep(chosen)
+    assert all_gather_matmul.sweep(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
 
 
 def test_a_tuning_is_of_the_matmuls_kernel_by_kernel():
     chosen = options("cuda", tune="60", tokens="16,2048", tp="8", layers="up")
-    assert chosen.tune_s == 60
     assert [case.id for case in tune.sweep(chosen, ["persistent", "tiled"])] == [
         f"tune_{kernel}-xxl-up-tp8-m{m}-bf16" for kernel in ("persistent", "tiled") for m in (16, 2048)
     ]
     assert tune.sweep(chosen, ["persistent"])[0].matmul == matmul.sweep(chosen)[0]
-    saved = json.loads(json.dumps(asdict(chosen) | {"results": "x"}))
-    assert resumed({}.get, {"cases": ["some"], "options": saved}, Path("/runs/one")).tune_s == 60
-    before = {name: value for name, value in saved.items() if name != "tune_s"}  # a run before there were tunings
-    assert resumed({}.get, {"cases": ["some"], "options": before}, Path("/runs/one")).tune_s == 0
-    assert options("cuda").tune_s == 0
+    assert chosen.tune_s == resumed_from(chosen).tune_s == 60
+    assert resumed_from(chosen, without="tune_s").tune_s == 0  # a run before there were tunings
 
 
 def test_a_tuning_with_steady_states_or_counters_is_refused():
@@ -96,9 +90,8 @@ def test_a_tuning_with_steady_states_or_counters_is_refused():
         options("cuda", tune="60", steady=True)
     with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
         options("cuda", tune="60", counters="0")
-    saved = json.loads(json.dumps(asdict(options("cuda", tune="60")) | {"results": "x"}))
     with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
-        resumed({"ffn_counters": "0"}.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
+        resumed_from(options("cuda", tune="60"), counters="0")
 
 
 def test_ranks_that_fit_the_model_are_the_default():
@@ -106,14 +99,11 @@ def test_ranks_that_fit_the_model_are_the_default():
     assert all_gather_matmul.sweep(options(model="5,8")) + weight_prefetch.sweep(options(model="5,8")) == []
 
 
-def test_programs_of_the_copier_are_for_a_gpu_and_resumed():
-    assert options("cuda").copier_programs is None
+def test_programs_of_the_copier_are_resumed():
     gpu = options("cuda", copier_programs="16")
-    assert gpu.copier_programs == 16
-    head = {"cases": ["a"], "options": json.loads(json.dumps(asdict(gpu), default=str))}
-    assert resumed({}.get, head, Path("/runs/one")).copier_programs == 16
+    assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
     with pytest.raises(ValueError, match="leave out --ffn-copier-programs"):
-        resumed({"ffn_copier_programs": "8"}.get, head, Path("/runs/one"))
+        resumed_from(gpu, copier_programs="8")
 
 
 def test_lists_and_models_by_hand():
@@ -129,7 +119,7 @@ def test_lists_and_models_by_hand():
     [
         ({"tokens": "1,x"}, "--ffn-tokens 'x'"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
-        ({"tokens": "0"}, "--ffn-tokens 0: it must be 1 or more"),
+        ({"tokens": "0"}, "--ffn-tokens '0': it must be 1 or more"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
         ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
@@ -144,7 +134,9 @@ def test_lists_and_models_by_hand():
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
         ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),
+        ({"seed": "-1"}, "--ffn-seed '-1': it must be 0 or more"),
         ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
+        ({"max_seconds": "nan"}, "--ffn-max-seconds 'nan': it must be a number of seconds above 0"),
         ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be a number of seconds above 0"),
     ],
 )

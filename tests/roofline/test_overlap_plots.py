@@ -4,18 +4,7 @@ import re
 from itertools import combinations, pairwise
 
 import pytest
-from made_up_gathers import (
-    COMM_S,
-    GEMM_S,
-    HERE,
-    NAMES,
-    SWEEP,
-    Drawn,
-    gather_matmul,
-    gathering,
-    gpu_lines,
-    prefetch,
-)
+from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, SWEEP, gather_matmul, gathering, gpu_lines, prefetch
 from made_up_run import HEAD, LINES
 
 from roofline.analysis.overlap import style
@@ -25,15 +14,13 @@ from roofline.report.write import write
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        return Drawn(tmp_path_factory.mktemp("sweep") / "run", [HERE, *SWEEP], monkeypatch, endings=theme.ENDINGS)
+def sweep(draw):
+    return draw([HERE, *SWEEP], endings=theme.ENDINGS)
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        return Drawn(tmp_path_factory.mktemp("gpu") / "run", gpu_lines(), monkeypatch)
+def gpu(draw):
+    return draw(gpu_lines())
 
 
 def lines_of(axes):
@@ -59,19 +46,11 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
     assert all(f"]({name}.svg)" in (folder / "report.md").read_text() for name in NAMES)
 
 
-def test_plain_matmuls_have_none_of_them(draw):
-    drawn = draw(LINES)
-    assert (drawn.names, drawn.paths) == ([], [])
-
-
 def test_every_figure_names_link_source_and_run(sweep):
     for name in NAMES:
         text = "|".join(sweep.texts[name])
-        assert "CPU run" in text, name
-        assert "paced (emulated) link" in text, name
-        assert "P = 8 ranks" in text, name
-        assert HEAD["title"] in text, name
-        assert HEAD["footer"] in text, name
+        for said in ("CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["title"], HEAD["footer"]):
+            assert said in text, name
         assert "NVLink" not in text, name
     wire_bytes = gather_matmul().work.wire_bytes
     slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
@@ -104,12 +83,9 @@ def test_roof_is_the_best_matmul_and_the_link_of_the_shapes_that_share_a_wire(sw
 
 def test_points_are_the_arms_flops(sweep):
     records = {r["case"]: r for r in sweep.records}
-    axes = sweep.axes("network_roofline", "weight_prefetch")
-    expected = [records[f"{prefetch(m).id}-overlapped"]["tflops"] for m in (64, 172)]
-    assert [y for _, y in points_of(axes, "overlapped")] == pytest.approx(expected)
-    assert [x for x, _ in points_of(axes, "overlapped")] == pytest.approx(
-        [prefetch(m).work.wire_intensity for m in (64, 172)], rel=0.06
-    )
+    xs, ys = zip(*points_of(sweep.axes("network_roofline", "weight_prefetch"), "overlapped"), strict=True)
+    assert ys == pytest.approx([records[f"{prefetch(m).id}-overlapped"]["tflops"] for m in (64, 172)])
+    assert xs == pytest.approx([prefetch(m).work.wire_intensity for m in (64, 172)], rel=0.06)
 
 
 def test_all_wires_meet_one_roof_and_serial_is_half_at_the_ridge(sweep):
@@ -161,11 +137,8 @@ def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
     (axes,) = sweep.figures["overlap"].axes
     colour = ARMS["row_block"].color
     ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
-    expected = {
-        record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"])
-        for record in sweep.records
-        if record["arm"] == "row_block"
-    }
+    known = [record for record in sweep.records if record["arm"] == "row_block"]
+    expected = {record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in known}
     assert sorted(ticks.get_xdata()) == pytest.approx(sorted(expected))
 
 
@@ -179,13 +152,21 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
     assert {str(chunk) for chunk in range(8)} <= {*texts}
 
 
-def test_void_case_is_left_out_of_the_roofline_and_said_to_be(draw):
-    drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), pace=0.8)], *NAMES[:2])
-    assert "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)" in drawn.texts["network_roofline"]
-    assert "tp=26" not in drawn.texts["network_roofline"]
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"pace": 0.8}, "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)"),
+        ({"without": ["link"]}, "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=26 balance86"),
+    ],
+)
+def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, said):
+    drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), **fault)], *NAMES[:2])
+    roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
+    assert said in roofline
+    assert "tp=26" not in roofline
     assert len(points_of(drawn.axes("network_roofline", "every shape"), "serial")) == 1
-    assert "tp=26" in drawn.texts["overlap"]
-    assert "void: link off its pace (-20 %)" in drawn.texts["overlap"]
+    void = "pace" in fault  # which the other figure still shows
+    assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, said in overlap) == (void, void, not void)
 
 
 def test_run_of_void_cases_alone_is_drawn(draw):
@@ -195,13 +176,6 @@ def test_run_of_void_cases_alone_is_drawn(draw):
     assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
 
 
-def test_shape_without_the_link_alone_is_left_out_and_said_to_be(draw):
-    drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), without=("link",))], *NAMES[:2])
-    for name in ("network_roofline", "overlap"):
-        assert "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=26 balance86" in drawn.texts[name]
-        assert "tp=26" not in drawn.texts[name]
-
-
 def test_without_any_link_time_only_the_timeline_is_left(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
     assert drawn.names == [*drawn.texts] == ["timeline"]
@@ -209,24 +183,26 @@ def test_without_any_link_time_only_the_timeline_is_left(draw):
     assert not any("T_comm" in text for text in drawn.texts["timeline"])
 
 
-def test_arm_that_failed_is_not_there(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches",))])
-    for name in NAMES:
-        assert "chunk_launches" not in drawn.texts[name]
-        assert "row_block" in drawn.texts[name]
-    assert "80 %" in drawn.texts["overlap"]
-
-
-def test_serial_alone_hides_nothing_and_is_drawn(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches", "row_block"))])
+@pytest.mark.parametrize(
+    ("failed", "best"), [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block"], [])], ids=["one", "all"]
+)
+def test_arm_that_failed_is_not_there(draw, failed, best):
+    drawn = draw([HERE, *gathering(gather_matmul(), without=failed)])
     assert [*drawn.figures] == NAMES
-    assert not any(text.endswith(" %") for text in drawn.texts["overlap"])
+    for name in NAMES:
+        arms = {"serial", "chunk_launches", "row_block"} & {*drawn.texts[name]}
+        assert arms == {"serial", "chunk_launches", "row_block"} - {*failed}
+    assert [text for text in drawn.texts["overlap"] if text.endswith(" %")] == best
 
 
-def test_preset_link_has_no_figures(draw):
+def preset_lines():
     lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
-    still = [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
-    drawn = draw([HERE, *still])
+    return [HERE, *(line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines)]
+
+
+@pytest.mark.parametrize("lines", [LINES, preset_lines()], ids=["plain matmuls", "preset link"])
+def test_where_nothing_comes_over_a_wire_there_are_no_figures(draw, lines):
+    drawn = draw(lines)
     assert (drawn.names, drawn.paths) == ([], [])
 
 

@@ -1,11 +1,12 @@
 """What a record says of an arm, by known answers, and what the tables make of it."""
 
 import pytest
-from made_up_run import HEAD, LINES, save
+from made_up_run import HEAD, LINES, lines_of, save
 
 from roofline.analysis.overlap import metrics, style
 from roofline.analysis.overlap.analysis import OVERLAP
 from roofline.analysis.records import frame
+from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.pytest_plugin.narrator import live_line
 from roofline.report import tables
 from roofline.report.sections import sections
@@ -14,13 +15,13 @@ from roofline.store.journal import load
 from roofline.store.run import Shape
 from roofline.theory.work import Work
 
-SHAPE = "all_gather_matmul-64x256-up-p4-tp1-m512-fp32-ridge"
+CASE = AllGatherMatmul("64x256", "up", 1, 512, "fp32", 4, "ridge")
 FLOP, WIRE_BYTES = 2 * 512 * 256 * 64, 512 * 64 * 4 * 3 // 4
 T_GEMM, T_COMM = 4e-3, 3e-3
 TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
-ROLES = {"gemm slow": "gemm", "gemm fast": "gemm", "link": "link", "gemm beside link": "contended", "preset": "preset"}
-ROUNDS = 31
+ROLES = {"link": "link", "preset": "preset"} | dict.fromkeys(("gemm slow", "gemm fast", "gemm persistent"), "gemm")
+ROLES |= {f"{name} beside link": "contended" for name in ("gemm", "gemm persistent", "preset")}
 
 
 def shown(found):
@@ -29,41 +30,19 @@ def shown(found):
     return [column.header for column in columns], cells
 
 
-def lines(
-    times=TIMES,
-    beside=BESIDE,
-    requested=WIRE_BYTES / T_COMM,
-    drift=0.02,
-    op="all_gather_matmul",
-    about=None,
-    clocks=None,
-    **more,
-):
+def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, about=None, clocks=None, **fields):
     """A shape in whose rounds all drift by as much; only what is compared within a round stays the same. `about` are
-    further fields of contenders, `clocks` their SM clocks in Hz."""
-    entrants, about, clocks = times | beside, about or {}, clocks or {}
-    shape = {
-        "kind": "shape", "shape": SHAPE, "op": op, "model": "64x256", "layer": "up", "tp": 1, "m": 512, "n": 256,
-        "k": 64, "dtype": "fp32", "flop": FLOP, "device_bytes": 10**6, "wire_bytes": WIRE_BYTES, "vendor": "serial",
-        "seed": 0, "rounds": ROUNDS, "stopped_by": "width", "cache": "cold", "telemetry": {"throttled": None},
-        "late": dict.fromkeys(entrants, 0), "visit": 1, "ranks": 4, "wire": "ridge", "link": "paced",
-        "link_bytes_per_s_requested": requested, "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
-        "contenders": {
-            name: {"config": "known", "relative_error": 0.0} | ({"role": ROLES[name]} if name in ROLES else {})
-            | about.get(name, {})
-            for name in entrants
-        },
-    } | more  # fmt: skip
-    samples = [
-        {"kind": "sample", "shape": SHAPE, "contender": name, "round": index, "position": 0, "time_s": time * slower}
-        | ({"last_arrival_s": (T_COMM if name == "link" else 3.3e-3) * slower} if name in [*times, "link"] else {})
-        | ({"first_wait_s": 4.4e-3 * slower} if "beside link" in name or name == "overlapped" else {})
-        | ({"sm_clock_hz": clocks[name] * slower} if name in clocks else {})
-        for index in range(ROUNDS)
-        for slower in [1 + drift * index / ROUNDS]
-        for name, time in entrants.items()
-    ]
-    return [shape, *samples]
+    further fields of contenders, `clocks` their SM clocks in Hz, `fields` those of the shape."""
+    about = {name: {"role": role} for name, role in ROLES.items()} | (about or {})
+    read = {name: {"last_arrival_s": 3.3e-3, "first_wait_s": 4.4e-3} for name in times | beside}
+    read |= {"link": {"last_arrival_s": T_COMM}}
+    read |= {name: read[name] | {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
+    fields = {
+        "device_bytes": 10**6, "vendor": "serial", "link": "paced", "link_bytes_per_s_requested": requested,
+        "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
+    } | fields  # fmt: skip
+    slower = lambda index: 1 + drift * index / 31  # noqa: E731
+    return lines_of(CASE, times | beside, about=about, rounds=31, slower=slower, values=read, **fields)
 
 
 @pytest.fixture
@@ -75,13 +54,10 @@ def records(tmp_path):
     return make
 
 
-def test_only_arms_have_records(records):
-    assert list(records()) == list(TIMES)
-
-
 def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(records):
     found = records()
     expected = {"serial": 0.0, "chunk_launches": 2 / 3, "row_block_launches": 2.5 / 3}
+    assert list(found) == list(expected)
     for arm, hidden in expected.items():
         record = found[arm]
         assert record["hidden_fraction"] == pytest.approx(hidden, abs=1e-9)
@@ -99,27 +75,23 @@ def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(rec
     assert found["chunk_launches"]["ratio_to_vendor"] == pytest.approx(1.4)
 
 
-def test_wire_fields(records):
-    record = records(drift=0.0)["serial"]
-    assert record["wire_intensity"] == pytest.approx(FLOP / WIRE_BYTES)
-    assert record["link_bytes_per_s"] == pytest.approx(WIRE_BYTES / T_COMM)
-    assert record["balance"] == pytest.approx(record["wire_intensity"] * T_COMM / T_GEMM)
-    assert record["roof_tflops"] == pytest.approx(FLOP / T_GEMM / 1e12)
-    assert record["t_serial_s"] == pytest.approx(7e-3)
-    assert (record["ranks"], record["wire"], record["link"]) == (4, "ridge", "paced")
+def test_wire_fields_and_slowdowns(records):
+    found = records(drift=0.0)
+    known = {
+        "wire_intensity": FLOP / WIRE_BYTES, "link_bytes_per_s": WIRE_BYTES / T_COMM, "t_serial_s": 7e-3,
+        "balance": FLOP / WIRE_BYTES * T_COMM / T_GEMM, "roof_tflops": FLOP / T_GEMM / 1e12,
+        "gemm_slowdown": 1.1, "link_slowdown": 1.1,
+    }  # fmt: skip
+    assert {name: found["chunk_launches"][name] for name in known} == pytest.approx(known)
+    assert [found["serial"][name] for name in ("ranks", "wire", "link")] == [4, "ridge", "paced"]
 
 
-def test_slowdowns_of_both_sides(records):
-    record = records()["chunk_launches"]
-    assert record["gemm_slowdown"] == pytest.approx(1.1)
-    assert record["link_slowdown"] == pytest.approx(1.1)
-
-
-def test_weight_prefetch_has_its_slowdown_from_its_own_arm(records):
-    beside = {name: time for name, time in BESIDE.items() if name != "gemm beside link"}
-    found = records({"serial": 7e-3, "overlapped": 4.2e-3}, beside, op="weight_prefetch")
+@pytest.mark.parametrize("without", ["gemm beside link", None])
+def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic_or_its_own_arm(records, without):
+    beside = {name: time for name, time in BESIDE.items() if name != without}
+    found = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, beside, op="weight_prefetch")
     assert found["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
-    assert found["overlapped"]["of_own_ideal"] == pytest.approx(4 / 4.2)
+    assert found["overlapped_persistent"]["of_own_ideal"] == pytest.approx(4 / 4.2)
 
 
 def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
@@ -154,10 +126,7 @@ def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_
 
 
 def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
-    about = {"preset beside link": {"role": "contended"}}
-    found = records(
-        TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3}, about=about
-    )
+    found = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
     assert found["row_block"]["t_preset_s"] == pytest.approx(4.2e-3, rel=0.02)
     assert [record["preset_slowdown"] for record in found.values()] == pytest.approx([1.05] * 4)
     assert found["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
@@ -170,8 +139,7 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
 def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own(records):
     names = {arm: f"{arm}_persistent" for arm in TIMES}
     slow = {"gemm persistent": 4.4e-3, "gemm persistent beside link": 5.5e-3}
-    about = {"gemm persistent": {"role": "gemm"}, "gemm persistent beside link": {"role": "contended"}}
-    found = records(TIMES | {names[arm]: time for arm, time in TIMES.items()}, BESIDE | slow, about=about)
+    found = records(TIMES | {names[arm]: time for arm, time in TIMES.items()}, BESIDE | slow)
     assert len(found) == 6
     for arm, name in names.items():
         record, base = found[name], found[arm]
@@ -181,12 +149,6 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
     assert not any("serial" in line for line in OVERLAP.summary(list(found.values())))
-
-
-def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
-    found = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, op="weight_prefetch")
-    assert found["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
-    assert found["overlapped_persistent"]["of_own_ideal"] == pytest.approx(4 / 4.2)
 
 
 def test_arms_may_differ_in_row_blocks_and_spill(records):
@@ -227,22 +189,17 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
     assert cells[-1][header.index("link")] == "NVLink"
 
 
-def test_columns_that_nobody_fills_are_left_out(records):
+def test_columns_that_nobody_fills_are_left_out_and_what_must_be_known_is_noted(records):
     header, _ = shown(records())
     assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
-
-
-def test_arm_that_is_faster_than_the_ideal_is_marked(records):
-    record = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
-    assert record["above_roof"]
-    assert "above its ideal" in metrics.notes_text(record)
+    fast = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
+    assert (fast["above_roof"], metrics.notes_text(fast)) == (True, "above its ideal")
 
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
-    assert not record["above_roof"]
-    assert "void: link off its pace by -7 %" in metrics.notes_text(record)
+    assert (record["above_roof"], metrics.notes_text(record)) == (False, "void: link off its pace by -7 %")
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
 
@@ -282,11 +239,11 @@ def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
 
 def test_timelines_are_read_back(tmp_path):
     timeline = {
-        "kind": "timeline", "shape": SHAPE, "contender": "serial", "round": 3, "transfers": [[1, 0]],
+        "kind": "timeline", "shape": CASE.id, "contender": "serial", "round": 3, "transfers": [[1, 0]],
         "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
     }  # fmt: skip
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
-    assert run.shapes[SHAPE].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
+    assert run.shapes[CASE.id].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
         load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
@@ -304,7 +261,7 @@ def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
 @pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}
-    case = SHAPE, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
+    case = CASE.id, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
     shape = Shape(*case, "serial", "cold", {arm: {"row_blocks": 4}}, facts=facts)
     exact = metrics.plan_of(shape, arm).simulate(0.1, t_comm_s).end_s
     assert metrics.plan_of(shape, arm).ideal_s(0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

@@ -22,7 +22,7 @@ def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
 
 
 @unhurried
-@given(st.permutations(range(6)), st.integers(1, 9), st.sampled_from(schedule.MAJORS))
+@given(st.permutations(range(6)), st.integers(1, 9), st.sampled_from(["chunk", "block"]))
 def test_pieces_cover_each_foreign_chunk_and_block_once_in_the_order_asked(order, blocks, major):
     made = [(piece.chunk, piece.block) for piece in pieces(order, blocks, major)]
     assert sorted(made) == sorted((chunk, block) for chunk in order[1:] for block in range(blocks))
@@ -40,28 +40,10 @@ def test_an_inner_loop_takes_all_chunks_that_are_here():
     assert [loop.look_s for loop in loops] == [1.5, 2.5, 3.5]
 
 
-def test_only_a_visit_that_misses_chunks_pays_for_waiting():
-    arrival_s = [0.0, 1.0]
-    (whole,) = inner_loops(arrival_s, 0, 2, start_s=1.0, chunk_s=0.5, wait_s=0.125)
-    assert (whole.waited, whole.start_s, whole.end_s) == (False, 1.0, 2.0)
-    broken = inner_loops(arrival_s, 0, 2, start_s=0.75, chunk_s=0.5, wait_s=0.125)
-    assert [(loop.waited, loop.start_s) for loop in broken] == [(True, 0.875), (True, 1.5)]
-    (late,) = inner_loops(arrival_s, 1, 2, start_s=0.75, chunk_s=0.5, wait_s=0.125)
-    assert (late.waited, late.start_s) == (True, 1.125)
-
-
 def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
     # Program 0 is held by row tile 0 until 6; program 1 takes the rest, which is all here.
     table = schedule.row_block(Grid(4, 1), 2, [(0, 5), (0, 0), (0, 0), (0, 0)], chunk_s=1.0)
     assert [[work_tile.m for work_tile in work_tiles] for work_tiles in table] == [[0], [1, 2, 3]]
-
-
-def test_row_block_counts_on_what_waits_lose():
-    # Row tile 0 takes a look, a product, a wait and a product: 2 without the losses, 4 with them.
-    arrival_s = [(0, 1), (0, 0), (0, 0)]
-    lossless, lossy = (schedule.row_block(Grid(3, 1), 2, arrival_s, 1.0, wait_s) for wait_s in (0.0, 1.0))
-    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in lossless] == [[0, 2], [1]]
-    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in lossy] == [[0], [1, 2]]
 
 
 def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
@@ -82,7 +64,6 @@ def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
         (lambda: arrival_order("ring", 0, 0), "ranks=0: it must be 1 or more"),
         (lambda: arrival_order("ring", 4, 4), "rank=4 is not one of 4 ranks: choose 0 to 3"),
         (lambda: arrival_order("ring", 4, -1), "rank=-1"),
-        (lambda: pieces(range(4), 2, "row"), "unknown major 'row'"),
         (lambda: pieces((), 2, "chunk"), "chunks=0"),
         (lambda: pieces(range(4), 0, "chunk"), "blocks=0"),
         (lambda: Grid(0, 3), "row_tiles=0"),

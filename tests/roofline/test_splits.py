@@ -115,7 +115,7 @@ def test_divisors_of_huge_degrees_are_found_at_once():
 
 
 @quick
-@given(made_up(kinds=("fsdp", "tp")), st.sampled_from(WIRES), st.floats(1, 1e8))
+@given(made_up(kinds=("fsdp", "tp")), st.sampled_from([*WIRES]), st.floats(1, 1e8))
 def test_the_best_whole_split_beats_every_other(setting, wires, tokens):
     setting = replace(setting, wires=wires)
     others = list(splits.whole(setting))
@@ -130,7 +130,7 @@ def test_the_best_whole_split_beats_every_other(setting, wires, tokens):
 
 
 @quick
-@given(made_up(kinds=("fsdp", "tp")), st.sampled_from(WIRES), st.floats(1, 1e8))
+@given(made_up(kinds=("fsdp", "tp")), st.sampled_from([*WIRES]), st.floats(1, 1e8))
 def test_the_best_real_split_is_not_worse_than_the_best_whole_one(setting, wires, tokens):
     setting = replace(setting, wires=wires)
     whole, real = splits.best_whole(setting), splits.best_real(setting)

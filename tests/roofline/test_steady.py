@@ -1,43 +1,24 @@
 """Steady state: blocks alternate, last their time, drop their first part, and count energy and clock in the rest."""
 
-from pathlib import Path
-
 import pytest
+from fake_clock import FakeClock
 from made_up_run import LINES, save
 
 from roofline.measure import clocks, steady, telemetry
 from roofline.report.write import write
 from roofline.store import journal
 
-SLOWER = (
-    (Path(__file__).parent / "small_project.py")
-    .read_text()
-    .replace("TORCH = [0.002, 0.0021, 0.0019, 0.0025]", "TORCH = [0.008, 0.0084, 0.0076, 0.01]")
-    .replace("NUMPY = [0.001, 0.0011, 0.0009, 0.0010]", "NUMPY = [0.004, 0.0044, 0.0036, 0.004]")
-)
-
-
-class FakeClock:
-    """Each call takes what it returns; `log` holds (call, calls) of every burst."""
-
-    def __init__(self):
-        self.seconds, self.log = 0.0, []
-
-    def burst(self, call, calls):
-        took = sum(call() for _ in range(calls))
-        self.seconds += took
-        self.log.append((call, calls))
-        return took
+SLOWER = "\nfor times in (TORCH, NUMPY):\n    times[:] = [4 * time for time in times]\n"
 
 
 class FakeTelemetry:
     """A card that draws 700 W and clocks at 1500 MHz."""
 
     def __init__(self, clock):
-        self._clock, self.started_at = clock, None
+        self._clock = clock
 
     def start(self):
-        self.started_at = self._clock.seconds
+        pass
 
     def energy_j(self):
         return 700 * self._clock.seconds
@@ -46,56 +27,42 @@ class FakeTelemetry:
         return {"sm_clock_mhz": 1500, "throttle_reasons": "power cap", "throttled": True}
 
 
-@pytest.fixture
-def ran():
+def blocks_of(energy=True, **times_s):
+    """The blocks of contenders whose calls take so long, and the clock that they took them by."""
     clock = FakeClock()
-    entrants = {"quick": lambda: 0.004, "slow": lambda: 0.010}
     card = FakeTelemetry(clock)
-    return (
-        clock,
-        list(steady.blocks(entrants, {"quick": 0.004, "slow": 0.010}, clock, card, seed=3, failed=None)),
-        entrants,
-    )
+    card.energy_j = card.energy_j if energy else lambda: None
+    calls = {name: (lambda time_s=time_s: time_s) for name, time_s in times_s.items()}
+    return list(steady.blocks(calls, times_s, clock, card, seed=3, failed=None)), clock
 
 
-def test_shape_whose_quickest_contender_is_short_has_no_steady_state():
-    entrants = {"quick": lambda: 0.0019, "slow": lambda: 0.010}
-    clock = FakeClock()
-    medians = {"quick": 0.0019, "slow": 0.010}
-    assert list(steady.blocks(entrants, medians, clock, FakeTelemetry(clock), seed=3, failed=None)) == []
+@pytest.mark.parametrize("times_s", [{"quick": 0.0019, "slow": 0.010}, {"short": 0.0019}])
+def test_shape_whose_quickest_contender_is_short_has_no_steady_state(times_s):
+    assert blocks_of(**times_s)[0] == []
 
 
-def test_each_contender_gets_its_blocks_in_changing_order(ran):
-    _, blocks, _ = ran
-    orders = [[b.contender for b in blocks if b.block == index] for index in range(4)]
+def test_each_contender_gets_its_blocks_in_changing_order():
+    blocks, _ = blocks_of(quick=0.004, slow=0.010)
+    orders = [[b["contender"] for b in blocks if b["block"] == index] for index in range(4)]
     assert all(sorted(order) == ["quick", "slow"] for order in orders)
     assert len({tuple(order) for order in orders}) == 2
-    assert [b.position for b in blocks] == [0, 1] * 4
+    assert [b["position"] for b in blocks] == [0, 1] * 4
 
 
-def test_a_block_counts_a_second_after_half_a_second_that_it_drops(ran):
-    clock, blocks, _ = ran
+def test_a_block_counts_a_second_after_half_a_second_that_it_drops():
+    blocks, clock = blocks_of(quick=0.004, slow=0.010)
     for block in blocks:
-        assert 1.0 <= block.calls * block.time_s < 1.3
-        assert block.energy_j == pytest.approx(700 * block.calls * block.time_s)
-        assert block.telemetry["sm_clock_mhz"] == 1500
-    assert [b.time_s for b in blocks if b.contender == "slow"] == pytest.approx([0.010] * 4)
-    counted = sum(b.calls * b.time_s for b in blocks)
+        assert 1.0 <= block["calls"] * block["time_s"] < 1.3
+        assert block["energy_j"] == pytest.approx(700 * block["calls"] * block["time_s"])
+        assert block["sm_clock_mhz"] == 1500
+    assert [b["time_s"] for b in blocks if b["contender"] == "slow"] == pytest.approx([0.010] * 4)
+    counted = sum(b["calls"] * b["time_s"] for b in blocks)
     assert 0.5 * len(blocks) <= clock.seconds - counted < 0.8 * len(blocks)
-    assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.log)
+    assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.bursts)
 
 
-def test_short_kernels_get_none():
-    assert not list(steady.blocks({"a": None}, {"a": 0.0019}, FakeClock(), None, seed=0, failed=None))
-
-
-def test_card_that_counts_no_energy(monkeypatch):
-    clock = FakeClock()
-    card = FakeTelemetry(clock)
-    card.energy_j = lambda: None
-    assert {b.energy_j for b in steady.blocks({"a": lambda: 0.01}, {"a": 0.01}, clock, card, seed=0, failed=None)} == {
-        None
-    }
+def test_card_that_counts_no_energy():
+    assert {block["energy_j"] for block in blocks_of(energy=False, a=0.01)[0]} == {None}
     assert telemetry.CpuTelemetry().energy_j() is None
 
 
@@ -147,7 +114,7 @@ def test_derived_fields_by_hand(tmp_path):
 
 
 def test_option_measures_blocks_from_end_to_end(three_shapes):
-    outcome = three_shapes("--ffn-steady", conftest=SLOWER)
+    outcome = three_shapes("--ffn-steady", more=SLOWER)
     assert outcome.code == 0
     blocks = journal.load(outcome.folder).steady
     assert {(b["contender"], b["block"]) for b in blocks} == {(c, i) for c in ("torch", "numpy") for i in range(4)}
@@ -159,30 +126,26 @@ def test_option_measures_blocks_from_end_to_end(three_shapes):
 
 
 def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_shapes):
-    strikes = "    if index == 1000 and name == 'numpy':\n        1 / 0\n"
-    dies = SLOWER.replace("    if index == 10:", strikes + "    if index == 10:")
-    outcome = three_shapes("--ffn-steady", "-k", "m64", conftest=dies)
+    outcome = three_shapes("--ffn-steady", "-k", "m64", more=SLOWER, fault="block-numpy 64 crash")
     assert outcome.code == 1
     (entry,) = outcome.saved["not_measured"]
     assert entry["case"].endswith("m64-fp32-numpy-steady")
     assert entry["outcome"] == "failed"
-    assert entry["reason"].startswith("ZeroDivisionError")
+    assert entry["reason"].startswith("RuntimeError: no such instruction")
     assert outcome.rows.keys() == {"torch", "numpy"}
     blocks = journal.load(outcome.folder).steady
     assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1, 2, 3]
 
 
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
-    strikes = "    if index == 1000 and name == 'numpy':\n        os.kill(os.getpid(), signal.SIGTERM)\n"
-    hit = SLOWER.replace("    if index == 10:", strikes + "    if index == 10:")
-    outcome = three_shapes("--ffn-steady", "-k", "m64", conftest=hit)
+    outcome = three_shapes("--ffn-steady", "-k", "m64", more=SLOWER, fault="block-numpy 64 SIGTERM")
     assert outcome.code == 2
     run = journal.load(outcome.folder)
     assert run.unfinished
     assert len(list(run.cases())) == 2
-    again = three_shapes(f"--ffn-resume={outcome.folder}", root=outcome.root, conftest=SLOWER)
+    again = outcome.go_on(more=SLOWER)
     assert again.code == 0
-    assert len(journal.load(outcome.folder).steady) == 8
+    assert len(journal.load(again.folder).steady) == 8
 
 
 def test_without_timing_the_option_is_refused(run_project):

@@ -1,7 +1,18 @@
 """The figure timeline: which shape it shows, and what it makes of arrivals and waits."""
 
 import pytest
-from made_up_gathers import BLOCKS, FLAGGED, GEMM_S, HERE, ON_GPU, PROGRAMS, gather_matmul, gathering, timeline_line
+from made_up_gathers import (
+    BLOCKS,
+    FLAGGED,
+    GEMM_S,
+    HERE,
+    ON_GPU,
+    OURS,
+    PROGRAMS,
+    gather_matmul,
+    gathering,
+    timeline_line,
+)
 from made_up_run import HEAD
 
 from roofline.analysis.overlap import timeline
@@ -27,14 +38,12 @@ def test_blocks_of_a_timeline():
 
 
 def test_without_timelines_the_other_two_are_left(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), timelines=False)])
+    drawn = draw([HERE, *without_timelines(gathering(gather_matmul()), *OURS)])
     assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]
 
 
 def test_arm_without_a_timeline_is_named(draw):
-    lines = gathering(gather_matmul())
-    kept = [line for line in lines if (line["kind"], line.get("contender")) != ("timeline", "row_block")]
-    texts = draw([HERE, *kept], "timeline").texts["timeline"]
+    texts = draw([HERE, *without_timelines(gathering(gather_matmul()), "row_block")], "timeline").texts["timeline"]
     assert "no timeline of row_block" in texts
     assert "row_block" not in texts
 
@@ -45,20 +54,19 @@ def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
 
 
-def traced(gemm_s=1.5e-3, without=()):
+def without_timelines(lines, *arms):
+    return [line for line in lines if line["kind"] != "timeline" or line["contender"] not in arms]
+
+
+def traced():
     """A GPU's ridge, where a flagged kernel was traced."""
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    lines = gathering(case, gemm_s, gemm_s, rounds=3, lost=ON_GPU, traced=True)
-    gone = [("timeline", name) for name in without]
-    return [HEAD | {"schema": 5}, *(line for line in lines if (line["kind"], line.get("contender")) not in gone)]
+    return [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
 
 
 @pytest.fixture(scope="module")
-def drawn_once(tmp_path_factory):
-    from made_up_gathers import Drawn
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        return Drawn(tmp_path_factory.mktemp("traced") / "run", traced(), monkeypatch, ["timeline"])
+def drawn_once(draw):
+    return draw(traced(), "timeline")
 
 
 def texts_and_axes(drawn):
@@ -123,7 +131,7 @@ def test_figure_tells_a_traced_call_from_a_run_of_median_time(drawn_once, draw):
 
 
 def test_arm_without_a_trace_is_not_drawn(draw):
-    texts, axes = texts_and_axes(draw(traced(without=("tile_outer", "row_block")), "timeline"))
+    texts, axes = texts_and_axes(draw(without_timelines(traced(), "tile_outer", "row_block"), "timeline"))
     assert "no timeline of tile_outer, row_block, symm_mem" in texts
     assert len(axes.get_images()) == 1
     assert not {"tile_outer", "row_block", "symm_mem"} & {*texts}

@@ -1,7 +1,6 @@
 """A new operation is its declaration, its runner and its test: all else works on it without knowing of it."""
 
-import os
-import sys
+import functools
 
 import pytest
 from toy_project import DOUBLE, Double
@@ -11,7 +10,8 @@ from roofline import cli, operations
 
 CONFTEST = """
 from roofline import operations
-from toy_project import DOUBLE, ffn_clock
+from fake_clock import ffn_clock
+from toy_project import DOUBLE
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 operations.register(DOUBLE)
@@ -26,13 +26,7 @@ SECONDS = {"mul": 2e-6, "add": 1e-6}
 
 @pytest.fixture(scope="module")
 def start(run_project):
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "DRAW": "1"}
-
-    def run(*arguments, env=None, **more):
-        about = dict(conftest=CONFTEST, tests=TESTS, env=path | (env or {}))
-        return run_project("--benchmark-only", *arguments, **about, **more)
-
-    return run
+    return functools.partial(run_project, "--benchmark-only", conftest=CONFTEST, tests=TESTS)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +35,8 @@ def stopped(start):
 
 
 @pytest.fixture(scope="module")
-def whole(start, stopped):
-    return start(f"--ffn-resume={stopped.folder}", root=stopped.root)
+def whole(stopped):
+    return stopped.go_on(env={"DRAW": "1"})
 
 
 def test_it_is_swept_timed_and_gone_on_with(stopped, whole):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,8 @@ FAKE = (Path(__file__).parent / "tune_project.py").read_text()
 TABLES = Path("kernels", "configs")
 SHAPES = {m: f"tune_fake-64x128-up-tp1-m{m}-fp32" for m in (64, 128, 256, 512)}
 NOW, FAST = "16x16x16_w4_s3_g8", "16x16x16_w4_s4_g8"
-ENTRY = {
-    "kernel": "fake",
-    "dtypes": ["fp32"],
-    "m_max": None,
-    "n_max": None,
-    "block_m": 16,
-    "block_n": 16,
-    "block_k": 16,
-}
-ENTRY |= {"num_warps": 4, "num_stages": 3, "group_m": 8, "mma": None, "measured": None}
+ENTRY = {"kernel": "fake", "dtypes": ["fp32"], "m_max": None, "n_max": None, "block_m": 16, "block_n": 16}
+ENTRY |= {"block_k": 16, "num_warps": 4, "num_stages": 3, "group_m": 8, "mma": None, "measured": None}
 TABLE = {"target": 90, "shared_limit_bytes": 232448, "entries": [ENTRY, ENTRY | {"kernel": "other"}]}
 ASKED = ("--ffn-model=64,128", "--ffn-layers=up", "--ffn-tp=1", "--ffn-dtype=fp32")
 
@@ -71,17 +64,12 @@ def chain(run_project, tmp_path_factory):
     for arguments, kills in (((*asked, "--ffn-tokens=64,128,256,512"), "2"), ((), "0"), ((), "0")):
         resumed = [f"--ffn-resume={run.folder}" for run in found.runs[-1:]]
         run = run_project(
-            "--benchmark-only",
-            *arguments,
-            *resumed,
-            tests="",
-            conftest=FAKE,
-            env=ENV | {"FSYNC_KILLS": kills},
+            "--benchmark-only", *arguments, *resumed, tests="", conftest=FAKE, env=ENV | {"FSYNC_KILLS": kills},
             root=root,
-        )
+        )  # fmt: skip
+        run.left = journal.load(run.folder).missing
         found.runs.append(run)
         found.tables.append(entries(root))
-        found.runs[-1].left = journal.load(run.folder).missing
     return found
 
 
@@ -127,19 +115,9 @@ def test_what_wins_is_saved_with_its_conditions_and_so_is_what_stays(whole):
 
 
 def test_the_saved_table_overrides_for_exactly_those_shapes(whole, monkeypatch):
-    monkeypatch.setattr(configs, "FOLDER", whole.root / TABLES)
-    configs.table.cache_clear()
-    try:
-        for m, n, k, stages in (
-            (64, 128, 64, 4),
-            (65, 128, 64, 3),
-            (63, 128, 64, 3),
-            (64, 256, 64, 3),
-            (64, 128, 65, 3),
-        ):
-            assert configs.choose("fake", "sm90", m, n, k, torch.float32).num_stages == stages
-    finally:
-        configs.table.cache_clear()
+    monkeypatch.setattr(configs, "table", cache(lambda arch: configs.read(whole.root / TABLES / f"{arch}.json")))
+    for *shape, stages in ((64, 128, 64, 4), (65, 128, 64, 3), (63, 128, 64, 3), (64, 256, 64, 3), (64, 128, 65, 3)):
+        assert configs.choose("fake", "sm90", *shape, torch.float32).num_stages == stages
 
 
 def test_what_raises_is_wrong_spills_or_dies_is_named_and_loses_nothing_else(whole):
@@ -211,23 +189,13 @@ def test_at_last_the_kernels_take_turns_each_as_it_was_just_tuned(run_project, t
 
 
 def test_what_would_be_tried_is_listed_without_a_gpu_and_exists_only_there():
-    def listed(*more: str) -> subprocess.CompletedProcess:
-        asked = (
-            "--collect-only",
-            "-q",
-            "tests/benchmarks",
-            "--ffn-model=xxl",
-            "--ffn-tokens=2048",
-            "--ffn-tp=8",
-            *more,
-        )
-        env = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET" and "XDIST" not in n}
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "--benchmark-only", *asked],
-            cwd=ROOT, env=env | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-
-    done = listed("--ffn-tune", "--ffn-contenders=persistent", "--ffn-layers=up")
+    asked = "--ffn-model=xxl --ffn-tokens=2048 --ffn-tp=8 --ffn-tune --ffn-contenders=persistent --ffn-layers=up"
+    env = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET" and "XDIST" not in n}
+    command = f"-m pytest --benchmark-only --collect-only -q tests/benchmarks {asked}"
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=ROOT, env=env | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     ids = [line for line in done.stdout.splitlines() if "::" in line]
     assert all("test_tune[tune_persistent-xxl-up-tp8-m2048-bf16-" in line for line in ids)

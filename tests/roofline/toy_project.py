@@ -7,8 +7,6 @@ import os
 import re
 from dataclasses import dataclass
 
-import pytest
-
 from roofline import operations
 from roofline.measure.ceilings import Probe
 from roofline.measure.prepared import Entrant, PreparedCase, unwatched
@@ -62,26 +60,3 @@ DOUBLE = operations.Operation(
     pattern=re.compile(r"r(?P<rows>\d+)-(?P<dtype>\w+?)(?:-(?P<contender>\w+))?"),
     example="double-r100-fp32-mul",
 )
-
-
-class FakeClock:
-    """Each call returns what it took; time passes by that much."""
-
-    timer, passes, seconds = "fake_clock_replay", 1, 0.0
-
-    def now(self):
-        return self.seconds
-
-    def turn(self, calls):
-        times = [call() for call in calls]
-        self.seconds += sum(time or 0.0 for time in times)
-        return times
-
-    def burst(self, call, calls):
-        self.seconds += sum(call() for _ in range(calls))
-        return calls * call()
-
-
-@pytest.fixture(scope="session")
-def ffn_clock():
-    return FakeClock()

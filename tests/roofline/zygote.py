@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
@@ -86,8 +85,6 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
     quicken("DRAW" in env)
-    with suppress(ImportError):  # an interpreter of its own would
-        import sitecustomize  # noqa: F401
     sys.exit(__import__("pytest").main(arguments))
 
 

@@ -2,39 +2,37 @@
 
 from statistics import median
 
-from roofline.analysis.base import Analysis, Figure
+from roofline.analysis.base import Analysis, Figure, grouped
 from roofline.analysis.overlap import chart, network_roofline, timeline
 from roofline.analysis.overlap.arms import ARMS, base_arm
 from roofline.analysis.overlap.metrics import COLUMNS, metrics
 from roofline.analysis.throughput import analysis as throughput
+from roofline.analysis.throughput.metrics import shape_of
 
 
 def summary(records: list[dict]) -> list[str]:
     """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost."""
     lines = []
-    overlapping = [r for r in records if base_arm(r["arm"]) != "serial"]
-    gathered = [r for r in overlapping if r["hidden_fraction"] is not None]
-    for op, arm in dict.fromkeys((r["op"], r["arm"]) for r in gathered):
-        own = [r for r in gathered if (r["op"], r["arm"]) == (op, arm)]
+    gathered = [r for r in records if base_arm(r["arm"]) != "serial" and r["hidden_fraction"] is not None]
+    for (op, arm), own in grouped(((r["op"], r["arm"]), r) for r in gathered).items():
         lines.append(
             f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and gather, "
             f"reaches {median(r['of_own_ideal'] for r in own):.2f} of its own ideal (medians over {len(own)} cases)"
         )
-    return [*lines, *(_costs(op, gathered) for op in dict.fromkeys(r["op"] for r in gathered if r["preset_slowdown"]))]
+    preset = grouped((r["op"], r) for r in gathered if r["preset_slowdown"])
+    return [*lines, *(_costs(op, own) for op, own in preset.items())]
 
 
-def _costs(op: str, records: list[dict]) -> str:
+def _costs(op: str, own: list[dict]) -> str:
     """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
-    own = [r for r in records if r["op"] == op and r["preset_slowdown"]]
     own.sort(key=lambda r: r["arm"] in ARMS and ARMS[r["arm"]].table)  # theirs is what traffic does to the kernel
-    shapes = {r["case"].removesuffix("-" + r["arm"]): r for r in own}.values()
+    shapes = {shape_of(r): r for r in own}.values()
     preset = median(r["preset_slowdown"] for r in shapes)
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
     if beside := [r["gemm_slowdown"] for r in shapes if r["gemm_slowdown"]]:
         text += f", beside other traffic {median(beside):.2f} of that"
-    arms = {arm: [r["link_slowdown"] for r in own if r["arm"] == arm] for arm in dict.fromkeys(r["arm"] for r in own)}
-    under = [f"{median(found):.2f} ({arm})" for arm, every in arms.items() if (found := list(filter(None, every)))]
-    if under:
+    slower = grouped((r["arm"], r["link_slowdown"]) for r in own if r["link_slowdown"])
+    if under := [f"{median(found):.2f} ({arm})" for arm, found in slower.items()]:
         text += f"; the link takes {', '.join(under)} of its time alone"
     return f"{text} (medians over {len(shapes)} shapes)"
 

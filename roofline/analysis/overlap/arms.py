@@ -146,9 +146,9 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
 def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
     grid, blocks = plan.grid, plan.row_blocks
-    of_rows = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks, "block", "block")
+    of_rows = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks)
     rows = grid.row_tiles // blocks
-    arrival_s = [here_s[0] for here_s in of_rows[::rows]]
+    arrival_s = [here_s[-1] for here_s in of_rows[::rows]]
     launches, now, block = [], 0.0, 0
     while block < blocks:
         start_s, first = max(now, arrival_s[block]), block
@@ -173,7 +173,7 @@ def _by_chunk(table: Callable) -> Callable:
 
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks, "block")
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
     return simulate(schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s), arrival_s, chunk_s)
 
 

@@ -1,7 +1,6 @@
 """How much of a gather an arm hid, by the rounds in which all took turns, and the columns that show it."""
 
 from dataclasses import replace
-from statistics import median
 
 from roofline.analysis.base import Column
 from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm
@@ -21,6 +20,9 @@ OF_THE_LINK = (
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
+HIDDEN = "hidden_fraction", "hidden_low", "hidden_high"
+CLOCK_NORMALISED = tuple(f"hidden_clock_normalised{end}" for end in ("", "_low", "_high"))
+
 
 def link_text(record: dict) -> str:
     """Its kind, and the bandwidth that it reached."""
@@ -28,46 +30,37 @@ def link_text(record: dict) -> str:
     return record["link"] + (f" {reached / 1e9:.3g} GB/s" if reached else "")
 
 
-def hidden_text(record: dict, field: str = "hidden_fraction", ends: str = "hidden") -> str:
-    """The hidden fraction with its interval, whose fields begin with `ends`."""
-    return interval_text(record[field], record[f"{ends}_low"], record[f"{ends}_high"], 2)
+def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
+    """The hidden fraction with its interval."""
+    return interval_text(*(record[name] for name in names), 2)
 
 
 def notes_text(record: dict) -> str:
     """What a reader must know before trusting the row."""
     off = record["link_off_pace"]
-    void = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
-    return throughput.notes_text(record, "its ideal", *void)
+    return throughput.notes_text(record, "its ideal", f"void: link off its pace by {100 * off:+.0f} %" if off else "")
 
 
 OWN = (
     Column("t_gemm_s", "T_gemm: median of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
     Column("t_comm_s", "T_comm: median of the link alone", "s", "T_comm", time_text),
-    Column(
-        "hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), formed in each round, median: 1 is perfect",
-        "1", "hidden [95 %]", of_row=hidden_text,
-    ),
-    Column(
-        "hidden_clock_normalised", "the hidden fraction, with T_gemm taken in each round as it would be at the arm's "
-        "clock: arms that wait run cooler and clock higher. What an arm waits for is paced by a timer and stays", "1",
-        "hidden at equal clock", of_row=lambda r: hidden_text(r, *["hidden_clock_normalised"] * 2),
-        shown=lambda r: r["hidden_clock_normalised"] is not None,
-    ),
+    Column("hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), formed in each round, median: 1 is perfect",
+           "1", "hidden [95 %]", of_row=hidden_text),
+    Column("hidden_clock_normalised", "the hidden fraction, with T_gemm taken in each round as it would be at the "
+           "arm's clock: arms that wait run cooler and clock higher. What an arm waits for is paced by a timer and "
+           "stays", "1", "hidden at equal clock", of_row=lambda r: hidden_text(r, CLOCK_NORMALISED),
+           shown=lambda r: r["hidden_clock_normalised"] is not None),
     Column("of_ideal", "max(T_gemm, T_comm) / T, median over the rounds", "1", "of ideal", percent_text),
     Column("of_own_ideal", "own ideal / T, median over the rounds", "1", "of own ideal", percent_text),
     throughput.TFLOPS,
     Column("wire_intensity", "FLOP per byte that one rank receives", "FLOP/byte", "FLOP/wire byte", "{:.4g}".format),
-    Column(
-        "spilled_bytes", "of accumulators, written to device memory and read back", "bytes", "spilled",
-        lambda count: bytes_text(count) if count else "-", shown=lambda r: r["spilled_bytes"],
-    ),
+    Column("spilled_bytes", "of accumulators, written to device memory and read back", "bytes", "spilled",
+           lambda count: bytes_text(count) if count else "-", shown=lambda r: r["spilled_bytes"]),
     Column(  # ours all sum in fp32 and round once, so that theirs says nothing by itself
         "relative_error", header="error", text=lambda error: number_text(error, 2), shown=lambda r: r["own_fabric"]
     ),
-    Column(
-        "link", "what carries the chunks. A `paced` one is an emulation, whatever its bandwidth; an arm over a fabric "
-        "of its own names that", header="link", of_row=link_text,
-    ),
+    Column("link", "what carries the chunks. A `paced` one is an emulation, whatever its bandwidth; an arm over a "
+           "fabric of its own names that", header="link", of_row=link_text),
     replace(throughput.BOUND, doc="`compute` or `wire`: the longer of T_gemm and T_comm"),
     Column(header="notes", of_row=notes_text, right=False, shown=notes_text),
     Column("arm", "as the contender. `_persistent` at the end: by our persistent matmul"),
@@ -77,21 +70,15 @@ OWN = (
     Column("wire", "the word of the case id"),
     Column("link_bytes_per_s_requested", "bandwidth that the link was asked for", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone", "bytes/s"),
-    Column(
-        "own_fabric", "true of an arm that ran over a fabric of its own: it has a time, and no field that compares it "
-        "with the shape's link",
-    ),
-    Column(
-        "link_off_pace", "null, or by how much of the request the link missed it: more than 5 % voids the case, which "
-        "gets no hidden fraction and no share of an ideal", "1",
-    ),
+    Column("own_fabric", "true of an arm that ran over a fabric of its own: it has a time, and no field that compares "
+           "it with the shape's link"),
+    Column("link_off_pace", "null, or by how much of the request the link missed it: more than 5 % voids the case, "
+           "which gets no hidden fraction and no share of an ideal", "1"),
     Column("wire_bytes", "bytes that one rank receives", "bytes"),
     Column("balance", "FLOP per byte at which this case's unsplit matmul and this link take equally long", "FLOP/byte"),
     Column("t_serial_s", "median of the arm `serial`", "s"),
-    Column(
-        "t_own_ideal_s", "own ideal: what the simulator (`roofline/analysis/overlap/simulator.py`) says the arm could "
-        "reach, from sizes and the two times alone", "s",
-    ),
+    Column("t_own_ideal_s", "own ideal: what the simulator (`roofline/analysis/overlap/simulator.py`) says the arm "
+           "could reach, from sizes and the two times alone", "s"),
     Column("hidden_low", "95 % interval of `hidden_fraction`", "1"),
     Column("hidden_high", "its other end", "1"),
     Column("sm_clock_hz", "median of the SM clock after this arm's samples; null on a CPU", "Hz"),
@@ -100,11 +87,9 @@ OWN = (
     Column("hidden_clock_normalised_high", "its other end", "1"),
     Column("t_preset_s", "the kernel of the flagged arms with all flags up: its median time", "s"),
     Column("preset_slowdown", "that over the fastest unsplit matmul: above 1 is what waiting code costs", "1"),
-    Column(
-        "gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one alone: "
-        "the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms named for "
-        "it, else the fastest unsplit one", "1",
-    ),
+    Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
+           "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
+           "named for it, else the fastest unsplit one", "1"),
     Column("link_slowdown", "the last arrival in this arm over the link alone", "1"),
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),
@@ -141,37 +126,30 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
     T_gemm all of a shorter gather, and their sum nothing.
     """
-    passes, about, work = shape.passes, shape.entrants[arm], shape.work
-    gemm_name = _fastest_gemm(shape)
-    own, gemm, link = shape.times_s(arm), shape.times_s(gemm_name), link_alone(shape)
-    t_gemm_s = median(gemm.values()) if gemm else None
-    t_comm_s = median(link.values()) if link else None
+    passes, about, work, middle = shape.passes, shape.entrants[arm], shape.work, throughput.middle
+    gemms = [name for name in shape.of_role("gemm") if shape.times_s(name)]
+    gemm_name = min(gemms, key=lambda name: middle(shape.times_s(name)), default=None)
+    link_name, preset_name = (next(iter(shape.of_role(role)), None) for role in ("link", "preset"))
+    own, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
+    t_gemm_s, t_comm_s = middle(gemm), middle(link)
     both, fabric = bool(gemm and link), about.get("link")
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
-    arrival = next((shape.values(name, "last_arrival_s") for name in shape.of_role("link")), {})
-    requested = shape.facts["link_bytes_per_s_requested"]
-    reached = work.wire_bytes / median(arrival.values()) if arrival else None
+    arrival, requested = shape.values(link_name, "last_arrival_s"), shape.facts["link_bytes_per_s_requested"]
+    reached = work.wire_bytes / middle(arrival) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
     clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
-    preset = next((shape.times_s(name) for name in shape.of_role("preset")), {})
+    scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
 
-    nothing = Interval(*[None] * 3)
-
-    def over_rounds(value, gemm=gemm) -> Interval:
-        """Of value(T_gemm, T_comm, the arm's time) in each round."""
+    def over_rounds(value, gemm=gemm) -> Interval | None:
+        """Of value(T_gemm, T_comm, the arm's time) in each round; None where they are not to be compared."""
         rounds = sorted(own.keys() & gemm.keys() & link.keys())
-        found = [value(gemm[r], link[r], own[r]) for r in rounds]
-        return median_interval(found, passes=passes) if found else nothing
+        if void or fabric or not rounds:
+            return None
+        return median_interval([value(gemm[r], link[r], own[r]) for r in rounds], passes=passes)
 
-    hidden = normalised = of_ideal = own_ideal = nothing
-    if not void and not fabric:
-        hidden = over_rounds(hidden_fraction)
-        of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-        own_ideal = over_rounds(lambda t_gemm, t_comm, time: plan_of(shape, arm).ideal_s(t_gemm, t_comm) / time)
-        scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
-        normalised = over_rounds(hidden_fraction, gemm=scaled)
-    serial = shape.times_s("serial")
-    ideal_s = max(t_gemm_s, t_comm_s) if both else None
+    hidden = over_rounds(hidden_fraction)
+    of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
+    of_own_ideal = over_rounds(lambda t_gemm, t_comm, time: plan_of(shape, arm).ideal_s(t_gemm, t_comm) / time)
     found = {
         "arm": arm,
         **{key: shape.get(key) for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "copier_programs")},
@@ -185,41 +163,26 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
-        "t_serial_s": median(serial.values()) if serial else None,
-        "t_preset_s": median(preset.values()) if preset else None,
+        "t_serial_s": middle(shape.times_s("serial")),
+        "t_preset_s": middle(preset),
         "t_own_ideal_s": plan_of(shape, arm).simulate(t_gemm_s, t_comm_s).end_s if both and not fabric else None,
-        "hidden_fraction": hidden.median,
-        "hidden_low": hidden.low,
-        "hidden_high": hidden.high,
-        "hidden_clock_normalised": normalised.median,
-        "hidden_clock_normalised_low": normalised.low,
-        "hidden_clock_normalised_high": normalised.high,
-        "sm_clock_hz": median(clock.values()) if clock else None,
-        "gemm_sm_clock_hz": median(gemm_clock.values()) if gemm_clock else None,
-        "of_ideal": of_ideal.median,
-        "of_own_ideal": own_ideal.median,
+        **throughput.named(hidden, *HIDDEN),
+        **throughput.named(over_rounds(hidden_fraction, scaled), *CLOCK_NORMALISED),
+        "sm_clock_hz": middle(clock),
+        "gemm_sm_clock_hz": middle(gemm_clock),
+        "of_ideal": of_ideal and of_ideal.median,
+        "of_own_ideal": of_own_ideal and of_own_ideal.median,
         "preset_slowdown": _ratio(preset, gemm, passes),
         "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, passes),
         "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, passes),
-        "roof_tflops": work.flop / ideal_s / 1e12 if both else None,
-        "of_roof": of_ideal.median,
-        "above_roof": hidden.low is not None and hidden.low > 1,
+        "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
+        "of_roof": of_ideal and of_ideal.median,
+        "above_roof": hidden is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
     if fabric:
         found |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
     return throughput.metrics(run, shape, arm) | found
-
-
-def link_alone(shape: Shape) -> dict[int, float]:
-    """{round: seconds} of the gather with nothing beside it; {} where it was not measured."""
-    return next((shape.times_s(name) for name in shape.of_role("link")), {})
-
-
-def _fastest_gemm(shape: Shape) -> str | None:
-    """The unsplit matmul with the least median; None where none was measured."""
-    found = [name for name in shape.of_role("gemm") if shape.times_s(name)]
-    return min(found, key=lambda name: median(shape.times_s(name).values()), default=None)
 
 
 def _row_blocks(shape: Shape, arm: str) -> int:

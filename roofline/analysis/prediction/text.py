@@ -38,7 +38,7 @@ def saved(run: Run, found: Found) -> dict:
     cases = [{field: record[own] for field, own in fields.items()} for record in found.scored]
     missing = [{"case": case, "reason": why} for case, why in found.missing.items()]
     body = {"model": asdict(found.model), "scores": scores(found.scored), "cases": cases, "not_predicted": missing}
-    return {"schema": SCHEMA, **about, **_rounded(body)}
+    return {"schema": SCHEMA, **about, **rounded(body)}
 
 
 def scores(scored: list[dict]) -> dict[str, dict]:
@@ -56,15 +56,15 @@ def _errors(scored: list[dict]) -> dict:
     return found
 
 
-def _rounded(values):
+def rounded(values):
     """Floats to DIGITS digits, however deep they stand."""
     match values:
         case float():
             return float(f"{values:.{DIGITS}g}")
         case dict():
-            return {key: _rounded(value) for key, value in values.items()}
+            return {key: rounded(value) for key, value in values.items()}
         case list() | tuple():
-            return [_rounded(value) for value in values]
+            return [rounded(value) for value in values]
     return values
 
 

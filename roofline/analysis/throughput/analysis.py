@@ -1,6 +1,6 @@
 """The analysis of what computes from device memory: FLOP/s against the roof and against the baseline."""
 
-from roofline.analysis.base import Analysis, Figure, Table
+from roofline.analysis.base import Analysis, Figure, Table, grouped
 from roofline.analysis.throughput import memory_roofline
 from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics
 from roofline.report.tables import named
@@ -13,25 +13,25 @@ SLACK = 0.01
 def summary(records: list[dict]) -> list[str]:
     """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and more."""
     lines = []
-    for name in dict.fromkeys(r["contender"] for r in records if r["contender"] != r["vendor"]):
-        own = [r for r in records if r["contender"] == name and r["ratio_to_vendor"]]
+    for name, own in beside_baseline(records).items():
         large = [r["ratio_to_vendor"] for r in own if r.get("m", 0) >= 1024]
-        if own:
-            text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
-            text += f" in the geometric mean over {len(own)} shapes"
-            lines.append(text + (f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if large else ""))
+        text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
+        text += f" in the geometric mean over {len(own)} shapes"
+        lines.append(text + (f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if large else ""))
     return lines
+
+
+def beside_baseline(records: list[dict]) -> dict[str, list[dict]]:
+    """{contender: its records that have a ratio}, without the baseline's."""
+    return grouped((r["contender"], r) for r in records if r["contender"] != r["vendor"] and r["ratio_to_vendor"])
 
 
 def energy(records: list[dict]) -> list[str]:
     """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes."""
-    spent: dict[str, list[float]] = {}
-    for record in records:
-        if record["steady_flop_per_joule"]:
-            spent.setdefault(record["contender"], []).append(1e12 / record["steady_flop_per_joule"])
+    joules = ((r["contender"], 1e12 / r["steady_flop_per_joule"]) for r in records if r["steady_flop_per_joule"])
     return [
         f"{name}: {geometric_mean(own):.3g} J per TFLOP in the geometric mean over {len(own)} shapes"
-        for name, own in spent.items()
+        for name, own in grouped(joules).items()
     ]
 
 

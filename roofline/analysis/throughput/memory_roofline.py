@@ -79,9 +79,9 @@ def _points(axes, frame, colours: dict) -> None:
             xs, ys, yerr=[ys - own["tflops_low"], own["tflops_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2,
             label=name, zorder=4, **points, **(modelled if hollow else edge),
         )  # fmt: skip
-        if hollow:
-            axes.plot([xs, counted], [ys, ys], color=colour, linewidth=1.2, zorder=3.5)
-            axes.plot(counted, ys, zorder=4.5, **points, **edge)
+        there = counted.notna()
+        axes.plot([xs[there], counted[there]], [ys[there]] * 2, color=colour, linewidth=1.2, zorder=3.5)
+        axes.plot(counted[there], ys[there], zorder=4.5, **points, **edge)
         hot = own["throttled"].eq(True).fillna(False)
         if hot.any():
             axes.plot(

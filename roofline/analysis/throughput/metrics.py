@@ -1,6 +1,6 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by, and the columns that show it."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from roofline.analysis.base import Column
 from roofline.report import kernel_words
 from roofline.report.format import bytes_text, interval_text, number_text, percent_text, rate_text, time_text
 from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
-from roofline.store.run import Run, Shape
+from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
 
 FEW_ROUNDS = 30
@@ -23,20 +23,32 @@ class Roof(NamedTuple):
 
     def at(self, intensity: float) -> float:
         """Attainable FLOP/s at `intensity`."""
-        return attainable_flops(intensity, self.flops, self.read_bytes_per_s)
+        return attainable_flops(intensity, *self)
 
 
 def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
     """The roof that `ceilings` (lines of the journal) make for `dtype`; None where one of them is missing."""
+    matmul, read = (
+        max((c["value"] for c in ceilings if (c["ceiling"], c["dtype"]) == wanted), default=None)
+        for wanted in (("matmul", dtype), ("read", None))
+    )
+    return Roof(matmul, read) if matmul and read else None
 
-    def best(kind: str, wanted: str | None) -> dict | None:
-        found = [c for c in ceilings if c["ceiling"] == kind and c["dtype"] == wanted]
-        return max(found, key=lambda c: c["value"], default=None)
 
-    matmul, read = best("matmul", dtype), best("read", None)
-    if not matmul or not read:
-        return None
-    return Roof(matmul["value"], read["value"])
+def middle(values: dict[int, float]) -> float | None:
+    """The median of {round: value}; None of none."""
+    return median(values.values()) if values else None
+
+
+def named(interval: Interval | None, *names: str) -> dict[str, float | None]:
+    """Three fields: the median and its interval."""
+    return dict(zip(names, astuple(interval) if interval else [None] * 3, strict=True))
+
+
+def _rates(flop: float, time: Interval, name: str) -> dict[str, float]:
+    """TFLOP/s: the median and its interval, whose low end is that of the longest time."""
+    rates = Interval(*(flop / seconds / 1e12 for seconds in (time.median, time.high, time.low)))
+    return named(rates, name, f"{name}_low", f"{name}_high")
 
 
 def metrics(run: Run, shape: Shape, contender: str) -> dict:
@@ -44,17 +56,12 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
 
     `COLUMNS` says what each field means. Without ceilings the roof's fields are None.
     """
-    times = shape.times_s(contender)
-    samples = list(times.values())
-    passes = shape.passes
+    times, vendor_times = shape.times_s(contender), shape.times_s(shape.baseline)
+    samples, passes, own, work = list(times.values()), shape.passes, shape.entrants[contender], shape.work
     time = median_interval(samples, passes=passes)
     roof = roof_of(run.ceilings, shape.dtype)
-    own = shape.entrants[contender]
-    work = shape.work
     intensity = replace(work, spilled_bytes=own.get("spilled_bytes", 0)).device_intensity
-    vendor_times = shape.times_s(shape.baseline)
-    ratio = paired_ratio(vendor_times, times, passes=passes) or Interval(*[None] * 3)
-    flops = {key: work.flop / getattr(time, key) for key in ("median", "low", "high")}
+    ratio = paired_ratio(vendor_times, times, passes=passes)
     return {
         "op": shape.op,
         "contender": contender,
@@ -64,24 +71,18 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "flop": work.flop,
         "device_bytes": work.device_bytes,
         "device_intensity": intensity,
-        "time_s": time.median,
-        "time_low_s": time.low,
-        "time_high_s": time.high,
+        **named(time, "time_s", "time_low_s", "time_high_s"),
         "rounds": len(samples),
         "visits": passes,
         "lag1_correlation": lag1_correlation(samples),
-        "tflops": flops["median"] / 1e12,
-        "tflops_low": flops["high"] / 1e12,
-        "tflops_high": flops["low"] / 1e12,
+        **_rates(work.flop, time, "tflops"),
         "roof_tflops": roof and roof.at(intensity) / 1e12,
-        "of_roof": roof and flops["median"] / roof.at(intensity),
-        "above_roof": roof and flops["high"] > roof.at(intensity),
-        "bound": roof and bound(intensity, roof.flops, roof.read_bytes_per_s),
+        "of_roof": roof and work.flop / time.median / roof.at(intensity),
+        "above_roof": roof and work.flop / time.high > roof.at(intensity),
+        "bound": roof and bound(intensity, *roof),
         "vendor": shape.baseline,
-        "vendor_time_s": median(vendor_times.values()) if vendor_times else None,
-        "ratio_to_vendor": ratio.median,
-        "ratio_low": ratio.low,
-        "ratio_high": ratio.high,
+        "vendor_time_s": middle(vendor_times),
+        **named(ratio, "ratio_to_vendor", "ratio_low", "ratio_high"),
         "relative_error": own["relative_error"],
         "config": own["config"],
         "kernel_name": own.get("kernel_name"),
@@ -127,21 +128,15 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     if not own:
         return {}
     time = median_interval(list(times[contender].values()))
-    ratio = paired_ratio(times[shape.baseline], times[contender]) or Interval(*[None] * 3)
-    joules = [block["energy_j"] / block["calls"] for block in own if block["energy_j"] is not None]
-    clocks = [block["sm_clock_mhz"] for block in own if block.get("sm_clock_mhz")]
-    joule = median(joules) if joules else None
+    ratio = paired_ratio(times[shape.baseline], times[contender])
+    joule = middle({b["block"]: b["energy_j"] / b["calls"] for b in own if b["energy_j"] is not None})
     return {
         "steady_time_s": time.median,
-        "steady_tflops": shape.work.flop / time.median / 1e12,
-        "steady_tflops_low": shape.work.flop / time.high / 1e12,
-        "steady_tflops_high": shape.work.flop / time.low / 1e12,
+        **_rates(shape.work.flop, time, "steady_tflops"),
         "steady_blocks": len(own),
-        "steady_of_single": median(shape.times_s(contender).values()) / time.median,
-        "steady_ratio_to_vendor": ratio.median,
-        "steady_ratio_low": ratio.low,
-        "steady_ratio_high": ratio.high,
-        "steady_sm_clock_mhz": median(clocks) if clocks else None,
+        "steady_of_single": middle(shape.times_s(contender)) / time.median,
+        **named(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
+        "steady_sm_clock_mhz": middle({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
         "steady_energy_j": joule,
         "steady_power_w": joule and joule / time.median,
         "steady_flop_per_joule": joule and shape.work.flop / joule,
@@ -150,27 +145,24 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
 
 
 def ratio_text(record: dict, kind: str = "ratio") -> str:
-    """Ratio to the baseline with its interval; the baseline itself is the yardstick. `kind` is its fields' prefix."""
+    """Ratio to the baseline with its interval; or that it is the baseline. `kind` is the prefix of its fields."""
     if record["contender"] == record["vendor"]:
         return "1 (yardstick)"
     return interval_text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
 
 
-def notes_text(record: dict, roof: str = "the measured roof", *more: str) -> str:
+def notes_text(record: dict, roof: str = "the measured roof", more: str = "") -> str:
     """What a reader must know before trusting the row; `more` stands in the middle."""
-    notes = []
-    if record.get("throttled"):
-        notes.append(f"throttled: {record['throttle_reasons']}")
-    if record["above_roof"]:
-        notes.append(f"above {roof}")
-    notes += more
-    if record["stopped_by"] == "interrupt":
-        notes.append("cut short")
-    if record["rounds"] < FEW_ROUNDS:
-        notes.append(f"{record['rounds']} rounds only")
-    if record["late"] > 0.1 * record["rounds"]:
-        notes.append(f"host late in {record['late']}")
-    return "; ".join(notes)
+    rounds, late = record["rounds"], record["late"]
+    notes = {
+        f"throttled: {record.get('throttle_reasons')}": record.get("throttled"),
+        f"above {roof}": record["above_roof"],
+        more: more,
+        "cut short": record["stopped_by"] == INTERRUPTED,
+        f"{rounds} rounds only": rounds < FEW_ROUNDS,
+        f"host late in {late}": late > 0.1 * rounds,
+    }
+    return "; ".join(note for note, holds in notes.items() if holds)
 
 
 def shape_of(record: dict) -> str:
@@ -187,42 +179,31 @@ CASE = (
 TIME = Column("time_s", "median time", "s", "time", time_text)
 TFLOPS = Column("tflops", "`flop` over the median time", "1e12 FLOP/s", "TFLOP/s", rate_text)
 OF_ROOF = Column("of_roof", "share of the roof that was reached", "1", "of roof", percent_text)
-RATIO = Column(
-    "ratio_to_vendor", "the baseline's time over this one's, median over paired rounds: above 1 is faster", "1",
-    "ratio to vendor [95 %]", of_row=ratio_text,
-)  # fmt: skip
-INTENSITY = Column(
-    "device_intensity", "FLOP per byte of device memory; what is spilled counts too", "FLOP/byte", "FLOP/byte",
-    "{:.3g}".format,
-)  # fmt: skip
+RATIO = Column("ratio_to_vendor", "the baseline's time over this one's, median over paired rounds: above 1 is faster",
+               "1", "ratio to vendor [95 %]", of_row=ratio_text)  # fmt: skip
+INTENSITY = Column("device_intensity", "FLOP per byte of device memory; what is spilled counts too", "FLOP/byte",
+                   "FLOP/byte", "{:.3g}".format)  # fmt: skip
 COUNTED_INTENSITY = Column("counted_intensity", "`flop` over `dram_bytes`", "FLOP/byte", "FLOP/byte", number_text)
 BOUND = Column("bound", "which bound of the roof it is under: `compute`, `memory`", header="bound", right=False)
-KERNEL = Column(
-    "kernel_name", "what one call launches, by torch's profiler after all timing, several joined by ` + `; null on a "
-    "CPU. Tables have names of cuBLAS in words: of its tile the first size lies along n, since it counts by columns",
-    header="kernel", text=kernel_words.words, right=False, shown=lambda r: r["kernel_name"],
-)  # fmt: skip
+KERNEL = Column("kernel_name", "what one call launches, by torch's profiler after all timing, several joined by ` + `; "
+                "null on a CPU. Tables have names of cuBLAS in words: of its tile the first size lies along n, since "
+                "it counts by columns", header="kernel", text=kernel_words.words, right=False,
+                shown=lambda r: r["kernel_name"])  # fmt: skip
 NOTES = Column(header="notes", of_row=notes_text, right=False, shown=notes_text)
 """`notes_text`, left out where no row has any."""
 CONFIG = Column("config", "the tile choice, or the library and version")
 
 COUNTED = (
-    Column(
-        "dram_bytes", "with `--ffn-counters`: what one call read from and wrote to device memory", "bytes",
-        "device memory", bytes_text,
-    ),
-    Column(
-        "dram_of_device_bytes", "`dram_bytes` over `device_bytes`: below 1 where an output was still in the L2 cache "
-        "when its kernel ended", "1", "of least", number_text,
-    ),
+    Column("dram_bytes", "with `--ffn-counters`: what one call read from and wrote to device memory", "bytes",
+           "device memory", bytes_text),
+    Column("dram_of_device_bytes", "`dram_bytes` over `device_bytes`: below 1 where an output was still in the L2 "
+           "cache when its kernel ended", "1", "of least", number_text),
     COUNTED_INTENSITY,
     replace(INTENSITY, doc="", header="modelled"),
     Column("l2_bytes", "what it moved through the L2 cache", "bytes", "L2 cache", bytes_text),
     Column("tensor_ops", "what it did on the tensor cores", "FLOP"),
-    Column(
-        "tensor_ops_of_flop", "`tensor_ops` over `flop`: 1, more where tiles are padded, 0 where other units multiply. "
-        "Anything else is an error of the counter", "1", "tensor operations/FLOP", number_text,
-    ),
+    Column("tensor_ops_of_flop", "`tensor_ops` over `flop`: 1, more where tiles are padded, 0 where other units "
+           "multiply. Anything else is an error of the counter", "1", "tensor operations/FLOP", number_text),
     Column("counter_source", "the tool that counted, its version and its metrics; null where not counted"),
 )  # fmt: skip
 """What a profiler counted in one call."""
@@ -255,9 +236,7 @@ COLUMNS = (
     OF_ROOF,
     RATIO,
     INTENSITY,
-    replace(
-        COUNTED_INTENSITY, doc="", header="FLOP/byte counted", shown=lambda r: r["counter_source"] is not None
-    ),
+    replace(COUNTED_INTENSITY, doc="", header="FLOP/byte counted", shown=lambda r: r["counter_source"] is not None),
     BOUND,
     KERNEL,
     NOTES,
@@ -284,11 +263,9 @@ COLUMNS = (
     Column("vendor_time_s", "its median time on this shape", "s"),
     Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),
     Column("ratio_high", "its other end", "1"),
-    Column(
-        "relative_error", "Frobenius norm against float64, before timing, on an output poisoned with NaN. At most 3e-3 "
-        "in bf16, 5e-4 in fp16, 1e-5 in fp32; of the vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K that "
-        "are rounded", "1",
-    ),
+    Column("relative_error", "Frobenius norm against float64, before timing, on an output poisoned with NaN. At most "
+           "3e-3 in bf16, 5e-4 in fp16, 1e-5 in fp32; of the vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K "
+           "that are rounded", "1"),
     CONFIG,
     Column("late", "samples dropped because the host enqueued the work too late", "1"),
     Column("cache", "its state before every sample"),

@@ -1,0 +1,53 @@
+"""What tests of several folders share: a process where Triton compiles, and links that depend on no real time."""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from elsewhere import printed
+from link_clock import LinkClock
+
+
+@pytest.fixture(scope="session")
+def printed_elsewhere():
+    """`printed_elsewhere(code)`: the JSON that it prints in a process where Triton compiles; this one may interpret.
+
+    Each is forked from one that has imported torch, which takes most of the time.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+
+    def run(code: str):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("TRITON_INTERPRET", raising=False)
+            patch.chdir(os.path.dirname(os.path.dirname(__file__)))
+            return pool.submit(printed, code).result(timeout=600)
+
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        yield run
+
+
+@pytest.fixture
+def link_clocks():
+    """Each paced link of a CPU gets a `LinkClock`, and what looks at its flags itself may do so for minutes."""
+    from collectives import links
+
+    init, signals, clocks = links.PacedThread.__init__, links.PacedThread.signals, []
+
+    def with_clock(link, *args):
+        init(link, *args)
+        link.clock = LinkClock()
+        clocks.append(link.clock)
+
+    def let_go(link):
+        link.clock.let_go()
+        return signals(link)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links.PacedThread, "__init__", with_clock)
+        patch.setattr(links.PacedThread, "signals", let_go)
+        patch.setattr(links, "PATIENCE_LOOKS", 10**7)
+        yield
+    for clock in clocks:
+        clock.let_go()  # or a thread that nobody waits for would sleep for ever

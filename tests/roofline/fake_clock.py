@@ -1,0 +1,37 @@
+"""A clock by which each call takes what it returns."""
+
+import os
+
+import pytest
+
+
+class FakeClock:
+    """Calls return their seconds, or None where the host was late; time passes by what they took."""
+
+    timer = "fake_clock_replay"
+
+    def __init__(self, passes: int = 1):
+        self.passes, self.seconds, self.calls = passes, 0.0, 0
+        self.bursts = []
+        """(call, calls) of each."""
+
+    def now(self):
+        return self.seconds
+
+    def turn(self, calls):
+        times = [call() for call in calls]
+        self.calls += len(times)
+        self.seconds += sum(time or 0.0 for time in times)
+        return times
+
+    def burst(self, call, calls):
+        seconds = sum(call() for _ in range(calls))
+        self.seconds += seconds
+        self.bursts.append((call, calls))
+        return seconds
+
+
+@pytest.fixture(scope="session")
+def ffn_clock():
+    """Of a project that imports it, in so many passes as the environment variable PASSES says."""
+    return FakeClock(int(os.environ.get("PASSES", "1")))
