@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import random
+import signal
 import sys
 import time
 import types
@@ -20,6 +21,13 @@ from pathlib import Path
 
 NAMED = "REHEARSAL"
 """Environment variable with the name of the card that is stood in for; one of `CARDS`."""
+
+TABLES = "REHEARSAL_TABLES"
+"""The folder of the tables of tiles, a copy."""
+
+FAULT = "REHEARSAL_FAULT"
+"""Environment variable: `kill` or `lose`, and a kernel. At its first timed launch the process is killed, or the device
+is lost; but in a process that goes on after that."""
 
 CARDS = {"H100": (9, 0), "A100": (8, 0), "B200": (10, 0)}
 """Compute capability by name."""
@@ -109,14 +117,26 @@ class Device:
     def __init__(self):
         self.host, self.streams, self.noise, self.launched = 1.0, [], random.Random(0), []
         self.gate = lambda: True
+        self.fault = os.environ.get(FAULT, "").split() if "ROOFLINE_FRESH" not in os.environ else []
+        self.is_lost = False
         self.raised = {}
         """When a flag was raised last, by its address."""
 
     def begin(self):
         self.stream = Stream()
 
+    def strike(self):
+        if self.fault[0] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.is_lost = True
+
+    def answer(self):
+        if self.is_lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
     def take(self, seconds):
         """The current stream is busy for so long; returns from when on."""
+        self.answer()
         began = self.stream.begin()
         self.stream.at = began + seconds
         return began
@@ -144,6 +164,7 @@ def host_alone():
 
 
 def synchronize(device=None):
+    DEVICE.answer()
     for stream in DEVICE.streams:
         stream.flush()
         DEVICE.host = max(DEVICE.host, stream.at)
@@ -249,6 +270,7 @@ def make_mode():
             if name in ABOUT or (name == "__getitem__" and not list(tensors_of([args[1]]))):
                 return func(*args, **kwargs)
             if not inputs:  # a new tensor
+                DEVICE.answer()
                 size = math.prod(n for n in (args[0] if isinstance(args[0], (tuple, list)) else args)
                                  if isinstance(n, int))  # fmt: skip
                 return torch.empty(*args, dtype=kwargs.get("dtype")) if size > LARGE else func(*args, **kwargs)
@@ -273,6 +295,8 @@ def make_mode():
 
 def launch(real, name, args):
     """A launch of the kernel `name` by its `args`, on the current stream; returns what stands for the compiled one."""
+    if name in DEVICE.fault and not DEVICE.gate():
+        DEVICE.strike()
     special = globals().get(f"launch_{name}")
     if special:
         special(real, args)
@@ -487,4 +511,4 @@ def stand_in_for_kernels():
     device_links._leave_shared_memory = lambda function: None
     flagged.globaltimer = globaltimer
     tuning.unsound = lambda *args: {}
-    configs.FOLDER = Path(os.environ["REHEARSAL_TABLES"])
+    configs.FOLDER = Path(os.environ[TABLES])
