@@ -1,5 +1,10 @@
-"""The GPU run from its first shape to its report, without a GPU: with `stand_in`, as an H100, an A100 and a B200."""
+"""The GPU run, from the first shape to the report, without a GPU: on a stand-in for an H100, an A100 and a B200.
 
+The runners, kernels and links are the project's own, and so is all that times, tries, counts, tunes and goes on; what
+is stood in for, and why, `stand_in` says.
+"""
+
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -11,18 +16,24 @@ import stand_in
 
 from conftest import ROOT
 from roofline.store import journal
-from roofline.store.run import Run
 
 HOW = (
-    *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x512", "--ffn-tp=1"),
-    *("--ffn-ranks=2", "--ffn-layers=up"),
+    *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x256", "--ffn-layers=up", "--ffn-tp=1"),
+    *("--ffn-ranks=2",),
 )
-REHEARSED = "import os, stand_in\nstand_in.install(os.environ[stand_in.NAMED])\n"
+"""Two chunks of two steps, and tiles for each of the few SMs: what the interpreter gets through."""
+
+PLUGIN = "import stand_in\nstand_in.install()\n"
 SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
-"""Of a process that the run begins: a worker, or a fresh one that goes on."""
+"""Of processes that the run begins: workers, and a fresh one that goes on."""
 
 LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
 WAITING = {"chunk_outer", "tile_outer", "row_block"}
+PREFETCH = {"serial", "overlapped"}
+
+
+def persistent(arms):
+    return {f"{arm}_persistent" for arm in arms}
 
 
 @dataclass
@@ -31,12 +42,16 @@ class Rehearsed:
     text: str
     folder: Path
 
-    @property
-    def run(self) -> Run:
-        return journal.load(self.folder)
+    def __post_init__(self):
+        self.run = journal.load(self.folder)
 
-    def measured(self, operation: str) -> set[str]:
-        return {name for shape, about in self.run.shapes.items() if about.op == operation for name in about.measured}
+    @property
+    def measured(self) -> dict[str, set[str]]:
+        """Contenders and arms that have numbers, by operation."""
+        found = {}
+        for shape in self.run.shapes.values():
+            found.setdefault(shape.op, set()).update(shape.measured)
+        return found
 
     def reasons(self, outcome: str) -> list[str]:
         return [entry["reason"] for entry in self.run.missing if entry["outcome"] == outcome]
@@ -44,8 +59,9 @@ class Rehearsed:
 
 @pytest.fixture
 def rehearse(tmp_path, zygote, environment):
-    """`rehearse(card, *arguments)`: a run of the project's own benchmarks on a stand-in for `card`."""
-    (tmp_path / "rehearsed.py").write_text(REHEARSED)
+    """`rehearse(card, *arguments)`: a run of the checkout's benchmarks on a stand-in for `card`; see `stand_in.FAULT`
+    for `fault`."""
+    (tmp_path / "rehearsed.py").write_text(PLUGIN)
     (tmp_path / "sitecustomize.py").write_text(SITE)
     shutil.copytree(ROOT / "kernels" / "configs", tmp_path / "configs")
     tool = tmp_path / "bin" / "ncu"
@@ -53,48 +69,76 @@ def rehearse(tmp_path, zygote, environment):
     tool.write_text(ncu_sample.FAKE)
     tool.chmod(0o755)
 
-    def run(card, *arguments, how=HOW, fault="") -> Rehearsed:
+    def run(card, *arguments, fault="") -> Rehearsed:
         env = environment(FAKE_NCU_LOG=str(tmp_path / "asked"), PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
         env |= {stand_in.NAMED: card, stand_in.TABLES: str(tmp_path / "configs"), stand_in.FAULT: fault}
         env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
-        results = tmp_path / "results"
-        where = [f"--ffn-results={results}"] if how else []
-        code, text = zygote.run(
-            ["-p", "rehearsed", "-p", "no:cacheprovider", "--benchmark-only", *how, *where, *arguments],
-            cwd=str(ROOT),
-            env=env,
-            file_bytes=None,
-        )
+        how = ["-p", "rehearsed", "--benchmark-only", *arguments]
+        code, text = zygote.run(how, cwd=str(ROOT), env=env, file_bytes=None)
         print(text)
-        return Rehearsed(code, text, max(results.iterdir()))
+        return Rehearsed(code, text, max((tmp_path / "results").iterdir()))
 
+    run.new = (*HOW, f"--ffn-results={tmp_path / 'results'}")
     return run
 
 
-def test_hopper_gets_the_whole_line_up_however_often_it_is_cut_off(rehearse):
-    cut = rehearse("H100", "--ffn-tokens=16,1024", fault="kill decode_kernel")
+def test_hopper_gets_the_whole_line_up_counted_however_often_it_is_cut_off(rehearse):
+    cut = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", fault="kill decode_kernel")
     assert cut.code == -9
-    done = rehearse("H100", f"--ffn-resume={cut.folder}", "--ffn-counters=2", how=(),
-                    fault="lose copy_kernel")  # fmt: skip
-    assert done.measured("matmul") == {"cublas", "persistent", "decode", "tiled", "warpgroup"}
-    own = LAUNCHES | {f"{arm}_persistent" for arm in LAUNCHES}
-    assert done.measured("all_gather_matmul") == own | WAITING
-    assert done.measured("weight_prefetch") == {"serial", "overlapped", "serial_persistent", "overlapped_persistent"}
+    assert cut.measured.keys() == {"all_gather_matmul"}
+    lost = "lose copy_kernel"  # in the weight prefetch: gathers were measured before
+    found = rehearse("H100", f"--ffn-resume={cut.folder}", "--ffn-counters=1", fault=lost)
+    assert found.code == 1
+    assert found.measured == {
+        "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
+        "all_gather_matmul": LAUNCHES | persistent(LAUNCHES) | WAITING,
+        "weight_prefetch": PREFETCH | persistent(PREFETCH),
+    }
+    assert [("illegal memory access" in reason) for reason in found.reasons("failed")] == [True]
+    assert found.reasons("skipped") == [
+        "x has M=1024 rows, decode takes up to 64; use kernels.persistent or kernels.tiled"
+    ]
+    assert not found.reasons("not_run")
+    shapes = found.run.shapes
+    assert sum(len(shape.counters) for shape in shapes.values()) == 1
+    kernels = {name: about["kernel_name"] for name, about in shapes["matmul-128x256-up-tp1-m16-fp16"].entrants.items()}
+    assert kernels["decode"] == "decode_kernel"
+    lines = (found.folder / journal.NAME).read_text().splitlines()
+    traced = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline" and "runs" in line}
+    assert traced == WAITING
+    saved = json.loads((found.folder / "benchmark.json").read_text())
+    for where in (found.run.metadata["machine"]["chip"], saved["machine_info"]["chip"], found.folder.name):
+        assert where.startswith("rehearsal") or "rehearsal-of-h100" in where
+    assert "rehearsal of H100" in (found.folder / "report.md").read_text().splitlines()[0]
+    assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in found.folder.iterdir()}
 
 
 @pytest.mark.parametrize("card", ["A100", "B200"])
 def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
-    found = rehearse(card, "--ffn-tokens=1024")
+    found = rehearse(card, *rehearse.new, "--ffn-tokens=1024")
     assert found.code == 0
-    assert found.measured("matmul") == {"cublas", "tiled"}
-    assert found.measured("all_gather_matmul") == LAUNCHES
-    assert found.measured("weight_prefetch") == {"serial", "overlapped"}
-    assert not found.reasons("failed")
-    assert found.reasons("skipped")
-    assert all("Hopper" in reason for reason in found.reasons("skipped"))
+    assert found.measured == {
+        "matmul": {"cublas", "tiled"},
+        "all_gather_matmul": LAUNCHES,
+        "weight_prefetch": PREFETCH,
+    }
+    assert {entry["outcome"] for entry in found.run.missing} == {"skipped"}
+    major, minor = stand_in.CARDS[card]
+    for reason in found.reasons("skipped"):
+        assert f"has compute capability {major}.{minor}, " in reason
+        assert "needs 9.x (Hopper)" in reason
 
 
-def test_tuning(rehearse, tmp_path):
-    found = rehearse("H100", "--ffn-tokens=16", "--ffn-tune")
+@pytest.mark.parametrize(
+    ("card", "tuned", "table"), [("H100", ["decode", "matmul"], "sm90"), ("A100", ["tiled"], "generic")]
+)
+def test_tuning_saves_what_it_found(rehearse, tmp_path, card, tuned, table):
+    found = rehearse(card, *rehearse.new, "--ffn-tokens=16", "--ffn-tune")
     assert found.code == 0
-    assert not found.reasons("failed")
+    assert not found.run.missing
+    assert [shape.op for shape in found.run.shapes.values()] == [f"tune_{name}" for name in tuned]
+    saved = json.loads((tmp_path / "configs" / f"{table}.json").read_text())
+    measured = [row for row in saved["entries"] if row["measured"]] + saved.get("picks", [])
+    assert len(measured) == len(tuned)
+    assert {row["measured"]["chip"] for row in measured} == {f"rehearsal of {card}"}
+    assert (found.folder / f"{table}.json").exists()
