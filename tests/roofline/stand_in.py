@@ -16,6 +16,7 @@ import time
 import types
 from collections import deque
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +50,7 @@ OTHERS = {
     "cuBLAS": "torch's matmul on the CPU, in fp32",
     "tl.dot": "in fp32 by torch, which rounds no more: NumPy's of fp16 takes fifty times as long",
     "_patch_lang": "the interpreter prepares `triton.language` at each call of each function: once, half of its time",
+    "sanitize_overflow": "the interpreter looks for overflow in each sum of integers, a third of its time: off",
     "_leave_shared_memory": "a call of the driver by ctypes",
     "tuning.unsound": "compiles for minutes; tests/kernels/test_tuning.py has it",
     "configs.FOLDER": "a copy, since a tuning writes there",
@@ -445,11 +447,13 @@ def stand_in_for_others(interpreter):
     from collectives import device_links
     from kernels import configs, flagged, tuning
 
-    def dot(self, a, b, sums, *about):
+    def dot(a, b, sums, *about):
         x, w = (torch.from_numpy(one.data.copy()).float() for one in (a, b))
         return interpreter.TensorHandle((x @ w).numpy() + sums.data, sums.dtype.scalar)
 
-    interpreter.InterpreterBuilder.create_dot = dot
+    builder = interpreter.interpreter_builder
+    builder.create_dot = dot
+    builder.options = replace(builder.options, sanitize_overflow=False)
     for function in (flagged.flagged_kernel, tl.cdiv):  # one sees `triton.language`, the other its core
         interpreter._patch_lang(function.fn)
     interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
