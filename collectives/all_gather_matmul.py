@@ -90,7 +90,7 @@ class Operands:
         target = self.gathered if into is None else into
         return [
             Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
-            for p in schedule.pieces(self.order, blocks, "block")
+            for p in schedule.pieces(self.order, blocks)
             if len(source := _rows(self.shards[p.chunk], p.block, blocks))
         ]
 

@@ -4,11 +4,8 @@ out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ran
 as many programs as there are SMs; each walks its work tiles (`roofline.theory.schedule`): a tile of `out` times a run
 of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
 pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
-so it is spilled to memory in fp32, exactly, so that the program can go on with another tile.
-
-    schedule.tile_outer   no spill; every tile waits for its last chunk. Good for up to two waves of tiles
-    schedule.spill_once   chunk by chunk over all tiles; hides all but the last chunk, pays with spills
-    schedule.row_block    no spill; rows come block by block, with a flag for each (row block, source): hides most
+so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. What each table is good
+for stands in `collectives.flagged_arms`.
 
 Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.

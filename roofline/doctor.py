@@ -209,13 +209,19 @@ def _mode() -> Finding:
 
 
 def _others() -> Finding:
+    import torch
+
     nvml, handle = telemetry.nvml_handle()
-    others = [one for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid != os.getpid()]
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    # In a container NVML tells the host's numbers of processes, among which the own one is not to be known.
+    own = next((one for one in processes if one.pid == os.getpid()), processes[0] if processes else None)
+    others = [one for one in processes if one is not own or not torch.cuda.is_initialized()]
     if not others:
         return Finding("others", OK, "no other process is on the card")
-    named = ", ".join(f"{one.pid} with {(one.usedGpuMemory or 0) / 2**30:.1f} GiB" for one in others)
+    held = sum(one.usedGpuMemory or 0 for one in others) / 2**30
     costs = "they take clocks, bandwidth and memory from what is measured"
-    return Finding("others", LIMITED, f"other processes on the card: {named}", costs, "end them, or come back later")
+    found = f"{len(others)} other processes on the card hold {held:.1f} GiB"
+    return Finding("others", LIMITED, found, costs, "end them, or come back later")
 
 
 def _memory() -> Finding:

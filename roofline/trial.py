@@ -34,19 +34,18 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     its reason. `root` is where pytest runs."""
     if not (untrusted := _untrusted(session, runners)):
         return
-    began = time.monotonic()
-    device = session.options.device
-    count = max(1, min(PROCESSES, (os.cpu_count() or 1) // 4, len(untrusted))) if device == "cuda" else 1
-    shapes = list(untrusted.items())
+    began, device = time.monotonic(), session.options.device
     calls = sum(map(len, untrusted.values()))
-    say(f"trying {calls} cases in {count} processes beside the run, which compile what is not in the cache")
-    trials = [Trial(dict(shapes[i::count]), session.run.metadata["options"], root, device) for i in range(count)]
+    say(f"trying {calls} cases beside the run, which compiles what is not in the cache")
+    trials = [Trial(part, session.run.metadata["options"], root, device) for part in _parts(untrusted, device)]
+    pool = ThreadPoolExecutor(len(trials))
     try:
-        with ThreadPoolExecutor(count) as pool:
-            list(pool.map(Trial.run, trials))
-    finally:
+        for group in (trials[:-1], trials[-1:]):
+            list(pool.map(Trial.run, group))
+    finally:  # Ctrl-C, too
         for trial in trials:
-            trial.stop()
+            trial.stop("it was interrupted")
+        pool.shutdown()
     lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
     for case, rejection in lost.items():
         session.not_measured("-".join(case), *rejection)
@@ -54,6 +53,19 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
     session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
     say(text)
+
+
+def _parts(shapes: Shapes, device: str) -> list[Shapes]:
+    """What each process tries. The last one does so once the others are done: its shapes go over a link, which keeps
+    no pace beside other processes."""
+    linked = {
+        shape: names
+        for shape, names in shapes.items()
+        if operations.find(shape.partition("-")[0]).analysis == "overlap"
+    }
+    others = [item for item in shapes.items() if item[0] not in linked]
+    count = min(PROCESSES, (os.cpu_count() or 1) // 4) if device == "cuda" else 1
+    return [dict(others[i::count]) for i in range(max(1, count))] + [linked]
 
 
 def _untrusted(session: Session, runners: operations.Runners) -> Shapes:
@@ -93,8 +105,9 @@ class Trial:
                 if sum(map(len, left.values())) - len(self.lost) == before:
                     self.gave_up = f"since the process that was to do it came no further: {why}"
 
-    def stop(self) -> None:
-        """Kill the process, with all that it began."""
+    def stop(self, why: str = "") -> None:
+        """Kill the process, with all that it began; where there is a reason `why`, begin no other."""
+        self.gave_up = self.gave_up or why
         if self._process and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,7 +126,7 @@ class Trial:
                 if len(steps) > lines:
                     lines, since = len(steps), time.monotonic()
                 limit = self._limit_s(steps[-1] if steps else None)
-                if time.monotonic() - since > limit:
+                if self.gave_up or time.monotonic() - since > limit:
                     self.stop()
                     return f"{HUNG} for {limit:g} s"
             code = self._process.returncode

@@ -33,10 +33,9 @@ class AllGather(settings.Setting):
         case, found = self.case, []
         w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
         for number in range(settings.SETS):
-            self.x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
-            shards = shards_of(self.x, case.ranks, 1, self.pinned)
-            gathered = buffer((case.m, case.k), case.dtype, self.device, number)
-            gathered.copy_(self.x)
+            x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
+            shards = shards_of(x, case.ranks, 1, self.pinned)
+            gathered = buffer((case.m, case.k), case.dtype, self.device, number).copy_(x)
             found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
         self.gemms = [(operands.gathered, operands.w, operands.out) for operands in found]
         self.gathers = [operands.by_chunk for operands in found]

@@ -49,15 +49,16 @@ def checked_rows(m: int) -> Tensor:
 
 
 def relative_error(run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> float:
-    """Relative Frobenius error of `run` on a NaN-poisoned `out`; NaN if any element of it was left unwritten."""
+    """That of `run` on a NaN-poisoned `out`, as `error_of` has it."""
     out.fill_(math.nan)
-    return _error(run(x, w, out), reference)
+    return error_of(run(x, w, out), reference)
 
 
-def _error(result: Tensor, reference: Tensor) -> float:
-    if result.isnan().any():
+def error_of(out: Tensor, reference: Tensor) -> float:
+    """Relative Frobenius error, against `reference_rows`; NaN if any element of `out` was left unwritten."""
+    if out.isnan().any():
         return math.nan
-    return float((result[checked_rows(len(result))].double() - reference).norm() / reference.norm())
+    return float((out[checked_rows(len(out))].double() - reference).norm() / reference.norm())
 
 
 def refuse(
@@ -74,7 +75,7 @@ def refuse(
         if type(result) is not Tensor or result.data_ptr() != out.data_ptr():
             return Rejection(FAILED, f"{name}: it returned another tensor than the `out` that it was given")
         early = result if x.is_cuda else result.clone()
-        if wrong := verdict(name, _error(early, -reference), dtype, limit):
+        if wrong := verdict(name, error_of(early, -reference), dtype, limit):
             return wrong._replace(reason=f"{wrong.reason}, of inputs that it had not seen")
         if x.is_cuda and _writes_on_another_stream(run, x, w, out):
             return Rejection(FAILED, f"{name}: it writes `out` on another stream, where its time is not taken")

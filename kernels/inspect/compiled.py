@@ -1,16 +1,13 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
 
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
-instruction found beside the one the table declares, TMA loads and stores. A configuration that spills, does not fit,
-compiles to other tensor core instructions than it was chosen for, or whose wgmma is not pipelined or reads unfenced
-what cp.async wrote, is wrong however it measures, and the command exits with 1. So is a kernel that waits for flags if
-it may load ahead of one, and a specialised one whose registers were not moved, or whose ring is out of order. What
-shares an SM with a link's copier must leave room for that and for the link's waits; a line tells what these take, and
-they are held to it.
-`--table FILE` looks at candidates before they are measured. How a cubin is read stands in `cubin`, the order of loads
-in `load_order`, that of a ring in `ring_order`; tables in `kernels.configs`.
+instruction found beside the one the table declares, TMA loads and stores. One that has `problems` is wrong however it
+measures, and the command exits with 1. What shares an SM with a link's copier must leave room for that and for the
+link's waits; a line tells what these take, and they are held to it. `--table FILE` looks at candidates before they are
+measured.
 
-What is asked of a kernel stands in its `kernels.registry.Kernel`; what runs beside them, in `beside`.
+How a cubin is read stands in `cubin`, the order of loads in `load_order`, that of a ring in `ring_order`, what runs
+beside kernels in `beside`; what is asked of a kernel in its `kernels.registry.Kernel`; tables in `kernels.configs`.
 """
 
 import json

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from roofline.account import splits, techniques
 from roofline.account.command import Question
 from roofline.account.communication_bound import WIRES, Setting, Term
-from roofline.account.memory import READINGS
 from roofline.account.meshes import Torus
 from roofline.account.utilisation import ARMS, step_s
 from roofline.theory.chips import GB, GIB
@@ -70,7 +69,7 @@ def _memory(question: Question) -> dict:
         "parameters": memory.parameters,
         **{f"{kind}_bytes": size for kind, size in memory.parts.items()},
         **{name: getattr(memory, name) for name in ("state_bytes", *of_tokens)},
-        "readings": [read(reading) for reading in READINGS[memory.saved]],
+        "readings": [read(reading) for reading in memory.readings],
         "gathered_bytes": gathered,
     }
 

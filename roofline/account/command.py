@@ -1,6 +1,7 @@
 """The command `roofline account`: its options, and the question that they make. Bad input is a ValueError."""
 
 import argparse
+import bisect
 import json
 import math
 import string
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from roofline.account import splits
 from roofline.account.communication_bound import STEPS, WIRES, Setting
-from roofline.account.memory import READINGS, SAVED, Memory, parse_dtypes
+from roofline.account.memory import SAVED, Memory, parse_dtypes
 from roofline.account.meshes import KINDS, Mesh, Nodes, Sharding, Torus
 from roofline.arguments import number, positive
 from roofline.theory import chips
@@ -151,7 +152,7 @@ def _divide(options, sharding: Sharding, memory: Memory, device_bytes: int | Non
         return replace(sharding, fsdp=options.devices // others), ""
     if not device_bytes:
         raise ValueError("how many devices? Give --devices N, or degrees as --fsdp 16 --tp 4")
-    least = memory.least_degree(device_bytes, READINGS[options.saved][0])
+    least = memory.least_degree(device_bytes, memory.readings[0])
     count = 2 ** math.ceil(math.log2(least))
     return replace(sharding, fsdp=count), "the least power of two whose memory holds it all"
 
@@ -190,8 +191,10 @@ def _check(setting: Setting, given: dict[str, str], count: str) -> None:
     that were chosen here by the `count` of devices."""
     sharding, model = setting.sharding, setting.model
     if model.d_ff % sharding.tp:
-        near = sorted({_divisor(model.d_ff, sharding.tp, step) for step in (-1, 1)})
-        raise ValueError(f"--tp {sharding.tp:g} does not divide F = {model.d_ff}: take {' or '.join(map(str, near))}")
+        divisors = splits.divisors(model.d_ff)
+        below = bisect.bisect(divisors, sharding.tp)
+        near = " or ".join(map(str, divisors[below - 1 : below + 1]))
+        raise ValueError(f"--tp {sharding.tp:g} does not divide F = {model.d_ff}: take {near}")
     if setting.experts % sharding.ep:
         raise ValueError(
             f"--ep {sharding.ep:g} does not divide the {setting.experts} experts: choose a divisor of them"
@@ -215,14 +218,6 @@ def _check_network(setting: Setting, blamed: str) -> None:
         _ = setting.terms
     except ValueError as error:
         raise ValueError(f"{blamed} {error}") from error
-
-
-def _divisor(number: int, near: float, step: int) -> int:
-    """The divisor of `number` next to `near`, below or above it; `number` itself where none is above."""
-    at = min(int(near), number)
-    while number % at:
-        at += step
-    return at
 
 
 def size(text: str) -> int:

@@ -25,7 +25,7 @@ WIRES = {
 
 
 class Term(NamedTuple):
-    """One collective of a block: V is `fixed_bytes` + `token_bytes` B. `gathers` says that it moves weights."""
+    """One collective of a block: V is `fixed_bytes` + `token_bytes` B."""
 
     step: str
     name: str

@@ -18,9 +18,12 @@ SAVED = {
 }
 """What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again."""
 
-READINGS = {"all": ("sharded",), "half": ("dropped", "whole"), "checkpointed": ("sharded",)}
-"""Where the saved activations are. Of `half` there are two readings: the other half is `dropped`, and computed again;
-or it is kept, but not sharded: `whole` on every device. What is saved is sharded in each."""
+READINGS = {
+    "sharded": "all sharded",
+    "dropped": "the other half dropped, and computed again",
+    "whole": "the other half kept, whole on every device",
+}
+"""Where the saved activations are. Of `half` there are the last two readings; what is saved is sharded in each."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,11 @@ class Memory:
     @property
     def saved_bytes(self) -> int:
         return self.tokens * self.saved_bytes_per_token
+
+    @property
+    def readings(self) -> list[str]:
+        """Those of `READINGS` that the policy has."""
+        return ["dropped", "whole"] if self.saved == "half" else ["sharded"]
 
     @property
     def sharded_bytes(self) -> int:

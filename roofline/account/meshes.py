@@ -1,12 +1,8 @@
 """How long a collective takes: on a torus of chips, or on nodes of GPUs with a network between the nodes.
 
-Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together.
-
-- all-gather, reduce-scatter: each device receives V (P - 1) / P. The sources write V, so does `exact=False`.
-- all-reduce: both, one after the other. Where the switch reduces (SHARP): V, without the (P - 1) / P.
-- all-to-all: on a ring used both ways a quarter of an all-gather, one way half of it; on a switch V (P - 1) / P^2.
-  Between nodes one copy of a token goes to each node that needs it, and NVLink takes it on to the devices there.
-- send: V to the neighbour.
+Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together;
+roofline/README.md lists what share of it a device receives in each collective. Where a collective is not `exact`, what
+a device has already is counted as if it were sent, as the source does.
 
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
 """

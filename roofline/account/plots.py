@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roofline.account import splits
 from roofline.account.command import Question
-from roofline.account.utilisation import over_chips, step_s
+from roofline.account.utilisation import ASSUMED, over_chips, step_s, utilisation
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
 
@@ -18,12 +18,6 @@ WIDTH = 105
 
 TOKENS = 2**24
 """Of a step in the figure of utilisation, where the question names none: as Llama 3 405B was trained with."""
-
-ASSUMED = """\
-A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
-fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
-optimizer step; memory not looked at. Serial: every gather, then the matmul. Overlapped: weights beside the block
-before, activations chunk by chunk beside their own matmul."""
 
 
 def draw(question: Question, folder: Path) -> list[Path]:
@@ -148,16 +142,16 @@ def _bound_map(question: Question):
 def _utilisation(question: Question, tokens: int):
     """Model FLOP utilisation over the number of chips."""
     setting = question.setting
-    points = over_chips(setting, tokens)
+    fastest = over_chips(setting, tokens)
     figure = theme.new(9.5, 6)
     axes = figure.subplots()
     for arm, color, marker, offset in (("serial", "#666666", "o", (-2, -14)), ("overlapped", "#029e73", "D", (5, 7))):
-        own = [point for point in points if point.arm == arm]
-        chips, shares = [point.chips for point in own], [100 * point.utilisation for point in own]
+        chips = [split.sharding.devices for split in fastest[arm]]
+        shares = [100 * utilisation(split, tokens, arm) for split in fastest[arm]]
         axes.plot(chips, shares, color=color, marker=marker, linewidth=2, markersize=6, label=f"{arm} gathers")
-        for at, point in zip(zip(chips, shares, strict=True), own, strict=True):
+        for split, *at in zip(fastest[arm], chips, shares, strict=True):
             axes.annotate(
-                f"{point.setting.sharding.tp:g}", at, offset,
+                f"{split.sharding.tp:g}", at, offset,
                 textcoords="offset points", fontsize=8.5, color=color, ha="center",
             )  # fmt: skip
     axes.set_xscale("log", base=2)

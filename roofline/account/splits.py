@@ -21,13 +21,16 @@ class Split(NamedTuple):
     least: float
 
 
+def divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
 def whole(setting: Setting) -> Iterator[Setting]:
     """`setting` with its fsdp * tp devices divided in every other way: Y divides F, and packs into nodes."""
     sharding = setting.sharding
     together = round(sharding.fsdp * sharding.tp)
-    most = math.gcd(together, setting.model.d_ff)
-    small = [tp for tp in range(1, math.isqrt(most) + 1) if most % tp == 0]
-    for tp in sorted({*small, *(most // tp for tp in small)}):
+    for tp in divisors(math.gcd(together, setting.model.d_ff)):
         split = replace(setting, sharding=replace(sharding, tp=tp, fsdp=together // tp))
         # A split changes the groups of tp and of ep.
         if not isinstance(setting.mesh, Nodes) or setting.mesh.misfit(split.sharding) not in ("tp", "ep"):
@@ -43,12 +46,7 @@ def best_whole(setting: Setting, tokens: float | None = None) -> Split | None:
 
 def best_real(setting: Setting, tokens: float | None = None) -> Split | None:
     """As `best_whole`, of real X and Y: the best of a grid, even in log Y, then by golden sections between its
-    neighbours.
-
-    On a torus with whole collectives (alpha = C / W, M axes) the bound is, in tokens on each device, alpha^2 / (M_X M_Y
-    F) where the wires run beside each other, and four times that where they add up; the least wire time is at X =
-    sqrt(B / F * M_X / M_Y * N).
-    """
+    neighbours. (On a torus with whole collectives roofline/README.md has it in closed form.)"""
     sharding, together = setting.sharding, setting.sharding.fsdp * setting.sharding.tp
 
     def at(part: float) -> Split:

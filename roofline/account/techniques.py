@@ -16,8 +16,6 @@ MICROBATCHES = 4
 STAGES = 4
 """In place of each stage now."""
 
-NOT_GATHERED = "no weights are gathered, for one microbatch or for many"
-
 
 @dataclass(frozen=True)
 class Technique:
@@ -53,8 +51,8 @@ def ranked(now: Setting, memory: Memory, device_bytes: int | None = None) -> lis
         "8-bit gathers of weights": short_gathers(now),
         "activation checkpointing": checkpointing(now, memory),
         "reductions in the switch (SHARP)": switch_reductions(now, memory.tokens),
-        "gradient accumulation": accumulation(now),
-        "gradient accumulation, weights kept gathered": accumulation_kept(now),
+        "gradient accumulation": accumulation(now, kept=False),
+        "gradient accumulation, weights kept gathered": accumulation(now, kept=True),
         "sequence parallelism": sequence_parallel(now),
     }
     every = [_with_memory(replace(found[name], name=name), now, memory, device_bytes) for name in found]
@@ -199,21 +197,18 @@ def switch_reductions(now: Setting, tokens: float) -> Technique:
     return Technique(why, replace(now, mesh=replace(now.mesh, sharp=True)), whole * (1 - 1 / now.sharding.tp))
 
 
-def accumulation(now: Setting) -> Technique:
+def accumulation(now: Setting, kept: bool) -> Technique:
+    """In microbatches, for each of which the weights are gathered again, unless they are `kept` gathered."""
+    microbatches = 1 if kept and (now.gathers > 1 or keeps_stage(now)) else MICROBATCHES
     if now.sharding.fsdp <= 1:
-        return Technique(NOT_GATHERED, now, microbatches=MICROBATCHES)
-    why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
-    return Technique(why, replace(now, gathers=now.gathers * MICROBATCHES), microbatches=MICROBATCHES)
-
-
-def accumulation_kept(now: Setting) -> Technique:
-    microbatches = 1 if now.gathers > 1 or keeps_stage(now) else MICROBATCHES
-    if now.sharding.fsdp <= 1:
-        return Technique(NOT_GATHERED, now, microbatches=microbatches)
+        return Technique("no weights are gathered, for one microbatch or for many", now, microbatches=microbatches)
+    if not kept:
+        why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
+        return Technique(why, replace(now, gathers=now.gathers * MICROBATCHES), microbatches=microbatches)
     why = "one gather for all microbatches: a microbatch may be below the bound, the step may not; it saves activations"
     after = replace(now, gathers=1)
-    kept = gathered_bytes(after, whole_stage=True) - gathered_bytes(after)
-    return Technique(why, after, kept, microbatches=microbatches)
+    more = gathered_bytes(after, whole_stage=True) - gathered_bytes(after)
+    return Technique(why, after, more, microbatches=microbatches)
 
 
 def sequence_parallel(now: Setting) -> Technique:

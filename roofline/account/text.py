@@ -4,17 +4,11 @@ import textwrap
 
 from roofline.account.command import GIVEN
 from roofline.account.communication_bound import WIRES
-from roofline.account.memory import SAVED
+from roofline.account.memory import READINGS, SAVED
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB
 
 WIDTH = 120
-
-READING = {
-    "sharded": "all sharded",
-    "dropped": "the other half dropped, and computed again",
-    "whole": "the other half kept, whole on every device",
-}
 
 
 def text(answer: dict) -> list[str]:
@@ -107,7 +101,7 @@ def _memory(answer: dict) -> list[str]:
         whole = reading["whole_bytes"]
         kept = f" + {_plain(whole / GB, 2)} GB" if whole else ""
         sharded = f"({_plain(sizes['state'] / GB, 2)} + {_plain(sizes['saved'] / GB, 2)}) GB / N"
-        lines.append(f"  {READING[reading['reading']]}: {sharded}{kept}")
+        lines.append(f"  {READINGS[reading['reading']]}: {sharded}{kept}")
         for size, least in reading["least_devices"].items():
             none = f"at no N: {_both(whole)} stay on each device"
             lines.append(f"    fits {size} " + (f"from N = {least:,} on" if least else none))

@@ -1,16 +1,10 @@
-"""Model FLOP utilisation over the number of chips, with gathers serial and overlapped: a simulation.
-
-Assumed: one batch for every number of chips; at each number the whole split of X and Y that is fastest; chips that
-reach their FLOP/s in every matmul; no latency, no attention, no optimizer step. Serial: every gather and scatter, then
-the matmuls. Overlapped: weights come beside the matmuls of the block before, and each gather or scatter of activations
-runs beside its own matmul chunk by chunk, as `overlap.coarse` simulates it.
-"""
+"""Model FLOP utilisation over the number of chips, with gathers serial and overlapped: a simulation."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from roofline.account import splits
 from roofline.account.communication_bound import Setting
+from roofline.account.meshes import Sharding
 from roofline.analysis.overlap.simulator import coarse
 
 CHIPS = tuple(2**i for i in range(3, 18))
@@ -18,18 +12,15 @@ CHIPS = tuple(2**i for i in range(3, 18))
 
 ARMS = ("serial", "overlapped")
 
-
-class Point(NamedTuple):
-    """`utilisation` is the share of the chips' FLOP/s, in the split `setting`."""
-
-    chips: int
-    arm: str
-    setting: Setting
-    utilisation: float
+ASSUMED = """\
+A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
+fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
+optimizer step; memory not looked at. Serial: every gather, then the matmul. Overlapped: weights beside the block
+before, activations chunk by chunk beside their own matmul."""
 
 
 def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
-    """Seconds of one block in `step`: see above."""
+    """Seconds of one block in `step`; chunk by chunk is as `simulator.coarse` has it."""
     math_s = setting.math_s(step, tokens)
     terms = [term for term in setting.terms if term.step == step]
     if arm == "serial":
@@ -48,12 +39,10 @@ def utilisation(setting: Setting, tokens: float, arm: str) -> float:
     return useful / sum(step_s(setting, step, tokens, arm) for step in setting.steps)
 
 
-def over_chips(setting: Setting, tokens: float, chips: tuple[int, ...] = CHIPS) -> list[Point]:
-    """For each number of chips and each arm, the fastest split of X and Y (the other degrees are left out)."""
-    found = []
-    for count in chips:
-        alone = replace(setting, sharding=replace(setting.sharding, tp=1, ep=1, dp=1, pp=1, fsdp=count))
-        for arm in ARMS:
-            best = max(splits.whole(alone), key=lambda split: utilisation(split, tokens, arm))
-            found.append(Point(count, arm, best, utilisation(best, tokens, arm)))
-    return found
+def over_chips(setting: Setting, tokens: float, chips: tuple[int, ...] = CHIPS) -> dict[str, list[Setting]]:
+    """By arm, for each number of chips the fastest split of X and Y (the other degrees are left out)."""
+    alone = [replace(setting, sharding=Sharding(fsdp=count)) for count in chips]
+    return {
+        arm: [max(splits.whole(one), key=lambda split: utilisation(split, tokens, arm)) for one in alone]
+        for arm in ARMS
+    }

@@ -17,7 +17,7 @@ from roofline.stats import FEWEST, Interval, median_interval
 from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
-"""The contender that is the configuration taken at present; the yardstick of a tuning."""
+"""The contender that is the configuration taken at present; the baseline of a tuning."""
 
 OP = "tune_"
 """How the operations of tunings begin; the kernel follows."""

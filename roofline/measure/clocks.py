@@ -71,7 +71,6 @@ class CpuClock:
             call()
 
     def burst(self, call: Call, calls: int) -> float:
-        """Seconds that `calls` calls took, one straight after another."""
         with _no_collection(), _pinned():
             self._settle()
             start = time.perf_counter()
@@ -194,10 +193,7 @@ class CudaClock:
         return times
 
     def burst(self, call: Call, calls: int) -> float:
-        """Seconds that the device took for `calls` calls enqueued one straight after another.
-
-        For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for.
-        """
+        """For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for."""
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
         self.while_busy()

@@ -112,8 +112,8 @@ class Session:
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        On a clock that asks for several passes, all planned shapes are measured in them, and `say` is told how
-        far they are. Afterwards each contender has a `record` or an `entry`, unless the run is `over`.
+        On a clock that asks for several passes, all planned shapes are measured in them, and `say` is told how far they
+        are. Afterwards each contender has a record in the run, or an `entry`, unless the run is `over`.
         """
         self.prepare = prepare
         if self.over or self._is_done(shape):
@@ -198,17 +198,14 @@ class Session:
                 if self.options.steady:
                     self._steady_state(one)
             break
-        self._say_why_not(one)
-        if last:
-            one.found.entrants.clear()  # lets go of operands that are not shared with other shapes
-
-    def _say_why_not(self, one: ShapeMeasurement) -> None:
-        for name, (outcome, reason) in one.found.rejected.items():
+        for name, refused in one.found.rejected.items():
             if not self.entry(f"{one.shape}-{name}"):
-                self.not_measured(f"{one.shape}-{name}", outcome, reason)
+                self.not_measured(f"{one.shape}-{name}", *refused)
         if one.found.device_lost:
             self.over = f"the device was lost at {one.shape}: {one.found.device_lost}"
             self.device_lost = True
+        if last:
+            one.found.entrants.clear()  # lets go of operands that are not shared with other shapes
 
     def _take_out(self, found: PreparedCase, error: Exception) -> list[str]:
         """Take the entrant that raised `error` out; all of them where it was no single one.
@@ -260,7 +257,7 @@ class Session:
 
     def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
-        medians = {name: self.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
+        medians = {name: self.run.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
 
         def failed(name: str, error: Exception) -> None:
             if device_errors.device_lost(self.options.device):
@@ -283,7 +280,7 @@ class Session:
 
     def _explain_above_roof(self, shape_id: str) -> None:
         """A point above the roof says that the ceiling was measured too low: measure it again, beside the point."""
-        above = any(self.record(shape_id, name)["above_roof"] for name in self.run.measured(shape_id))
+        above = any(self.run.record(shape_id, name)["above_roof"] for name in self.run.measured(shape_id))
         if above and self._remeasured < MOST_REMEASURED:
             self._remeasured += 1
             self._ceilings_again(when=shape_id)
@@ -293,12 +290,6 @@ class Session:
             self.measure_ceilings(when)
         except Exception as error:
             self.not_measured(f"ceilings-{when}", "failed", device_errors.reason(error))
-
-    def record(self, shape_id: str, contender: str) -> dict | None:
-        """The derived record of a contender on a shape by the ceilings known so far; None if it was not measured."""
-        if contender not in self.run.measured(shape_id):
-            return None
-        return self.run.record(shape_id, contender)
 
     def entry(self, case_id: str) -> dict | None:
         """{case, outcome, reason} of a case that was tried and has no number; None of any other."""

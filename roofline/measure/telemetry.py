@@ -74,9 +74,7 @@ class GpuTelemetry:
         """Medians over the case (the highest for the temperature); `throttled` is None where NVML does not tell."""
         if not self._readings:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
-        known = {
-            key: [reading[key] for reading in self._readings if reading[key] is not None] for key in self._readings[0]
-        }
+        known = {key: [one[key] for one in self._readings if one[key] is not None] for key in self._readings[0]}
         masks = known["throttle_mask"]
         reasons = [text for bit, text in THROTTLE_REASONS.items() if any(mask & bit for mask in masks)]
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)

@@ -39,8 +39,8 @@ ENDING_S = 5.0
 LONGEST_COMPLAINT = 200
 FOLLOWS = re.compile(r"an error was reported by|failed to profile|application returned|while trying to profile", re.I)
 """Errors that only say that there was another one."""
-RAISED = ("E  ", "INTERNALERROR", "ERROR", "FAILED")
-"""How lines of pytest begin that say what went wrong, the most telling first: its summary cuts them short."""
+RAISED = re.compile(r"[\w.]+(Error|Exception)\b")
+"""How the last line of a traceback begins."""
 
 OVER = "its time was over"
 
@@ -69,7 +69,7 @@ class Ended:
             return self.why
         errors = [line.replace("==ERROR==", "").strip() for line in everything.splitlines() if "==ERROR==" in line]
         said, printed = ([line for line in text.splitlines() if line.strip()] for text in (self.said, self.printed))
-        raised = [line for start in reversed(RAISED) for line in said if line.startswith(start)]
+        raised = [line for line in said if RAISED.match(line)]
         own = next((line for line in errors if not FOLLOWS.search(line)), None)
         told = own or next(iter([*raised[-1:], *errors, *said[-1:], *printed[-1:]]), "it said nothing")
         shown = "".join(character if character.isprintable() else "?" for character in told[:LONGEST_COMPLAINT])

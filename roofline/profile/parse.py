@@ -9,7 +9,6 @@ operations, while those with `op_hmma` in their name read 0. Level 1 is left out
 """
 
 import csv
-import io
 import re
 from dataclasses import dataclass
 
@@ -78,21 +77,21 @@ def parse(text: str) -> list[Launch]:
     Raises ValueError for a row that was cut off, and for a unit or a number that cannot be read. Of columns that nobody
     asked for, nothing is read: some versions add the device's attributes, the name of the chip among them.
     """
-    launches, header, units = [], None, None
+    launches, header, units = [], None, {}
     # Line by line: what the tool and the program say stands between the rows, and may hold a quotation mark.
     for line in text.splitlines():
         if not line.startswith('"'):
             continue
-        row = next(csv.reader(io.StringIO(line)))
+        row = next(csv.reader([line]))
         if row[0] == "ID":
-            header, units = row, None
+            header, units = row, {}
         elif header and len(row) != len(header):
             raise ValueError(f"a row of the counters has {len(row)} cells, {len(header)} are needed: it was cut off")
         elif header and not row[0]:
             units = dict(zip(header, row, strict=True))
         elif header:
             cells = dict(zip(header, row, strict=True))
-            values = {n: _value(n, cells[n], (units or {}).get(n, "")) for n in metrics(TENSOR) if n in cells}
+            values = {n: _value(n, cells[n], units.get(n, "")) for n in metrics(TENSOR) if n in cells}
             launches.append(Launch(cells["Kernel Name"], values))
     return launches
 

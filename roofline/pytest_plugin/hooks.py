@@ -24,7 +24,7 @@ from roofline.profile import collect, kernel_trace
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
-from roofline.pytest_plugin.replay import LaterFile, ReplayTimer
+from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
 from roofline.store.run import Run
@@ -33,7 +33,6 @@ FRESH = "ROOFLINE_FRESH"
 """Environment variable of a process that goes on with a run whose device was lost."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
-NOTHING = "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
 
 
 @dataclass
@@ -85,8 +84,8 @@ def pytest_configure(config):
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
     if state.folder:
-        ours = LaterFile(lambda: state.folder / "benchmark.json")
-        config.option.benchmark_json = config.option.benchmark_json or ours
+        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
+        config.option.benchmark_json = config.option.benchmark_json or Nowhere()
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(partial(_go_on, config, state))  # the last of these that is called
@@ -316,7 +315,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         if state.options.timed:
             session = request.getfixturevalue("ffn_session")
             session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
-            entry, found = session.entry(f"{shape}-{contender}"), session.record(shape, contender)
+            entry, found = session.entry(f"{shape}-{contender}"), session.run.record(shape, contender)
             rejection = (entry["outcome"], entry["reason"]) if entry else None
             if not (entry or found) and (session.over or session.closed):
                 pytest.skip(session.over or session.closed)
@@ -366,14 +365,16 @@ def pytest_sessionfinish(session):
         state.session.finish(state.problems[-1])
     failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
     if not state.session.fruitful:
-        state.problems.append(NOTHING)
+        state.problems.append(
+            "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
+        )
         failed = True
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     try:
         return (yield)
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
-        state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+        state.problems.append(f"pytest-benchmark could not save what it was asked for: {error}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
         narrator.report(session)

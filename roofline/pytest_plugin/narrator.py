@@ -2,19 +2,17 @@
 
 import json
 import re
-import shutil
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
 from roofline.analysis import tuning
 from roofline.analysis.throughput.metrics import ratio_text
-from roofline.pytest_plugin.replay import LaterFile
 from roofline.pytest_plugin.signals import ways_on
 from roofline.report import sections, tables
 from roofline.report.format import time_text
 from roofline.report.write import write
+from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
@@ -33,6 +31,8 @@ class Narrator:
 
     def __init__(self, config, state):
         self._config, self._state = config, state
+        self._saved: dict | None = None
+        """What pytest-benchmark saves, completed; it makes none where no case has a number."""
 
     def say(self, text: str) -> None:
         """A line of its own, now, wherever the terminal is piped to."""
@@ -48,19 +48,16 @@ class Narrator:
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
     def report(self, session) -> None:
-        """Save the JSON where pytest-benchmark did not, and draw the report. What fails is told at the end."""
+        """Save the JSON and draw the report. What fails is told at the end."""
         run, folder = self._state.session.run, self._state.folder
-        given = self._config.option.benchmark_json
-        ours, given = folder / "benchmark.json", Path(given if isinstance(given, LaterFile | Path) else given.name)
+        path = folder / "benchmark.json"
+        saved = self._saved or {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
         try:
-            if given.exists() and given.stat().st_size:
-                if given != ours:  # the user's --benchmark-json took the place of ours
-                    shutil.copy(given, ours)
-            elif not ours.exists():  # pytest-benchmark saves nothing where no case has a number
-                saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
-                ours.write_text(json.dumps(saved, indent=4), encoding="utf-8")
+            if self._saved or not path.exists():
+                path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
-            self._state.problems.append(f"benchmark.json could not be written: {error}")
+            self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         try:
             write(folder)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
@@ -99,9 +96,10 @@ class Narrator:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
-            if session and (record := session.record(parameters.get("shape"), parameters.get("contender"))):
+            if session and (record := session.run.record(parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
         output_json["not_measured"] = session.run.missing if session else []
+        self._saved = output_json
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -113,7 +111,7 @@ class Narrator:
 
     def pytest_runtest_logreport(self, report):
         shape, contender = getattr(report, "ffn_case", (None, None))
-        record = self._state.session and report.passed and shape and self._state.session.record(shape, contender)
+        record = self._state.session and report.passed and shape and self._state.session.run.record(shape, contender)
         if record and not tuning.is_tuning(record["op"]):  # of those, a line for each shape is enough
             self.say(live_line(f"{shape}-{contender}", record))
 

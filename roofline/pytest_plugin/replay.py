@@ -1,8 +1,8 @@
-"""What pytest-benchmark is handed in place of its own: a timer that replays samples, and the file it saves to."""
+"""What pytest-benchmark is handed in place of its own: a timer that replays samples, and a file to save to."""
 
+import io
 import itertools
-from collections.abc import Callable
-from pathlib import Path
+import os
 
 
 class ReplayTimer:
@@ -20,20 +20,14 @@ class ReplayTimer:
         return next(self._readings)
 
 
-class LaterFile:
-    """A file to be made when it is written: a path for pytest-benchmark 5.3, an open file for those before it."""
-
-    def __init__(self, path: Callable[[], Path]):
-        self._path = path  # known by then
+class Nowhere:
+    """A file that keeps nothing: a path for pytest-benchmark 5.3, an open file for those before it."""
 
     def __fspath__(self) -> str:
-        return str(self._path())
+        return os.devnull
 
-    __str__ = __fspath__
-
-    def __enter__(self):
-        self._file = self._path().open("wb")
-        return self._file
+    def __enter__(self) -> io.BytesIO:
+        return io.BytesIO()
 
     def __exit__(self, *failure) -> None:
-        self._file.close()
+        pass

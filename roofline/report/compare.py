@@ -76,22 +76,19 @@ def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, a
     common = [case for case in a if case in b]
     if not common:
         raise ValueError("the two runs have no case in common: nothing can be compared")
-    judged, unpaired, vendors = [], [], []
+    cases, unpaired, vendors = [], [], []
     for case in common:
         own, other = a[case], b[case]
         if is_vendor := own["contender"] == own["vendor"]:
             vendors.append(own["time_s"] / other["time_s"])
-        if by == "time":
-            judged.append(case)
-        elif own["ratio_to_vendor"] is None or other["ratio_to_vendor"] is None:
+        if by == "ratio" and None in (own["ratio_to_vendor"], other["ratio_to_vendor"]):
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": "no vendor was timed beside it"})
-        elif own["vendor"] != other["vendor"]:
+        elif by == "ratio" and own["vendor"] != other["vendor"]:
             raise ValueError(f"{case}: the two runs have no vendor in common to measure it by; say --by time")
-        elif not is_vendor:
-            judged.append(case)
-    if not judged:
+        elif by == "time" or not is_vendor:
+            cases.append(_judge(case, own, other, by, margin))
+    if not cases:
         raise ValueError("no case has a ratio to a vendor in both runs: nothing can be compared; say --by time")
-    cases = [_judge(case, a[case], b[case], by, margin) for case in judged]
     unfinished = [name for name, run in (("BASE", base), ("NEW", new)) if run.end is None or run.unfinished]
     missing = unpaired + _missing(base, new, a, b)
     return Comparison(by, margin, differ, unfinished, cases, missing, geometric_mean(vendors) if vendors else None)

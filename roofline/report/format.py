@@ -9,9 +9,9 @@ def time_text(seconds: float) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
-def rate_text(tflops: float) -> str:
-    """TFLOP/s to three significant digits, without exponents."""
-    return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:#.3g}".rstrip(".")
+def rate_text(value: float) -> str:
+    """TFLOP/s, or what else may be large, to three significant digits without exponents: `40.0`, `2750`."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def percent_text(share: float | None) -> str:

@@ -28,8 +28,7 @@ def sections(run: Run, records: list[dict]) -> list[Section]:
     found = []
     for analysis, own in of.items():
         if own:
-            figures = tuple(one for one in analysis.figures if one.is_drawn(run, own))
-            found.append(Section(figures=figures, rows=own, columns=analysis.columns))
+            found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
     if tuned := tuning.verdicts(run):
         found.append(Section("Tuned", tuning.TUNED, rows=tuned, columns=tuning.COLUMNS))
     found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))

@@ -67,7 +67,7 @@ def bend(axes, flops: float, bytes_per_s: float) -> tuple[tuple, list[float]]:
 
 
 def roof(
-    axes, flops: float, bytes_per_s: float, name: str = "", *, part: float = 0.1, at_ridge: bool = False,
+    axes, flops: float, bytes_per_s: float, name: str = "", *, part: float, at_ridge: bool = False,
     color: str = DARK, linestyle: str = "-", linewidth: float = 2, **look,
 ) -> None:  # fmt: skip
     """A roof, its bytes/s along its slope, `part` of the way up, its FLOP/s at the right end or `at_ridge`."""
@@ -120,9 +120,11 @@ def separate(figure, groups: Sequence[Sequence]) -> None:
     """Move each label (an annotation offset in points) down until it touches none of those before it in its group."""
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
+
+    def box(label):
+        return label.get_window_extent(renderer)
+
     for labels in groups:
         for index, label in enumerate(labels):
-            while label.get_window_extent(renderer).count_overlaps(
-                o.get_window_extent(renderer) for o in labels[:index]
-            ):
+            while box(label).count_overlaps(map(box, labels[:index])):
                 label.xyann = (label.xyann[0], label.xyann[1] - 4)

@@ -20,7 +20,10 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     records = run.records()
-    found = sections.sections(run, records)
+    found = [
+        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
+        for section in sections.sections(run, records)
+    ]
     predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
     report = folder / "report.md"
     report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")

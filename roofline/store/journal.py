@@ -126,8 +126,7 @@ def read(path: Path) -> bytes:
 def pack(folder: Path) -> None:
     """Pack the journal in `folder`. The same journal gives the same bytes."""
     path = folder / NAME
-    with (folder / PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-        packed.write(path.read_bytes())
+    (folder / PACKED).write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     path.unlink()
 
 
@@ -150,7 +149,8 @@ def load(folder: Path) -> Run:
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None
     for shape in run.shapes.values():
-        if shape.cut_off:
+        # Samples are lacking where the run was killed between the line of the shape and its rounds.
+        if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
             shape.stopped_by = INTERRUPTED
     return run
 

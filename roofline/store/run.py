@@ -127,11 +127,6 @@ class Shape:
         own = [name for name in self.late if "role" not in self.entrants.get(name, {})]
         return [name for name in own if self.times_s(name)]
 
-    @property
-    def cut_off(self) -> bool:
-        """Whether samples are lacking: the run was killed between the line of the shape and its rounds."""
-        return any(len(self.times_s(name)) + late < self.round_count for name, late in self.late.items())
-
 
 IN_LINE = tuple(
     one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "saved", "work")
@@ -159,7 +154,7 @@ class Run:
     """The line that closes a run that came to its end; None if it was cut off."""
     _records: list[dict] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def measured(self, shape_id: str) -> list[str]:
+    def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
         return self.shapes[shape_id].measured if shape_id in self.shapes else []
 
@@ -248,11 +243,11 @@ class Run:
         self._records = found if self.end is not None else None
         return found
 
-    def record(self, shape: str, contender: str) -> dict:
-        """Of one case that was measured, by the ceilings known so far."""
+    def record(self, shape: str | None, contender: str) -> dict | None:
+        """Of one case, by the ceilings known so far; None if it was not measured."""
         from roofline.analysis.records import derive
 
-        return derive(self, self.shapes[shape], contender)
+        return derive(self, self.shapes[shape], contender) if contender in self.measured(shape) else None
 
     def samples(self) -> DataFrame:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

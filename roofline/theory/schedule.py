@@ -137,15 +137,10 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     return (rank, *(chunk % ranks for chunk in others[topology]))
 
 
-def pieces(order: Sequence[int], blocks: int, major: str) -> tuple[Piece, ...]:
-    """The transfers of one link, one after another: all chunks of `order` but the own one, each in `blocks` row blocks.
-
-    `major`: what the link finishes first, all row blocks of one `chunk`, or all chunks of one row `block`. Raises
-    ValueError for an order without chunks, or blocks below 1.
-    """
+def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
+    """The transfers of one link, row block after row block: of each all chunks of `order` but the own one. Raises
+    ValueError for an order without chunks, or blocks below 1."""
     at_least_one(chunks=len(order), blocks=blocks)
-    if major == "chunk":
-        return tuple(Piece(chunk, block) for chunk in order[1:] for block in range(blocks))
     return tuple(Piece(chunk, block) for block in range(blocks) for chunk in order[1:])
 
 
@@ -175,13 +170,11 @@ def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
-    at_least_one(chunks=chunks)
     return tuple(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in _dealt(grid, programs))
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """For each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
-    at_least_one(chunks=chunks)
     return tuple(
         tuple(WorkTile(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
         for tiles in _dealt(grid, programs)
@@ -192,11 +185,8 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
     """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
-    one chunk. Raises ValueError where `arrival_s` has not one row a row tile.
+    one chunk.
     """
-    at_least_one(programs=programs)
-    if len(arrival_s) != grid.row_tiles:
-        raise ValueError(f"arrival_s has {len(arrival_s)} rows for {grid.row_tiles} row tiles: give one row for each")
     table: list[list[WorkTile]] = [[] for _ in range(programs)]
     free = [(0.0, program) for program in range(programs)]  # already a heap
     for m, n in grid.tiles:
@@ -215,9 +205,8 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
     an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
 
-    Raises ValueError where `arrival_s` is empty or not ascending.
+    Raises ValueError where `arrival_s` is not ascending.
     """
-    at_least_one(chunks=len(arrival_s))
     if list(arrival_s) != sorted(arrival_s):
         raise ValueError(f"arrival_s={tuple(arrival_s)} is not ascending: count the chunks in the order of arrival")
     dealt = _dealt(grid, programs)

@@ -69,10 +69,10 @@ FOR_EVER = 10**9  # looks at a flag: hours
 
 @pytest.fixture
 def wait(device):
-    """`wait(value, lost=0, patience=1000)`: what is told as lost of a fifth flag of so much, which is to be 3."""
+    """`wait(value, lost=0, patience=1000)`: what is told as lost of a fifth flag of `value`, which is to be 3."""
 
     def run(value, lost=0, patience=1_000):
-        run.flags = torch.full((5,), value, dtype=torch.int32, device=device)
+        run.flags = torch.tensor([0, 0, 0, 0, value], dtype=torch.int32, device=device)
         signals = Signals(run.flags, 3, torch.full_like(run.flags[:1], lost), patience)
         wait_launch(signals, 5, torch.zeros(2, dtype=torch.int64, device=device), timed=False).run(run.flags.device)
         return int(signals.lost.item())
@@ -122,9 +122,13 @@ def interpreted_link(device, monkeypatch):
     for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("synchronize", lambda: None)):
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
 
     class Untimed(device_links.PacedCopier):
         device, timed = "cpu", False
+
+        def __init__(self, bytes_per_s, rank=0):
+            super().__init__(bytes_per_s, rank, programs=3)  # each takes its time in the interpreter
 
     return Untimed
 

@@ -7,6 +7,8 @@ import numpy
 import pytest
 import torch
 
+from collectives import flagged_arms, links
+from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, operands, setting, weight_prefetch
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -14,6 +16,7 @@ from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.pytest_plugin.options import Options
 
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
+PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 
 
 def options_of(contenders=None):
@@ -85,8 +88,7 @@ def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
 
 
 def test_weight_prefetch_is_ready(options):
-    case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
-    found = weight_prefetch.Runner(options).prepare(case, ["overlapped"])
+    found = weight_prefetch.Runner(options).prepare(PREFETCH, ["overlapped"])
     assert found.contenders == ["serial", "overlapped"]
     assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
     for entrant in found.entrants.values():
@@ -135,8 +137,6 @@ def test_wrong_arm_is_not_ready_and_the_others_are(options, arm, run, said):
 
 
 def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
-    from collectives.all_gather_matmul import serial
-
     calls = []
 
     def waits_once(operands, link):
@@ -149,18 +149,18 @@ def test_arm_that_is_right_only_at_first_is_not_ready(options, arm):
     assert found.contenders == ["serial", "chunk_launches"]
 
 
-def test_arm_that_leaves_weights_out_spoils_nothing_for_the_others(options, monkeypatch):
+@pytest.mark.parametrize(("wrong", "right"), [("serial", "overlapped"), ("overlapped", "serial")])
+def test_arm_that_leaves_weights_out_spoils_nothing_for_the_others(wrong, right, options, monkeypatch):
     def forgets_the_rest(operands, link):
         link.start(operands.next[:1])
         operands.matmul(operands.x, operands.now, operands.out)
         link.finish()
         operands.step += 1
 
-    monkeypatch.setitem(weight_prefetch.Runner.own_arms, "serial", forgets_the_rest)
-    case = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
-    found = weight_prefetch.Runner(options).prepare(case, ["serial", "overlapped"])
-    assert found.contenders == ["overlapped"]
-    assert "serial" in found.rejected
+    monkeypatch.setitem(weight_prefetch.Runner.own_arms, wrong, forgets_the_rest)
+    found = weight_prefetch.Runner(options).prepare(PREFETCH, ["serial", "overlapped"])
+    assert found.contenders == [right]
+    assert wrong in found.rejected
     for run in found.entrants["gemm torch"].call._runs:
         assert not run().isnan().any()
 
@@ -172,8 +172,6 @@ def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
 
 
 def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm):
-    from collectives.all_gather_matmul import serial
-
     def over_a_dead_link(operands, link):
         link._move = lambda index, source, target: 1 / 0
         return serial(operands, link)
@@ -186,8 +184,6 @@ def test_arm_whose_link_dies_is_not_ready_and_the_others_are(options, arm):
 
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
 def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
-    from collectives import links
-
     def move(link, index, source, target):
         numpy.copyto(target, source)
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
@@ -214,8 +210,6 @@ class Link:
 
 
 def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
-    from collectives import flagged_arms
-
     order, work = [], SimpleNamespace(wire_bytes=1e9)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("held"))
     monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))

@@ -77,6 +77,7 @@ def group(groups):
 def test_every_rank_multiplies_all_chunks_with_its_own_weights(group):
     assert 0 < prepare(group, FINE) < 1e-5
     assert group.seconds() > 0
+    assert group() > 0
 
 
 def test_error_is_that_of_the_worst_rank(group):

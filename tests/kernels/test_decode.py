@@ -224,22 +224,6 @@ def test_offsets_beyond_2_to_31(which, m, device, assert_close):
     assert_close(decode.matmul(**tensors), tensors["x"], tensors["w"])
 
 
-@pytest.mark.parametrize("shape", ["0x8x8", "8x0x8", "1x0x8", "0x0x0", "0x8x0"])
-def test_empty_out_returns_before_any_launch(shape, device, monkeypatch):
-    monkeypatch.setattr(decode, "prepare", None)
-    m, n, k = map(int, shape.split("x"))
-    x, w = (torch.ones((rows, k), dtype=torch.float16, device=device) for rows in (m, n))
-    assert decode.matmul(x, w).shape == (m, n)
-    assert CONTENDERS["decode"].config(x, w)
-
-
-@pytest.mark.parametrize("m", [1, 9])
-def test_an_empty_sum_is_zero(m, operands):
-    case = operands(m, 8, 0, torch.float16)
-    assert (decode.matmul(case.x, case.w, case.out) == 0).all()
-    case.verify(case.out)
-
-
 def test_what_does_not_fit_is_refused_with_the_way_out(device):
     x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
     with pytest.raises(ValueError, match=r"M=17 rows, the tile has room for 16; change the configuration"):

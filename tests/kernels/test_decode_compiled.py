@@ -9,24 +9,20 @@ COMPILED = """
 import json, re, torch
 from kernels import decode
 from kernels.inspect.compiled import Finding, Job
-from kernels.contract import EXAMPLE_SIZE
 from kernels.configs import table
-from kernels.inspect.cubin import compile_launch, offline
+from kernels.inspect.cubin import compile_launch
 
 found = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
     for split in (1, 3):
-        launch = decode.example(entry.config, torch.bfloat16, split)
-        cubin = compile_launch(launch, 90)
-        with offline(90):
-            ptx = launch.kernel.warmup(grid=launch.grid, **launch.args).asm["ptx"]
+        cubin = compile_launch(decode.example(entry.config, torch.bfloat16, split), 90)
         job = Job(entry.kernel, "sm90", entry.config, "bf16", 90, 232448, entry.mma)
         allocated = re.findall(r"local_alloc : \\(\\) -> !ttg.memdesc<([0-9x]+)xbf16", cubin.ttgir)
         found.append({
             "kernel": entry.kernel, "block_m": entry.config.block_m, "split": split, "cubin": cubin.mma,
             "problems": Finding(job, cubin).problems(), "ring": [list(map(int, a.split("x"))) for a in allocated],
-            "copies_16B": len(re.findall(r"cp\\.async\\.cg\\.shared\\.global .*0x10,", ptx)),
-            "order": re.findall(r"st\\.global\\.v4|bar\\.sync|atom\\.\\S+|ld\\.global\\.cg", ptx),
+            "copies_16B": len(re.findall(r"cp\\.async\\.cg\\.shared\\.global .*0x10,", cubin.ptx)),
+            "order": re.findall(r"st\\.global\\.v4|bar\\.sync|atom\\.\\S+|ld\\.global\\.cg", cubin.ptx),
             "asked": re.findall(r"tt\\.store|\\w+\\.barrier|tt\\.atomic_rmw", cubin.ttgir),
             "pendings": re.findall(r"warp_group_dot_wait.*pendings = (\\d)", cubin.ttgir),
         })

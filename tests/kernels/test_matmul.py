@@ -13,17 +13,9 @@ from kernels.configs import Config, table
 from kernels.registry import CONTENDERS
 
 SHAPES = [
-    "1x1x1",
-    "1x64x64",
-    "1x200x136",
-    "17x40x72",
-    "64x64x64",
-    "65x129x1",
-    "70x136x104",
-    "130x200x33",
-    "3x5x200",
+    "1x1x1", "1x64x64", "1x200x136", "17x40x72", "64x64x64", "65x129x1", "70x136x104", "130x200x33", "3x5x200",
     "200x7x65",
-]
+]  # fmt: skip
 SMALL = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3)
 # Two consumers need twice the rows of a wgmma.
 SMALLEST = {"warpgroup": {"block_m": 128, "num_warps": 8}}
@@ -74,16 +66,23 @@ def test_out_is_allocated_when_none(kernel, dtypes, operands, assert_close):
         assert_close(result, case.x, case.w)
 
 
-@pytest.mark.parametrize("shape", ["0x8x8", "8x0x8", "0x0x0", "0x8x0"])
+and_decode = pytest.mark.parametrize("kernel", ["tiled", "persistent", "warpgroup", "decode"], indirect=True)
+
+
+@and_decode
+@pytest.mark.parametrize("shape", ["0x8x8", "8x0x8", "1x0x8", "0x0x0", "0x8x0"])
 def test_empty_out_returns_before_any_launch(kernel, shape, device, monkeypatch):
     monkeypatch.setattr(kernel, "prepare", None)
     m, n, k = map(int, shape.split("x"))
     x, w = (torch.ones((rows, k), dtype=torch.float16, device=device) for rows in (m, n))
     assert kernel.matmul(x, w).shape == (m, n)
+    assert CONTENDERS[kernel.__name__.rpartition(".")[2]].config(x, w)
 
 
-def test_an_empty_sum_is_zero(kernel, operands):
-    case = operands(9, 8, 0, torch.float16)
+@and_decode
+@pytest.mark.parametrize("m", [1, 9])
+def test_an_empty_sum_is_zero(kernel, m, operands):
+    case = operands(m, 8, 0, torch.float16)
     assert (kernel.matmul(case.x, case.w, case.out) == 0).all()
     case.verify(case.out)
 

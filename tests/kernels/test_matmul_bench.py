@@ -23,12 +23,8 @@ def timed():
 @pytest.fixture
 def contender(monkeypatch):
     """`contender(run)` stands in for NumPy's."""
-    known = CONTENDERS
-
-    def install(run):
-        monkeypatch.setitem(known, "numpy", dataclasses.replace(known["numpy"], run=run))
-
-    return install
+    numpy = CONTENDERS["numpy"]
+    return lambda run: monkeypatch.setitem(CONTENDERS, "numpy", dataclasses.replace(numpy, run=run))
 
 
 def right(x, w, out):
@@ -84,9 +80,9 @@ def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(timed, monke
         exact = x.float() @ w.float().T
         return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))
 
-    known = CONTENDERS
+    torch_mm = CONTENDERS["torch"]
     for name, kind in (("torch", "vendor"), ("numpy", "library")):
-        monkeypatch.setitem(known, name, dataclasses.replace(known["torch"], name=name, kind=kind, run=rounds))
+        monkeypatch.setitem(CONTENDERS, name, dataclasses.replace(torch_mm, name=name, kind=kind, run=rounds))
     options = dataclasses.replace(timed, dtypes=("bf16",))
     found = matmul.Runner(options).prepare(dataclasses.replace(CASE, dtype="bf16"), ["numpy"])
     assert found.contenders == ready
@@ -133,8 +129,7 @@ def test_out_of_memory_is_no_failure(timed, contender):
 
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(timed):
     assert "timed on cuda only" in matmul.Runner(timed).prepare(CASE, ["tiled"]).rejected["tiled"].reason
-    known = CONTENDERS["tiled"]
-    interpreted = dataclasses.replace(known, jit=object())
+    interpreted = dataclasses.replace(CONTENDERS["tiled"], jit=object())
     on_a_gpu = dataclasses.replace(timed, device="cuda")
     assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
 

@@ -2,6 +2,7 @@
 behind."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernels import persistent, stream_tail
 from kernels.configs import Config
+from kernels.contract import reason
 
 TILE = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3, tail=132)
 # By name, on the three programs of the interpreter: whole waves + tiles that are left.
@@ -24,13 +26,11 @@ SHAPES = {
 }
 
 
-@pytest.fixture
-def needs(device):
+@pytest.fixture(autouse=True)
+def runnable(device):
     probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
-    try:
-        persistent.require(probe, probe)
-    except ValueError as error:
-        pytest.skip(str(error))
+    if why := reason(persistent.require, probe, probe):
+        pytest.skip(why)
 
 
 def whole_numbers(m, n, k, device):
@@ -42,20 +42,20 @@ def whole_numbers(m, n, k, device):
 
 @pytest.mark.parametrize("tail", [1, 2, 3, 132])
 @pytest.mark.parametrize("name", SHAPES)
-def test_sums_of_several_programs_are_exact(name, tail, device, needs):
+def test_sums_of_several_programs_are_exact(name, tail, device):
     x, w, expected = whole_numbers(*SHAPES[name], device)
     out = torch.full(expected.shape, torch.nan, dtype=torch.float16, device=device)
-    for config in (TILE, Config(**{**TILE.__dict__, "subtile": 2, "flatten": True, "raster": "n"})):
-        persistent.matmul(x, w, out.fill_(torch.nan), Config(**{**config.__dict__, "tail": tail}))
+    for config in (TILE, replace(TILE, subtile=2, flatten=True, raster="n")):
+        persistent.matmul(x, w, out.fill_(torch.nan), replace(config, tail=tail))
         assert torch.equal(out, expected)
 
 
-def test_nothing_beside_out_is_written(device, needs, operands):
+def test_nothing_beside_out_is_written(device, operands):
     case = operands(70, 57, 200, torch.float16)
     case.verify(persistent.matmul(case.x, case.w, case.out, TILE))
 
 
-def test_sums_of_rows_beyond_2_to_31(device, needs, assert_close):
+def test_sums_of_rows_beyond_2_to_31(device, assert_close):
     x, w, _ = whole_numbers(5, 8, 200, device)
     far = 2**29 + 8  # elements from row to row, as in test_matmul.py
     storage = torch.empty(2**31 + 4 * far + 1024, dtype=torch.float16, device=device)  # address space, not memory
@@ -63,7 +63,7 @@ def test_sums_of_rows_beyond_2_to_31(device, needs, assert_close):
 
 
 @pytest.mark.parametrize("name", ["0+1", "2+2"])
-def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(name, device, needs, guarded_workspace):
+def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(name, device, guarded_workspace):
     made = guarded_workspace(persistent)
     x, w, expected = whole_numbers(*SHAPES[name], device)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_nothing_but_what_was_left_is_read_and_counts_are_set_back(name, device,
     assert [sound() for sound in made] == [True] * 3
 
 
-def test_nobody_adds_sums_up_before_all_are_there(device, needs, monkeypatch):
+def test_nobody_adds_sums_up_before_all_are_there(device, monkeypatch):
     """As if one program were still at work: then nobody is the last, and the tile stays unwritten."""
 
     def one_short(*args):
@@ -88,7 +88,7 @@ def test_nobody_adds_sums_up_before_all_are_there(device, needs, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 72), (70, 64, 72), (64, 64, 8)])
-def test_more_programs_than_steps(shape, device, needs, monkeypatch):
+def test_more_programs_than_steps(shape, device, monkeypatch):
     """A program without a step leaves no sums: if it were waited for, nobody would be the last."""
     if device == "cpu":  # a GPU has more programs than these shapes have steps
         monkeypatch.setattr(persistent, "programs", lambda device: 8)
@@ -97,7 +97,7 @@ def test_more_programs_than_steps(shape, device, needs, monkeypatch):
     assert torch.equal(persistent.matmul(x, w, out, TILE), expected)
 
 
-def test_the_same_bits_each_time(device, needs):
+def test_the_same_bits_each_time(device):
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn((rows, 1000), generator=generator).half().to(device) for rows in (70, 64))
     once, again = (persistent.matmul(x, w, config=TILE) for _ in range(2))
@@ -121,7 +121,7 @@ def test_every_step_has_one_program_and_a_program_at_most_two_tiles(tiles, tile_
             assert (end - 1) // tile_steps - begin // tile_steps <= 1
 
 
-def test_without_a_last_wave_there_is_no_tail(device, needs):
+def test_without_a_last_wave_there_is_no_tail(device):
     x, w, _ = whole_numbers(*SHAPES["3+0"], device)
     if device == "cpu":
         assert "TAIL" not in persistent.prepare(x, w, torch.empty(190, 184).half(), TILE).args

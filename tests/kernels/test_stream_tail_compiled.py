@@ -20,7 +20,7 @@ for tail in (112, 120):  # of 20 tiles; a multiple of 16, and not
     asked = re.findall(r"tt\\.store|\\w+\\.barrier|tt\\.atomic_rmw", cubin.ttgir)
     with offline(90):
         kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
-    found.append([kernel.hash, cubin.spills, cubin.wgmma_waits, asked, order])
+    found.append([kernel.hash, asked, order])
 print(json.dumps(found))
 """
 
@@ -52,7 +52,3 @@ def test_sums_of_four_programs_are_under_way_at_once(compiled):
 def test_the_number_of_programs_makes_no_other_kernel(compiled):
     (some, *_), (other, *_) = compiled
     assert some == other, "what is launched is not what `kernels.inspect.compiled` looked at"
-
-
-def test_nothing_spills_and_wgmma_is_pipelined(compiled):
-    assert [(spills, waits) for _, spills, waits, *_ in compiled] == [(False, [0, 1])] * 2

@@ -99,16 +99,6 @@ def test_a_table_that_could_not_be_written_is_a_failure_until_it_was(finished, t
     assert not run.unfinished
 
 
-def test_a_table_is_replaced_and_never_written_into(tables):
-    path, names = tables / "sm90.json", {file.name for file in tables.iterdir()}
-    before = path.read_text()
-    (tables / "before").hardlink_to(path)
-    save(path, "persistent", (80, 6656, 16384, "bf16"), B, MEASURED)
-    assert (tables / "before").read_text() == before
-    assert configs.read(path).entries[0].config == B
-    assert {file.name for file in tables.iterdir()} == names | {"before"}
-
-
 def test_two_that_save_at_a_time_lose_nothing_of_one_another(tables, monkeypatch):
     path, sync, others = tables / "sm90.json", os.fsync, []
 

@@ -188,9 +188,10 @@ def test_the_table_is_whole_at_any_moment_and_as_it_was_where_a_save_fails(table
         save(path, *mine)
     assert path.read_text() == before
     assert sorted(file.name for file in tables.iterdir()) == [f"{arch}.json" for arch in architectures()]
+    (tables / "before").hardlink_to(path)  # of what is replaced, and never written into
     monkeypatch.setattr(os, "fsync", lambda file: seen.append(path.read_text()))
     save(path, *mine)
-    assert seen == [before, before] != [path.read_text()] * 2
+    assert seen == [before, (tables / "before").read_text()] == [before, before] != [path.read_text()] * 2
 
 
 def test_a_tile_that_is_in_no_entry_is_refused_with_the_way_out(tables):

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from zygote import Zygote
 
 from roofline.store import journal
+from roofline.store.run import Run
 
 # A busy machine can stall any example.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,6 +58,20 @@ class Outcome:
     """A copy of it is gone on with, without the fault; takes what `run_project` takes."""
 
     @property
+    def kept(self) -> Run:
+        """By its journal."""
+        return journal.load(self.folder)
+
+    @property
+    def lines(self) -> list[dict]:
+        """Of its journal."""
+        return [json.loads(line) for line in (self.folder / journal.NAME).read_text().splitlines()]
+
+    @property
+    def report(self) -> str:
+        return (self.folder / "report.md").read_text()
+
+    @property
     def saved(self) -> dict:
         return json.loads((self.folder / "benchmark.json").read_text())
 
@@ -78,8 +93,7 @@ class Outcome:
     @property
     def rounds(self) -> dict[str, int]:
         """{m64-torch: how many it has} by the journal."""
-        records = journal.load(self.folder).records()
-        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in records}
+        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in self.kept.records()}
 
     @property
     def measured(self) -> list[str]:
@@ -94,7 +108,7 @@ class Outcome:
                 entry["outcome"],
                 entry["reason"],
             )
-            for entry in journal.load(self.folder).missing
+            for entry in self.kept.missing
         }
 
 

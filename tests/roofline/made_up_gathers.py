@@ -34,17 +34,13 @@ def arms_of(case, lost):
     return [arm for arm in lost if base_arm(arm) == "serial" or (base_arm(arm) == "overlapped") == prefetches]
 
 
-def runs_of(arm, ranks, gemm_s, comm_s):
-    """As the flagged kernel would trace them if it did as the simulator says: [program, m, n, chunks, times in ns]."""
-    spans = OverlapPlan(arm, GRID, PROGRAMS, ranks, BLOCKS).simulate(gemm_s, comm_s).spans
-    return [[*span[:5], *(round(1e9 * at_s) for at_s in span[5:])] for span in spans]
-
-
 def traced_line(case, arm, gemm_s, comm_s):
-    """The timeline of a flagged kernel: a call of its own."""
+    """The timeline of a flagged kernel, a call of its own, as it would trace it if it did as the simulator says:
+    [program, m, n, chunks, times in ns]."""
     blocks = BLOCKS if arm == "row_block" else 1
     line = timeline_line(case, "serial", gemm_s, comm_s, 0, blocks)
-    runs = runs_of(arm, case.ranks, gemm_s, comm_s)
+    spans = OverlapPlan(arm, GRID, PROGRAMS, case.ranks, BLOCKS).simulate(gemm_s, comm_s).spans
+    runs = [[*span[:5], *(round(1e9 * at_s) for at_s in span[5:])] for span in spans]
     return line | {"contender": arm, "round": None, "waits": [], "runs": runs, "end_s": 1e-9 * max(r[-1] for r in runs)}
 
 
@@ -71,9 +67,8 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
 
 
 def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, lost=OURS,
-    traced=False,
-):  # fmt: skip
+    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=31, lost=OURS, traced=False
+):
     """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `traced`: there is a
     flagged kernel, and its runs."""
     arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}

@@ -1,6 +1,7 @@
-"""Journals written by hand, for tests of what is derived from them."""
+"""Journals written by hand, for tests of what is derived from them, and where words of their figures stand."""
 
 import json
+from itertools import combinations
 
 from roofline.operations.matmul import Matmul
 
@@ -75,3 +76,14 @@ def save(folder, lines, tail=""):
     folder.mkdir(exist_ok=True)
     (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
     return folder
+
+
+def boxes_of(figure):
+    """(text, where it is drawn) of all words on the axes that do not run along a line."""
+    renderer = figure.canvas.get_renderer()
+    texts = [text for axes in figure.axes for text in axes.texts if not text.get_rotation()]
+    return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+
+
+def touching(boxes):
+    return [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]

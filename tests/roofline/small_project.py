@@ -3,7 +3,7 @@
 The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
 `late`, in the second of three passes, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
 in that contender's first call (`first-numpy`) or a steady block of it (`block-numpy`), or in so many-th call of the
-probe `copy`.
+probe `copy`. Calls take as many times as long as SLOWER says.
 """
 
 import ctypes
@@ -22,8 +22,9 @@ from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatche
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
-TORCH = [0.002, 0.0021, 0.0019, 0.0025]
-NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
+SLOWER = float(os.environ.get("SLOWER", "1"))
+TORCH = [SLOWER * time_s for time_s in (0.002, 0.0021, 0.0019, 0.0025)]
+NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]
 
 
 def strike(place, number):

@@ -20,7 +20,6 @@ from roofline.cli import main
         ("--wires share", "did you mean shared?"),
         ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
         ("--axes fspd=2 --chip tpuv5p --fsdp 8", "--axes 'fspd=2': it is KIND=N, of tp, ep, fsdp"),
-        ("--axes fsdp --chip tpuv5p --fsdp 8", "--axes 'fsdp': it is KIND=N"),
         ("--axes fsdp=-1 --chip tpuv5p --fsdp 8", "--axes 'fsdp=-1': it is KIND=N"),
         ("--dtypes weights=fp12", "dtypes 'weights=fp12': it is KIND=DTYPE, of activations, copy"),
         # Sizes, counts and rates.
@@ -32,13 +31,9 @@ from roofline.cli import main
         ("--memory GB", "'GB' is no size above 0"),
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 or more"),
         ("--tokens 1.5", "not a whole number of tokens"),
-        ("--tokens nan", "not a whole number of tokens"),
         ("--tokens 1e99 --fsdp 8", "'1e99' is above 1e+15 tokens: give those of one step, as 4e6"),
         ("--tp 0", "'0' is not a whole number above 0"),
-        ("--fsdp 2.5", "'2.5' is not a whole number above 0"),
-        ("--experts -8", "'-8' is not a whole number above 0"),
         ("--flops 0", "'0' is not a number above 0"),
-        ("--bandwidth fast", "'fast' is not a number above 0"),
         ("--network inf", "'inf' is not a number above 0"),
         ("--moments -1", "moments=-1: it must be 0 or more"),
         ("--moments many", "invalid int value: 'many'"),
@@ -54,7 +49,6 @@ from roofline.cli import main
         ("--pp 127", "--pp 127: xxl has 126 blocks, and a stage needs one"),
         ("--devices 64 --fsdp 16 --tp 8", "--devices 64: the degrees given make 128; leave one out"),
         ("--devices 12", "account: --devices 12: groups of 12 devices do not pack into nodes of 8: let them"),
-        ("--devices 12 --tp 4", "account: --devices 12: groups of 12 devices"),
         ("--model 99999999,99999999 --devices 99999999", "account: --devices 99999999: groups of 99999999 devices"),
         (
             "--model 99999999,99999999 --chip L40S",
@@ -67,13 +61,11 @@ from roofline.cli import main
         ("--axes fsdp=2", "--axes fsdp=2: H100 SXM is on a switch, it has no torus axes; leave it out"),
         ("--ways one", "--ways one: H100 SXM is on a switch"),
         ("--chip tpuv5p --sharp", "--sharp: TPU v5p is in a torus, it has no nodes and no switch"),
-        ("--chip tpuv5p --node 8", "--node: TPU v5p is in a torus"),
         ("--chip exercise --fsdp 8 --ways both", "--ways both: exercise has links one way only"),
         (
             "--chip tpuv5p --fsdp 16 --tp 4 --axes fsdp=3",
             "--axes: tp=1, fsdp=3 are 4 axes, and the torus has 3; name fewer",
         ),
-        ("--chip tpuv5p --devices 64 --axes fsdp=2,tp=2", "are 4 axes, and the torus has 3"),
         ("--chip tpuv4 --axes dp=0 --dp 2 --step training", "axes dp=0: the chip's network is not known"),
         (
             "--chip L40S --tp 2",

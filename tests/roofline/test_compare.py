@@ -102,32 +102,38 @@ def test_terminal_json_and_markdown_say_the_same(pair, capsys):
     assert text.count("| SLOWER |") == 2
 
 
-def test_missing_cases_are_named_with_what_is_known_of_them(tmp_path, capsys):
-    both = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
-    why = {
-        "kind": "not_measured",
-        "case": "matmul-1024x1024-up-tp1-m64-bf16-tiled",
-        "outcome": "failed",
-        "reason": "NaN",
-    }
-    base = run(tmp_path / "base", both, shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
-    new = run(tmp_path / "new", both, shape(64, {"cublas": 1e-4}), [why], shape(99, {"cublas": 1e-4}))
-    assert main(["compare", str(base), str(new)]) == 0
-    out = capsys.readouterr().out
-    assert "missing in NEW: matmul-1024x1024-up-tp1-m64-bf16-tiled: failed: NaN" in out
-    assert "missing in BASE: matmul-1024x1024-up-tp1-m99-bf16-cublas: not asked for" in out
-    assert main(["compare", str(base), str(new), "--strict"]) == 1
+@pytest.fixture
+def compared(tmp_path, capsys):
+    """`compared(base, new, options...)`: exit code and all that is printed. Runs are {m: {contender: seconds}}."""
+
+    def call(base, new, *options, more=(), **head):
+        base, new = ([shape(m, times) for m, times in one.items()] for one in (base, new))
+        folders = run(tmp_path / "base", *base), run(tmp_path / "new", *new, more, **head)
+        code = main(["compare", *map(str, folders), *options])
+        return code, "".join(capsys.readouterr())
+
+    return call
 
 
-def test_unclear_is_an_error_only_if_strict(tmp_path, capsys):
+BOTH = {"cublas": 1e-4, "tiled": 2e-4}
+CASE = "matmul-1024x1024-up-tp1-m{}-bf16-{}"
+
+
+def test_missing_cases_are_named_with_what_is_known_of_them(compared):
+    why = {"kind": "not_measured", "case": CASE.format(64, "tiled"), "outcome": "failed", "reason": "NaN"}
+    runs = {16: BOTH, 64: BOTH}, {16: BOTH, 64: {"cublas": 1e-4}, 99: {"cublas": 1e-4}}
+    code, out = compared(*runs, more=[why])
+    assert code == 0
+    assert f"missing in NEW: {CASE.format(64, 'tiled')}: failed: NaN" in out
+    assert f"missing in BASE: {CASE.format(99, 'cublas')}: not asked for" in out
+    assert compared(*runs, "--strict")[0] == 1
+
+
+def test_unclear_is_an_error_only_if_strict(compared):
     rng = np.random.default_rng(1)
-    wild = [
-        run(tmp_path / name, shape(16, {"cublas": noisy(rng, 1e-4, 30, 0.3), "tiled": noisy(rng, 1e-4, 30, 0.3)}))
-        for name in ("base", "new")
-    ]
-    assert main(["compare", *map(str, wild)]) == 0
-    assert "1 UNCLEAR" in capsys.readouterr().out
-    assert main(["compare", *map(str, wild), "--strict"]) == 1
+    wild = [{16: {name: noisy(rng, 1e-4, 30, 0.3) for name in BOTH}} for _ in range(2)]
+    code, out = compared(*wild)
+    assert (code, "1 UNCLEAR" in out, compared(*wild, "--strict")[0]) == (0, True, 1)
 
 
 OTHERS = [
@@ -138,44 +144,33 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("head", "name"), OTHERS)
-def test_other_conditions_are_refused_unless_told(tmp_path, capsys, head, name):
-    cases = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
-    folders = [str(run(tmp_path / "base", cases)), str(run(tmp_path / "new", cases, **head))]
-    assert main(["compare", *folders]) == 2
-    error = capsys.readouterr().err
+def test_other_conditions_are_refused_unless_told(compared, head, name):
+    code, error = compared({16: BOTH}, {16: BOTH}, **head)
+    assert (code, error.count("\n")) == (2, 1)
     assert f"another {name}: BASE has" in error
     assert f"--allow {name}" in error
-    assert error.count("\n") == 1
-    assert main(["compare", *folders, "--allow", name]) == 0
-    assert f"{name}: BASE has" in capsys.readouterr().out
+    code, out = compared({16: BOTH}, {16: BOTH}, "--allow", name, **head)
+    assert (code, f"{name}: BASE has" in out) == (0, True)
 
 
-def test_vendors_alone_are_compared_by_time_only(tmp_path, capsys):
-    folders = [str(run(tmp_path / n, shape(16, {"cublas": t}))) for n, t in (("base", 1e-4), ("new", 9e-4))]
-    assert main(["compare", *folders]) == 2
-    assert "say --by time" in capsys.readouterr().err
-    assert main(["compare", *folders, "--by", "time"]) == 1
+@pytest.mark.parametrize(
+    ("base", "new", "said", "by_time"),
+    [
+        ({16: {"cublas": 1e-4}}, {16: {"cublas": 9e-4}}, "say --by time", 1),  # vendors alone
+        ({16: BOTH}, {16: {"tiled": 2e-4}}, "say --by time", 0),
+        ({16: BOTH}, {64: BOTH}, "no case in common", 2),
+    ],
+)
+def test_runs_without_a_common_case_or_vendor_are_refused(compared, base, new, said, by_time):
+    code, error = compared(base, new)
+    assert (code, said in error) == (2, True)
+    assert compared(base, new, "--by", "time")[0] == by_time
 
 
-def test_case_without_its_vendor_is_missing_and_the_others_are_judged(tmp_path, capsys):
-    both = shape(16, {"cublas": 1e-4, "tiled": 2e-4})
-    base = run(tmp_path / "base", both, shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
-    new = run(tmp_path / "new", both, shape(64, {"tiled": 2e-4}))
-    assert main(["compare", str(base), str(new)]) == 0
-    out = capsys.readouterr().out
-    assert "1 SAME" in out
-    assert "missing in BASE or NEW: matmul-1024x1024-up-tp1-m64-bf16-tiled: no vendor was timed beside it" in out
-
-
-def test_runs_without_a_common_case_or_vendor_are_refused(tmp_path, capsys):
-    one = run(tmp_path / "one", shape(16, {"cublas": 1e-4, "tiled": 2e-4}))
-    other = run(tmp_path / "other", shape(64, {"cublas": 1e-4, "tiled": 2e-4}))
-    alone = run(tmp_path / "alone", shape(16, {"tiled": 2e-4}))
-    assert main(["compare", str(one), str(other)]) == 2
-    assert "no case in common" in capsys.readouterr().err
-    assert main(["compare", str(one), str(alone)]) == 2
-    assert "say --by time" in capsys.readouterr().err
-    assert main(["compare", str(one), str(alone), "--by", "time"]) == 0
+def test_case_without_its_vendor_is_missing_and_the_others_are_judged(compared):
+    code, out = compared({16: BOTH, 64: BOTH}, {16: BOTH, 64: {"tiled": 2e-4}})
+    assert (code, "1 SAME" in out) == (0, True)
+    assert f"missing in BASE or NEW: {CASE.format(64, 'tiled')}: no vendor was timed beside it" in out
 
 
 def resampled(rng, pairs, passes):

@@ -165,9 +165,9 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
         (BUSY, "1 passed\n", None, "Profiling failed because a driver resource was unavailable. Ensure"),
         (
             "==ERROR== The application returned an error code (1).\n",
-            "E   ImportError: no module named x\n=== short summary ===\nERROR tests/a.py\n1 error in 0.2s\n",
+            'Traceback (most recent call last):\n  File "a.py", line 1\nImportError: no module named x\nand so on\n',
             None,
-            "E   ImportError: no module named x (exit code 1)",
+            "ImportError: no module named x (exit code 1)",
         ),
         ("", "no tests ran\n\n", None, "no tests ran (exit code 1)"),
         ("", "", None, "it said nothing (exit code 1)"),

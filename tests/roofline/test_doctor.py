@@ -40,6 +40,7 @@ def gpu(monkeypatch, tmp_path):
         "get_device_properties": lambda index: H100,
         "mem_get_info": lambda: (79 * 2**30, 80 * 2**30),
         "device_count": lambda: 1,
+        "is_initialized": lambda: True,
     }
     nvml = {
         "nvmlInit": lambda: None,
@@ -218,11 +219,17 @@ def test_divided_card(gpu):
     assert "nvidia-smi -c 0" in found("mode").way_out
 
 
-def test_processes_of_others(gpu):
-    other = types.SimpleNamespace(pid=4711, usedGpuMemory=3 * 2**30)
-    gpu.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: [other])
-    assert found("others").state == doctor.LIMITED
-    assert "4711 with 3.0 GiB" in found("others").found
+@pytest.mark.parametrize(
+    ("pids", "initialized", "found_others"),
+    [([4711], False, 1), ([os.getpid(), 4711], True, 1), ([4711, 4712], True, 1), ([4711], True, 0), ([], False, 0)],
+)
+def test_processes_of_others(gpu, pids, initialized, found_others):
+    """In a container NVML knows this one by another number."""
+    running = [types.SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**30) for pid in pids]
+    gpu.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: running)
+    gpu.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    assert found("others").state == (doctor.LIMITED if found_others else doctor.OK)
+    assert not found_others or "1 other processes on the card hold 3.0 GiB" in found("others").found
 
 
 def test_memory_that_others_hold(gpu):

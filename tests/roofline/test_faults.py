@@ -1,7 +1,7 @@
 """Each fault is injected into a run of its own, and the data is there afterwards, with a reason for all that is not."""
 
 import functools
-import json
+import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -87,8 +87,8 @@ def test_a_fault_costs_what_it_struck_and_the_run_that_goes_on_has_the_rest(
 
 def test_lost_device_has_no_ceilings_at_the_end(struck):
     run = struck("numpy 128 lost")
-    assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start"}
-    assert {c["when"] for c in journal.load(run.go_on().folder).ceilings} == {"start", "resume", "end"}
+    assert {c["when"] for c in run.kept.ceilings} == {"start"}
+    assert {c["when"] for c in run.go_on().kept.ceilings} == {"start", "resume", "end"}
 
 
 def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(three_shapes):
@@ -103,8 +103,8 @@ def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(three_shapes
 def test_interruption_keeps_the_whole_rounds_and_tells_how_to_go_on(struck):
     run = struck("numpy 128 SIGTERM")
     assert run.rounds | {"m128-torch": 9, "m128-numpy": 9} == run.rounds
-    assert journal.load(run.folder).shapes["matmul-xxl/16-up-tp8-m128-fp32"].stopped_by == "interrupt"
-    assert "cut short" in (run.folder / "report.md").read_text()
+    assert run.kept.shapes["matmul-xxl/16-up-tp8-m128-fp32"].stopped_by == "interrupt"
+    assert "cut short" in run.report
     shape = "matmul-xxl/16-up-tp8-m256-fp32"
     assert f"not run: {shape}-torch, {shape}-numpy: interrupted by SIGTERM" in run.text
     assert "--ffn-resume=results/local/" in run.text
@@ -112,26 +112,26 @@ def test_interruption_keeps_the_whole_rounds_and_tells_how_to_go_on(struck):
     assert "interrupted by SIGTERM: the last ceilings were not measured" in struck("copy 200 SIGTERM").text
 
 
-def test_killed_run_has_its_journal_and_a_report_is_drawn_of_it(struck, capsys):
+def test_killed_run_has_its_journal_and_a_report_is_drawn_of_it(struck):
     run = struck("numpy 128 SIGKILL")
     assert [path.name for path in run.folder.iterdir()] == ["samples.jsonl"]
     assert main(["report", str(run.folder)]) == 0
-    report = (run.folder / "report.md").read_text()
+    report = run.report
     assert "This run was cut off" in report
     assert "| matmul-xxl/16-up-tp8-m64-fp32 | numpy |" in report
     assert "m256-fp32-numpy: the run was cut off before it" in report
-    capsys.readouterr()
 
 
 def test_passes_over_all_shapes_give_each_its_rounds(struck):
     run = struck("nowhere 0 nothing", 3)
     assert "pass 3 of 3 over 3 shapes done" in run.text
-    for shape in journal.load(run.folder).shapes.values():
+    for shape in run.kept.shapes.values():
         assert (shape.passes, shape.stopped_by) == (3, "width")
         assert {len(shape.times_s(name)) for name in ("torch", "numpy")} == {shape.round_count}
         assert 400 < shape.round_count < 600  # the last pass may stop early, those before it have a third of 600 each
-    lines = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
-    order = [(line.get("id") or line["shape"]).split("-m")[1] for line in lines if line["kind"] in ("shape", "pass")]
+    order = [
+        (line.get("id") or line["shape"]).split("-m")[1] for line in run.lines if line["kind"] in ("shape", "pass")
+    ]
     assert order == ["64-fp32", "128-fp32", "256-fp32"] * 3
 
 
@@ -143,17 +143,17 @@ def test_pass_that_is_cut_short_leaves_the_passes_before_it(struck):
 
 def test_pass_that_is_cut_short_is_no_whole_run(struck):
     run = struck("late 256 SIGTERM", 3)
-    assert journal.load(run.folder).unfinished
+    assert run.kept.unfinished
     assert "go on with it" in run.text
-    assert "cut off (interrupted by SIGTERM)" in (run.folder / "report.md").read_text()
+    assert "cut off (interrupted by SIGTERM)" in run.report
     with pytest.raises(ValueError, match="was cut off"):
         references.add(run.folder, run.root)
-    assert "NEW was cut short" in "\n".join(summary(compare(*[journal.load(run.folder)] * 2, by="time")))
+    assert "NEW was cut short" in "\n".join(summary(compare(*[run.kept] * 2, by="time")))
 
 
 def test_reason_of_a_wrong_contender_is_kept_when_the_run_is_cut_short(run_project):
     run = run_project("--benchmark-only", passes=3, fault="late 64 SIGKILL")
-    assert {entry["outcome"] for entry in journal.load(run.folder).missing} == {"failed", "skipped"}
+    assert {entry["outcome"] for entry in run.kept.missing} == {"failed", "skipped"}
 
 
 def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
@@ -201,11 +201,15 @@ def test_full_disk_is_told_before_anything_is_measured(three_shapes):
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
     in_the_way = "[folder.joinpath('benchmark.json').mkdir() for folder in Path('results/local').iterdir()]"
-    outcome = three_shapes(more=f"\ndef pytest_sessionfinish():\n    {in_the_way}\n")
+    outcome = three_shapes(more=f"\ndef pytest_benchmark_update_json():\n    {in_the_way}\n")
     assert outcome.code == 1
     assert "benchmark.json could not be written" in outcome.text
     assert sorted(outcome.measured) == sorted(ALL)
-    assert "m256-fp32 | numpy |" in (outcome.folder / "report.md").read_text()
+    assert "m256-fp32 | numpy |" in outcome.report
+    theirs = three_shapes("-k", "m64", "--benchmark-json=/proc/nowhere/mine.json")
+    assert theirs.code == 1
+    assert "pytest-benchmark could not save what it was asked for" in theirs.text
+    assert sorted(theirs.cases) == ["m64-numpy", "m64-torch"]  # by our own
 
 
 def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
@@ -216,25 +220,27 @@ def test_x_stops_at_the_first_failure_and_the_rest_has_a_reason(three_shapes):
     assert sorted(outcome.go_on().cases) == sorted(set(ALL) - {"m128-numpy"})
 
 
-AT_THE_END = {
-    "from roofline.report import tables\ntables.markdown = ": "the report could not be drawn (interrupted by "
-    "SIGTERM); try again with: python3 -m roofline report ",
-    "pytest_benchmark_update_json = ": "interrupted by SIGTERM at its end; draw the report with: python3 -m roofline "
-    "report ",
-}
-
-
-@pytest.mark.parametrize("place", AT_THE_END, ids=["report", "json"])
-def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, capsys):
-    run = three_shapes(more=f"\n{place}lambda *a: os.kill(os.getpid(), signal.SIGTERM)\n")
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (
+            "from roofline.report import tables\ntables.markdown",
+            "the report could not be drawn (interrupted by SIGTERM); ",
+        ),
+        ("pytest_benchmark_update_json", "interrupted by SIGTERM at its end; draw the report with: "),
+    ],
+    ids=["report", "json"],
+)
+def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, told):
+    run = three_shapes(more=f"\n{place} = lambda *a: os.kill(os.getpid(), signal.SIGTERM)\n")
     assert run.code == 2
-    assert AT_THE_END[place] in run.text
+    assert told in run.text
+    assert "python3 -m roofline report " in run.text
     assert "Traceback" not in run.text
     assert run.text.count("saved in results/local/") == 1
     assert "go on with it" not in run.text  # all is measured
     assert sorted(run.measured) == sorted(ALL)
     assert main(["report", str(run.folder)]) == 0
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -326,37 +332,15 @@ def test_real_cuda_context_is_seen_to_be_lost(environment):
     assert done.stdout.splitlines()[-1] == "None True"
 
 
-def test_journal_takes_a_failed_write_back(tmp_path, monkeypatch):
-    writer = journal.Journal(tmp_path / "run")
+def test_journal_takes_a_failed_write_back(tmp_path):
+    writer = journal.Journal(tmp_path)
     writer.write({"kind": "run", "x": 1})
-    before = (tmp_path / "run" / "samples.jsonl").read_bytes()
-
-    class Full:
-        """A disk that takes ten bytes and no more."""
-
-        def __init__(self, file):
-            self._file = file
-
-        def __getattr__(self, name):
-            return getattr(self._file, name)
-
-        def write(self, data):
-            if len(data) < 40:
-                raise OSError(28, "No space left on device")
-            return self._file.write(data[:10])
-
-    writer._file = Full(writer._file)
-    with pytest.raises(OSError, match="No space left"):
-        writer.write({"kind": "end", "y": "long enough to be cut in pieces"})
-    assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
-
-
-def test_folder_that_cannot_hold_a_run_is_left_as_it_was(tmp_path, monkeypatch):
-    def full(self, data):
-        self.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    with pytest.raises(OSError, match="No space left"):
-        journal.Journal(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    before = (tmp_path / journal.NAME).read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            writer.write({"kind": "end", "y": "long enough to be cut in pieces"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / journal.NAME).read_bytes() == before

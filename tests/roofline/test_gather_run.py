@@ -1,11 +1,8 @@
 """A benchmark run whose arms are compared with calls beside them: what is journalled, kept, resumed and reported."""
 
 import functools
-import json
 
 import pytest
-
-from roofline.store import journal
 
 CONFTEST = """
 import os, signal
@@ -77,7 +74,7 @@ def run(run_project):
 
 
 def found(outcome):
-    return {(r["m"], r["contender"]): r for r in journal.load(outcome.folder).records()}
+    return {(r["m"], r["contender"]): r for r in outcome.kept.records()}
 
 
 @pytest.mark.parametrize("passes", [1, 3])
@@ -88,15 +85,14 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
     assert found(outcome)[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
     live = [line for line in outcome.text.splitlines() if "-m64-" in line and "-row_block " in line]
     assert [line.split("  ")[-1].split()[0] for line in live] == ["ratio"]
-    saved = json.loads((outcome.folder / "benchmark.json").read_text())["benchmarks"]
+    saved = outcome.saved["benchmarks"]
     assert [row["extra_info"]["arm"] for row in saved] == ["serial", "row_block"] * 2
-    lines = [json.loads(line) for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
-    rounds = [line for line in lines if line["kind"] == "round"]
+    rounds = [line for line in outcome.lines if line["kind"] == "round"]
     names = {"serial", "row_block", "gemm torch", "link"}
     assert all(set(line["order"]) == line["time_s"].keys() == line["values"].keys() == names for line in rounds)
     values = [own for line in rounds for own in line["values"].values()]
     assert all(own["last_arrival_s"] > 0 and "timeline" not in own for own in values)
-    timelines = [(line["shape"], line["contender"]) for line in lines if line["kind"] == "timeline"]
+    timelines = [(line["shape"], line["contender"]) for line in outcome.lines if line["kind"] == "timeline"]
     assert len(set(timelines)) == len(timelines) == 8
 
 
@@ -106,7 +102,7 @@ def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_n
     assert outcome.code == 1
     assert list(found(outcome)) == [(64, "serial"), (128, "serial")]
     assert found(outcome)[64, "serial"]["t_comm_s"] == pytest.approx(3e-3, rel=0.1)
-    missing = journal.load(outcome.folder).missing
+    missing = outcome.kept.missing
     assert {entry["outcome"] for entry in missing} == {"failed"}
     assert all("row_block: RuntimeError: the paced link is dead: chunk 3" in entry["reason"] for entry in missing)
 
@@ -117,7 +113,7 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
     record = found(outcome)[64, "row_block"]
     assert record["hidden_fraction"] is None
     assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
-    assert [entry["case"].rpartition("-")[2] for entry in journal.load(outcome.folder).missing] == ["link", "link"]
+    assert [entry["case"].rpartition("-")[2] for entry in outcome.kept.missing] == ["link", "link"]
 
 
 def test_interrupted_run_is_gone_on_with(run):
@@ -133,4 +129,4 @@ def test_interrupted_run_is_gone_on_with(run):
 def test_steady_blocks_are_for_plain_matmuls_only(run):
     outcome = run("--ffn-steady")
     assert outcome.code == 0, outcome.text
-    assert not journal.load(outcome.folder).steady
+    assert not outcome.kept.steady

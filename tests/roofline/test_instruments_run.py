@@ -1,7 +1,5 @@
 """What a clock reads by its instruments is in the journal, with the sample it took."""
 
-from roofline.store import journal
-
 INSTRUMENTED = """
 
 class ClockWithInstruments(FakeClock):
@@ -34,8 +32,7 @@ def ffn_instruments():
 
 def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_project):
     outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=INSTRUMENTED)
-    run = journal.load(outcome.folder)
-    (shape,) = run.shapes.values()
+    (shape,) = outcome.kept.shapes.values()
     torch, numpy = (shape.values(name, "sm_clock_hz") for name in ("torch", "numpy"))
     assert len(torch) == len(numpy) == shape.round_count
     assert {torch[index] + numpy[index] for index in torch} == {2 * 1.7e9 + 1}
@@ -47,4 +44,4 @@ def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(ru
     assert outcome.rows.keys() == {"torch", "numpy"}
     said = "Instruments: none (not supported: Failed to find C compiler. Please specify via CC environment variable)"
     assert outcome.text.count(said) == 2  # at the start and at the end
-    assert said in (outcome.folder / "report.md").read_text()
+    assert said in outcome.report

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.memory import PLAIN, READINGS, SAVED, Dtypes, Memory, parse_dtypes
+from roofline.account.memory import PLAIN, SAVED, Dtypes, Memory, parse_dtypes
 from roofline.theory.chips import GB, GIB
 from roofline.theory.models import Model, parse
 
@@ -47,7 +47,7 @@ def test_saved_of_xxl(saved, top_k, elements):
     memory = Memory(XXL, tokens=TOKENS, saved=saved, experts=8, top_k=top_k)
     assert memory.saved_bytes == memory.sharded_bytes - memory.state_bytes == TOKENS * 2 * elements
     half = memory.saved_bytes if saved == "half" else 0
-    assert [memory.whole_bytes(reading) for reading in READINGS[saved]] == [0, half][: len(READINGS[saved])]
+    assert {memory.whole_bytes(reading) for reading in memory.readings} == {0, half}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_unknown_dtypes_are_named(text):
 @quick
 @given(memories, st.integers(1, 2**40), st.integers(0, 1))
 def test_the_fewest_devices_fit_and_one_less_does_not(memory, size, which):
-    reading = READINGS[memory.saved][-which]
+    reading = memory.readings[-which]
     least, room = memory.least_degree(size, reading), size - memory.whole_bytes(reading)
     assert (least is None) == (room <= 0)
     assert least is None or least * room >= memory.sharded_bytes > (least - 1) * room

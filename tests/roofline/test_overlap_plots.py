@@ -1,11 +1,11 @@
 """The figures of runs that gather over a wire, drawn from a made-up journal."""
 
 import re
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, SWEEP, gather_matmul, gathering, gpu_lines, prefetch
-from made_up_run import HEAD, LINES
+from made_up_run import HEAD, LINES, boxes_of, touching
 
 from roofline.analysis.overlap import style
 from roofline.analysis.overlap.arms import ARMS
@@ -259,14 +259,12 @@ def test_ten_arms_stay_in_the_row_of_their_shape(gpu):
 @pytest.mark.parametrize("name", NAMES)
 def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
     figure = gpu.figures[name]
-    renderer = figure.canvas.get_renderer()
-    texts = [text for axes in figure.axes for text in axes.texts if not text.get_rotation()]
+    boxes, renderer = boxes_of(figure), figure.canvas.get_renderer()
     if name == "timeline":
-        texts += [label for axes in figure.axes for label in axes.get_yticklabels()]
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+        labels = [label for axes in figure.axes for label in axes.get_yticklabels()]
+        boxes += [(label.get_text(), label.get_window_extent(renderer)) for label in labels]
     assert len(boxes) > 20
-    touching = [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
-    assert not touching
+    assert touching(boxes) == []
     width, height = figure.get_size_inches() * figure.dpi
     cut = [word for word, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
     assert not cut

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from made_up_run import HEAD, LINES, ceiling, save, shape
+from made_up_run import HEAD, LINES, boxes_of, ceiling, save, shape, touching
 
 from roofline.analysis.records import THROUGHPUT
 from roofline.analysis.throughput.metrics import COLUMNS, roof_of
@@ -46,9 +46,11 @@ def test_point_above_the_roof_is_marked(tmp_path):
 
 
 def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
-    records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])).values())
-    assert records[0]["roof_tflops"] is None
-    assert records[0]["tflops"] > 0
+    records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": [2e-6, 3e-6, 4e-6] * 10})])).values())
+    slow, fast = (records[0][name] for name in ("time_high_s", "time_low_s"))
+    assert slow > fast
+    rates = [records[0][name] for name in ("roof_tflops", "tflops_low", "tflops", "tflops_high")]
+    assert rates == [None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in (slow, 3e-6, fast))]
     assert tables.terminal(records, COLUMNS)
     write(tmp_path / "run")
 
@@ -78,15 +80,18 @@ def test_ceilings_show_drift_and_datasheet(folder):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(1.5, "1.5 s"), (0.00123, "1.23 ms"), (4.56e-5, "45.6 us"), (1e-7, "0.1 us")]
+    ("text", "value", "said"),
+    [
+        *(
+            (format.time_text, *known)
+            for known in ((1.5, "1.5 s"), (1.23e-3, "1.23 ms"), (4.56e-5, "45.6 us"), (1e-7, "0.1 us"))
+        ),
+        *((format.rate_text, *known) for known in ((734.2, "734"), (12.345, "12.3"), (0.0012345, "0.00123"))),
+        *((format.rate_text, *known) for known in ((99.97, "100"), (40, "40.0"), (2750, "2750"))),
+    ],
 )
-def test_times_have_units(seconds, text):
-    assert format.time_text(seconds) == text
-
-
-@pytest.mark.parametrize(("tflops", "text"), [(734.2, "734"), (12.345, "12.3"), (0.0012345, "0.00123"), (100.4, "100")])
-def test_rates_have_three_digits(tflops, text):
-    assert format.rate_text(tflops) == text
+def test_numbers_have_three_digits_and_times_a_unit(text, value, said):
+    assert text(value) == said
 
 
 def test_report_command_redraws_the_same_files(folder, capsys):
@@ -109,22 +114,13 @@ def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
 
 
 @pytest.mark.parametrize("tokens", [(16, 17, 18, 8192), (1, 16, 64, 256, 1024, 4096, 8192)])
-def test_labels_do_not_collide(tmp_path, monkeypatch, tokens):
-    from matplotlib.figure import Figure
-
-    figures = []
-    save_figure = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save_figure(f, *a, **k)))
+def test_labels_do_not_collide(tmp_path, tokens):
     cases = [line for m in tokens for line in shape(m, {"cublas": m * 1e-8 + 1e-6, "tiled": m * 2e-8 + 2e-6})]
-    write(save(tmp_path / "run", [*LINES[:5], *cases]))
-    axes = figures[0].axes[0]
-    renderer = figures[0].canvas.get_renderer()
-    upright = [text for text in axes.texts if not text.get_rotation()]
-    assert sum(text.get_text().startswith("M=") for text in upright) == len(tokens)
-    boxes = {text.get_text(): text.get_window_extent(renderer) for text in upright if not text.get_text().endswith("%")}
-    names = list(boxes)
-    touching = [(a, b) for i, a in enumerate(names) for b in names[:i] if boxes[a].overlaps(boxes[b])]
-    assert not touching
+    run = journal.load(save(tmp_path / "run", [*LINES[:5], *cases]))
+    figure = THROUGHPUT.figures[0].draw(run, run.frame())
+    boxes = boxes_of(figure)
+    assert sum(text.startswith("M=") for text, _ in boxes) == len(tokens)
+    assert touching([box for box in boxes if not box[0].endswith("%")]) == []
 
 
 def test_report_names_what_was_not_measured(folder):

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from roofline.store import journal
-
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 
@@ -35,7 +33,7 @@ def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept
     last = max(index for index, line in enumerate(lines) if b'"kind": "shape"' in line)
     whole = b"".join(lines[: last + 1 + 7 * (kept != "no round")])
     path.write_bytes(whole + lines[-1][:40] * (kept == "half a line"))
-    assert journal.load(run.folder).interrupted == ["matmul-xxl/16-up-tp8-m256-fp32"]
+    assert run.kept.interrupted == ["matmul-xxl/16-up-tp8-m256-fp32"]
     again = run.go_on()
     assert again.code == 0
     assert (again.folder / "samples.jsonl").read_bytes().startswith(whole + b'{"kind": "resumed"')

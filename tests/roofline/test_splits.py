@@ -109,11 +109,6 @@ def test_whole_splits_are_all_divisors_that_pack():
     assert [split.sharding.tp for split in splits.whole(filled)] == [8, 16]
 
 
-def test_divisors_of_huge_degrees_are_found_at_once():
-    huge = replace(v5p(degrees={"fsdp": 2**40}), model=Model("huge", 2**20, 2**40, 1))
-    assert [split.sharding.tp for split in splits.whole(huge)] == [2**i for i in range(41)]
-
-
 @quick
 @given(made_up(kinds=("fsdp", "tp")), st.sampled_from([*WIRES]), st.floats(1, 1e8))
 def test_the_best_whole_split_beats_every_other(setting, wires, tokens):

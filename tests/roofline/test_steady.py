@@ -8,8 +8,6 @@ from roofline.measure import clocks, steady, telemetry
 from roofline.report.write import write
 from roofline.store import journal
 
-SLOWER = "\nfor times in (TORCH, NUMPY):\n    times[:] = [4 * time for time in times]\n"
-
 
 class FakeTelemetry:
     """A card that draws 700 W and clocks at 1500 MHz."""
@@ -114,38 +112,38 @@ def test_derived_fields_by_hand(tmp_path):
 
 
 def test_option_measures_blocks_from_end_to_end(three_shapes):
-    outcome = three_shapes("--ffn-steady", more=SLOWER)
+    outcome = three_shapes("--ffn-steady", env={"SLOWER": "4"})
     assert outcome.code == 0
-    blocks = journal.load(outcome.folder).steady
+    blocks = outcome.kept.steady
     assert {(b["contender"], b["block"]) for b in blocks} == {(c, i) for c in ("torch", "numpy") for i in range(4)}
     record = outcome.rows["numpy"]["extra_info"]
     assert record["steady_ratio_to_vendor"] == pytest.approx(2, rel=0.1)
     assert record["steady_energy_j"] is None
     assert "steady state:" in outcome.text
-    assert "## Steady state" in (outcome.folder / "report.md").read_text()
+    assert "## Steady state" in outcome.report
 
 
 def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_shapes):
-    outcome = three_shapes("--ffn-steady", "-k", "m64", more=SLOWER, fault="block-numpy 64 crash")
+    outcome = three_shapes("--ffn-steady", "-k", "m64", env={"SLOWER": "4"}, fault="block-numpy 64 crash")
     assert outcome.code == 1
     (entry,) = outcome.saved["not_measured"]
     assert entry["case"].endswith("m64-fp32-numpy-steady")
     assert entry["outcome"] == "failed"
     assert entry["reason"].startswith("RuntimeError: no such instruction")
     assert outcome.rows.keys() == {"torch", "numpy"}
-    blocks = journal.load(outcome.folder).steady
+    blocks = outcome.kept.steady
     assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1, 2, 3]
 
 
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
-    outcome = three_shapes("--ffn-steady", "-k", "m64", more=SLOWER, fault="block-numpy 64 SIGTERM")
+    outcome = three_shapes("--ffn-steady", "-k", "m64", env={"SLOWER": "4"}, fault="block-numpy 64 SIGTERM")
     assert outcome.code == 2
-    run = journal.load(outcome.folder)
+    run = outcome.kept
     assert run.unfinished
     assert len(list(run.cases())) == 2
-    again = outcome.go_on(more=SLOWER)
+    again = outcome.go_on(env={"SLOWER": "4"})
     assert again.code == 0
-    assert len(journal.load(again.folder).steady) == 8
+    assert len(again.kept.steady) == 8
 
 
 def test_without_timing_the_option_is_refused(run_project):

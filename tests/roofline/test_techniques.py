@@ -151,6 +151,9 @@ def test_memory_of_stages_is_that_of_the_weights_they_keep():
     assert more.memory_bytes == pytest.approx(-32 * ALL_WEIGHTS / 4 / BLOCKS)
     again = ranked(replace(now, gathers=8))["4 pipeline stages"]
     assert each(again) == pytest.approx(each(stages))
+    # The activations of all eight microbatches are alive at once.
+    more = 7 * TOKENS * BLOCKS * (D + F) * 2 / 64 * 32 / 31.5
+    assert again.memory_bytes - stages.memory_bytes == pytest.approx(more)
 
 
 @pytest.mark.parametrize(

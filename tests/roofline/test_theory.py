@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
 from roofline.theory.bounds import attainable_flops, balance, bound
-from roofline.theory.models import MODELS, parse
-
-
-def test_xxl_has_the_parameters_of_the_exercise():
-    model = MODELS["xxl"]
-    assert (model.d_model, model.d_ff, model.blocks) == (16384, 53248, 126)
-    assert 2 * model.blocks * model.d_model * model.d_ff == 219_848_638_464
+from roofline.theory.models import parse
 
 
 @pytest.mark.parametrize(
@@ -92,9 +86,6 @@ def test_balances_of_datasheets(name, wire, memory):
 
 
 def test_every_chip_names_its_source():
-    assert set(chips.CHIPS) == {
-        "H100 SXM", "H100 PCIe", "H200", "B200", "A100 SXM", "L40S", "TPU v4", "TPU v5p", "exercise",
-    }  # fmt: skip
     assert all(chip.source and chip.flops["bf16"] > 0 for chip in chips.CHIPS.values())
 
 
@@ -102,11 +93,6 @@ def test_device_names_are_compared_whole():
     assert chips.of_device("NVIDIA H200").name == "H200"
     assert chips.of_device("NVIDIA H200 NVL") is None
     assert chips.of_device("some other chip") is None
-
-
-def test_unknown_chip_suggests_a_near_one():
-    with pytest.raises(ValueError, match="did you mean 'H100 SXM'"):
-        chips.find("h100smx")
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))

@@ -1,19 +1,10 @@
 """The figure timeline: which shape it shows, and what it makes of arrivals and waits."""
 
+import made_up_gathers as made_up
 import pytest
-from made_up_gathers import (
-    BLOCKS,
-    FLAGGED,
-    GEMM_S,
-    HERE,
-    ON_GPU,
-    OURS,
-    PROGRAMS,
-    gather_matmul,
-    gathering,
-    timeline_line,
-)
+from made_up_gathers import HERE, PROGRAMS, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
+from matplotlib.colors import to_hex
 
 from roofline.analysis.overlap import timeline
 
@@ -38,7 +29,7 @@ def test_blocks_of_a_timeline():
 
 
 def test_without_timelines_the_other_two_are_left(draw):
-    drawn = draw([HERE, *without_timelines(gathering(gather_matmul()), *OURS)])
+    drawn = draw([HERE, *without_timelines(gathering(gather_matmul()), *made_up.OURS)])
     assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]
 
 
@@ -50,8 +41,19 @@ def test_arm_without_a_timeline_is_named(draw):
 
 def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
     nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
-    drawn = draw([HERE, *gathering(nearer, comm_s=GEMM_S), *gathering(ridge, comm_s=GEMM_S / 1.1)], "timeline")
+    drawn = draw(
+        [HERE, *gathering(nearer, comm_s=made_up.GEMM_S), *gathering(ridge, comm_s=made_up.GEMM_S / 1.1)], "timeline"
+    )
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
+
+
+def test_chip_that_has_done_before_the_link_waits(draw):
+    drawn = draw(
+        [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
+    )
+    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == timeline.IDLE]
+    spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
+    assert spans == pytest.approx([0, 16, 7, 16])
 
 
 def without_timelines(lines, *arms):
@@ -61,7 +63,7 @@ def without_timelines(lines, *arms):
 def traced():
     """A GPU's ridge, where a flagged kernel was traced."""
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    return [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
+    return [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=made_up.ON_GPU, traced=True)]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_kernel_that_waits_on_the_chip_has_an_image_with_a_row_for_each_program(
     texts, axes = texts_and_axes(drawn_once)
     images = axes.get_images()
     ends_ms = [1.5 * (1 + 7 / 8), 1.5 * (1 + 1 / 8), None]  # after the last chunk: nearly all tiles, or its own part
-    assert len(images) == len(FLAGGED)
+    assert len(images) == len(made_up.FLAGGED)
     for image, end_ms in zip(images, ends_ms, strict=True):
         left, right, bottom, top = image.get_extent()
         assert image.get_array().shape[0] == PROGRAMS
@@ -109,7 +111,7 @@ def test_image_has_the_colours_of_the_link(drawn_once):
         bars = [bar for bar in axes.patches if top - 1 < bar.get_y() < top]
         return [bar.get_facecolor()[:3] for bar in sorted(bars, key=lambda bar: bar.get_x())]
 
-    assert (len(link(tops[1])), len(link(tops[2]))) == (7, BLOCKS)
+    assert (len(link(tops[1])), len(link(tops[2]))) == (7, made_up.BLOCKS)
     first_s, end_s = 1 / 7, 1 + 1 / 8  # of T_comm
     for chunk, colour in enumerate(link(tops[1]), 1):
         began = round((chunk * first_s + 0.01) / end_s * timeline.BINS)

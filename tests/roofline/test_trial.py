@@ -1,14 +1,18 @@
 """Contenders that hang or die lose their own row: they are tried in a process beside the run."""
 
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from trial_project import BAD
 
+from roofline import trial
 from roofline.store import journal
 
 HERE = Path(__file__).parent
-CONFTEST = (HERE / "small_project.py").read_text() + "\nimport trial_project  # its runner takes this one's place\n"
+CONFTEST = (HERE / "small_project.py").read_text() + "\n__import__('trial_project').install()\n"
 S64, S128 = "matmul-xxl/16-up-tp8-m64-fp32", "matmul-xxl/16-up-tp8-m128-fp32"
 CASES = [*((S64, name) for name in ("torch", *BAD, "numpy")), (S128, "torch"), (S128, "idle")]
 
@@ -21,9 +25,9 @@ def test_matmul(ffn_benchmark, shape, contender):
 """
 
 REASONS = {
-    "sleeps": "sleeps: hung for 1 s, in its first call",
-    "locks": "locks: hung for 1 s, in its first call",
-    "spins": "spins: hung for 1 s, in its first call",
+    "sleeps": "sleeps: hung for 3 s, in its first call",
+    "locks": "locks: hung for 3 s, in its first call",
+    "spins": "spins: hung for 3 s, in its first call",
     "null": "null: signal 11 (SIGSEGV), in its first call",
     "exits": "exits: exit code 3: ",
     "killed": "killed: signal 9 (SIGKILL), in its first call",
@@ -57,7 +61,7 @@ def test_each_loses_its_own_row_alone(run):
 
 
 def test_its_price_is_told(run):
-    assert "trying 12 cases in 1 processes beside the run" in run.text
+    assert "trying 12 cases beside the run" in run.text
     assert "12 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
     assert "8 lost" in note
 
@@ -67,3 +71,29 @@ def test_who_is_wrong_after_it_was_timed_has_no_samples(run):
     assert kept.measured(S128) == ["torch"]
     assert len(kept.shapes[S128].times_s("idle")) >= 30  # the journal has them; no table does
     assert "idle |" not in (run.folder / "report.md").read_text()
+
+
+def test_what_goes_over_a_link_is_tried_last_and_alone(monkeypatch):
+    monkeypatch.setattr(trial.os, "cpu_count", lambda: 16)
+    gather = "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-ridge"
+    shapes = {f"matmul-xxl-up-tp8-m{m}-bf16": ["tiled"] for m in (1, 2, 3, 4, 5)} | {gather: ["serial"]}
+    *parts, last = trial._parts(shapes, "cuda")
+    assert [len(part) for part in parts] == [2, 1, 1, 1]
+    assert last == {gather: ["serial"]}
+    assert [len(part) for part in trial._parts(shapes, "cpu")] == [5, 1]
+
+
+def test_interrupted_trial_leaves_no_process(tmp_path):
+    one = trial.Trial({S64: ["sleeps"]}, {}, tmp_path, "cpu")
+    thread = threading.Thread(
+        target=one._watch, args=(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
+    )
+    thread.start()
+    while not one._process:
+        time.sleep(0.01)
+    one.stop("it was interrupted")
+    thread.join(300)
+    assert one._process.returncode == -9
+    assert one.gave_up == "it was interrupted"
+    one.run()
+    assert one.lost == {}

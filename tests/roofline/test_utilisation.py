@@ -63,23 +63,21 @@ def test_forward_of_a_tp_group_over_both_fabrics():
 
 def test_over_chips_takes_the_fastest_split_of_each_number():
     setting = h100({"fsdp": 128, "tp": 8, "dp": 2, "pp": 2}, step="training")
-    points = over_chips(setting, 4e6, (64, 4096, 65_536))
-    assert [(point.chips, point.arm) for point in points] == [(n, arm) for n in (64, 4096, 65_536) for arm in ARMS]
-    for point in points:
-        sharding = point.setting.sharding
-        assert (sharding.fsdp * sharding.tp, sharding.dp, sharding.pp) == (point.chips, 1, 1)
-        alone = replace(setting, sharding=Sharding(fsdp=point.chips))
-        every = [utilisation(split, 4e6, point.arm) for split in splits.whole(alone)]
-        assert point.utilisation == max(every) == utilisation(point.setting, 4e6, point.arm)
-    assert points[0].setting.sharding.tp == 1
-    assert points[-1].setting.sharding.tp > 8
+    chips = (64, 4096, 65_536)
+    fastest = over_chips(setting, 4e6, chips)
+    for arm in ARMS:
+        for count, split in zip(chips, fastest[arm], strict=True):
+            assert split.sharding == Sharding(fsdp=count / split.sharding.tp, tp=split.sharding.tp)
+            every = splits.whole(replace(setting, sharding=Sharding(fsdp=count)))
+            assert utilisation(split, 4e6, arm) == max(utilisation(other, 4e6, arm) for other in every)
+    assert fastest["serial"][0].sharding.tp == 1
+    assert fastest["overlapped"][-1].sharding.tp > 8
 
 
 def test_one_batch_keeps_fewer_chips_busy():
-    points = over_chips(v5p(step="training"), 2**22)
-    assert [point.chips for point in points if point.arm == "serial"] == list(CHIPS) == [2**i for i in range(3, 18)]
-    for arm in ARMS:
-        own = [point.utilisation for point in points if point.arm == arm]
+    for arm, fastest in over_chips(v5p(step="training"), 2**22).items():
+        assert [split.sharding.devices for split in fastest] == list(CHIPS) == [2**i for i in range(3, 18)]
+        own = [utilisation(split, 2**22, arm) for split in fastest]
         assert own == sorted(own, reverse=True)
         assert own[0] > 0.99
         assert own[-1] < 0.9

@@ -1,6 +1,5 @@
 """Runs that hang in C, where no signal reaches Python: they end with all they measured, and can be gone on with."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,17 +36,13 @@ FIRST_CALL, BEFORE, BESIDE = "in its first call", "before its first call", "that
 WITH_A_CHILD = """
 import subprocess
 
-subprocess.Popen(["sleep", "300"])  # it has the run's stdout
+subprocess.Popen(["sleep", "300"])  # it has the stdout of the run, by -s
 """
-
-
-def lines_of(run) -> list[dict]:
-    return [json.loads(line) for line in (run.folder / journal.NAME).read_text().splitlines()]
 
 
 def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_again(three_shapes):
     more = IMPATIENT.format(why=FIRST_CALL, case="m128-fp32-numpy") + WITH_A_CHILD
-    run = three_shapes(more=more, fault="first-numpy 128 hang")
+    run = three_shapes("-s", more=more, fault="first-numpy 128 hang")
     assert run.code == -signal.SIGKILL
     assert run.measured == ["m64-torch", "m64-numpy"]
     why = "hung in its first call: it was not over in 0.6 s, the limit"
@@ -56,8 +52,7 @@ def test_contender_that_hangs_in_its_first_call_ends_the_run_and_is_not_tried_ag
     shown = run.folder.relative_to(run.root)
     assert f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}" in run.text
     assert f"saved in {shown}: {journal.NAME}" in run.text
-    lines = [json.loads(line) for line in (run.folder / journal.NAME).read_text().splitlines()]
-    tried = [line["case"] for line in lines if line["kind"] == "trying"]
+    tried = [line["case"] for line in run.lines if line["kind"] == "trying"]
     assert tried == [f"matmul-xxl/16-up-tp8-m{m}-fp32-{name}" for m in (64, 128) for name in ("torch", "numpy")]
     again = run.go_on(fault="first-numpy 128 hang")
     assert again.code == 1
@@ -142,9 +137,8 @@ def watched(environment):
     watchdog's process id."""
 
     def begin(code: str) -> tuple[subprocess.Popen, Path]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", BEGINS, code], stdout=subprocess.PIPE, text=True, env=environment()
-        )
+        command = [sys.executable, "-c", BEGINS, code]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         return process, Path("/proc", process.stdout.readline().strip())
 
     return begin
@@ -176,21 +170,9 @@ def test_watchdog_ends_with_the_run_whatever_that_has_left_behind(watched):
     assert not watchdog.exists()
 
 
-class Taken:
-    """Stands in for a watchdog."""
-
-    closed = False
-
-    def __init__(self, folder):
-        self.expect = lambda: None
-
-    def close(self):
-        self.closed = True
-
-
 @pytest.mark.parametrize("looks_around", [None, "usepdb", "trace", "a tracer"])
 def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around, monkeypatch):
-    monkeypatch.setattr(hooks, "Watchdog", Taken)
+    monkeypatch.setattr(hooks, "Watchdog", lambda folder: Mock())
     monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
     narrator = SimpleNamespace(uncaptured=nullcontext)
     config = SimpleNamespace(
@@ -204,4 +186,4 @@ def test_nothing_is_watched_where_somebody_may_stop_to_look_around(looks_around,
     assert (watchdog is None) == bool(looks_around)
     hooks.pytest_enter_pdb(config)  # breakpoint() is enough
     assert state.watchdog is None
-    assert watchdog is None or watchdog.closed
+    assert watchdog is None or watchdog.close.called

@@ -4,6 +4,8 @@ A roof needs one bandwidth, so an operation's panel shows only the shapes that s
 has them all: over T_gemm / T_comm they have one roof, and one bound for what runs one after the other.
 """
 
+from functools import partial
+
 import numpy as np
 
 from roofline.analysis.overlap import style
@@ -74,9 +76,8 @@ def _sweep_panel(axes, run: Run, sweep, looks: dict) -> list:
     axes.plot(xs, alone / 1e12, **ALONE)
     _points(axes, sweep, "wire_intensity", "tflops", looks, 1.03)
     style.title(axes, first.op, f"{style.source_text(run)}, wire {first.wire}:", style.link_text(shapes))
-    return theme.name_lowest(
-        axes, sweep, "shape", "wire_intensity", "tflops_low", lambda row: style.label(row, sweep)
-    )  # fmt: skip
+    name = partial(style.label, among=sweep)
+    return theme.name_lowest(axes, sweep, "shape", "wire_intensity", "tflops_low", name)
 
 
 def _points(axes, frame, x: str, y: str, looks: dict, step: float) -> None:

@@ -14,8 +14,6 @@ PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 MOST_NAMED = 3
 """Shapes that are named where some are left out."""
 
-LINKS = {"paced": "paced (emulated)", "preset": "preset (all is here before the start)"}
-
 
 def prepared(frame):
     """`frame` in the order of `styles`, and so that a shape's first row tells of its link, with more columns.
@@ -101,7 +99,7 @@ def link_text(frame) -> str:
     parts = []
     for kind, own in frame.groupby("link", sort=False):
         reached, asked = (_range(own[key]) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
-        text = f"{LINKS.get(kind, kind)} link"
+        text = f"{kind}{' (emulated)' * (kind == 'paced')} link"
         if reached:
             text += f", {reached} GB/s reached"
         if asked:

@@ -144,11 +144,10 @@ def best_tile(m: int, n: int, k: int, tiles: tuple[Tile, ...], machine: MachineS
 def load(m: int, n: int, k: int, device_bytes: int, machine: MachineSpec, tiles: tuple[Tile, ...] = USUAL) -> Load:
     """What out[m, n] = x[m, k] @ w[n, k].T asks of `machine`, in the best of `tiles`.
 
-    Raises ValueError for a size below 1.
+    Raises ValueError for `m` below 1.
     """
-    for name, size in (("m", m), ("n", n), ("k", k)):
-        if size < 1:
-            raise ValueError(f"{name}={size}: it must be 1 or more, or there is nothing to predict")
+    if m < 1:
+        raise ValueError(f"m={m}: it must be 1 or more, or there is nothing to predict")
     compute_s = 2 * m * n * k / machine.flops
     if machine.workers > 1:
         compute_s = cost(m, n, k, best_tile(m, n, k, tiles, machine), machine).seconds

@@ -118,7 +118,19 @@ def fit_run(run: Run, points: list[Point], records: list[dict], without: int | N
     of = grouped(((p.contender, p.case.dtype, p.beside), p) for p in points if p.case.dtype in machines)
 
     def family(name: str, dtype: str, prior: Constants, beside: bool = False) -> Family:
-        return _family(name, dtype, of.get((name, dtype, beside), []), without, machines[dtype], source, prior)
+        """Its tiles are those of all its points: configs are no measurement."""
+        points, machine = of.get((name, dtype, beside), []), machines[dtype]
+        fitted = [point for point in points if point.case.m != without]
+        known = {(point.case.m, point.case.n, point.tile) for point in points if point.tile}
+        choices = [USUAL, *((tile,) for tile in USUAL)] if machine.workers > 1 and not known else [()]
+        best = None
+        for tiles in choices:
+            found = Family(name, dtype, prior, len(fitted), tiles, tuple(sorted(known)))
+            loads = [found.load(point.case, machine) for point in fitted]
+            constants, cost = fit(loads, [point.time_s for point in fitted], prior, FITTED[source])
+            if best is None or cost < best[1] * (1 - TIE):
+                best = replace(found, constants=constants), cost
+        return best[0]
 
     alone = {(name, dtype): family(name, dtype, PRIORS[source]) for name, dtype, beside in of if not beside}
     vendors = {(shape.baseline, shape.dtype) for shape in run.shapes.values()}
@@ -147,21 +159,6 @@ def machines_of(run: Run, points: list[Point]) -> dict[str, MachineSpec]:
     workers = about.get("sms") or (about["datasheet"] or {}).get("sms") or 1
     roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(p.case.dtype for p in points)}
     return {dtype: MachineSpec(roof.flops, roof.read_bytes_per_s, workers) for dtype, roof in roofs.items() if roof}
-
-
-def _family(contender, dtype, points, without, machine, source, prior) -> Family:
-    """Of `contender`, whose are `points`. Its tiles are those of all of them: configs are no measurement."""
-    fitted = [point for point in points if point.case.m != without]
-    known = {(point.case.m, point.case.n, point.tile) for point in points if point.tile}
-    choices = [USUAL, *((tile,) for tile in USUAL)] if machine.workers > 1 and not known else [()]
-    best = None
-    for tiles in choices:
-        family = Family(contender, dtype, prior, len(fitted), tiles, tuple(sorted(known)))
-        loads = [family.load(point.case, machine) for point in fitted]
-        constants, cost = fit(loads, [point.time_s for point in fitted], prior, FITTED[source])
-        if best is None or cost < best[1] * (1 - TIE):
-            best = replace(family, constants=constants), cost
-    return best[0]
 
 
 def _latency_s(records: list[dict]) -> float:
