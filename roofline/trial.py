@@ -64,8 +64,8 @@ def _parts(shapes: Shapes, device: str) -> list[Shapes]:
         if operations.find(shape.partition("-")[0]).analysis == "overlap"
     }
     others = [item for item in shapes.items() if item[0] not in linked]
-    count = min(PROCESSES, (os.cpu_count() or 1) // 4) if device == "cuda" else 1
-    return [dict(others[i::count]) for i in range(max(1, count))] + [linked]
+    count = max(1, min(PROCESSES, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
+    return [dict(others[i::count]) for i in range(count)] + [linked]
 
 
 def _untrusted(session: Session, runners: operations.Runners) -> Shapes:

@@ -80,6 +80,8 @@ def test_what_goes_over_a_link_is_tried_last_and_alone(monkeypatch):
     *parts, last = trial._parts(shapes, "cuda")
     assert [len(part) for part in parts] == [2, 1, 1, 1]
     assert last == {gather: ["serial"]}
+    monkeypatch.setattr(trial.os, "cpu_count", lambda: 2)
+    assert [len(part) for part in trial._parts(shapes, "cuda")] == [5, 1]
     assert [len(part) for part in trial._parts(shapes, "cpu")] == [5, 1]
 
 
