@@ -42,6 +42,7 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     try:
         for group in (trials[:-1], trials[-1:]):
             list(pool.map(Trial.run, group))
+        why = next((trial.gave_up for trial in trials if trial.gave_up), "")
     finally:  # Ctrl-C, too
         for trial in trials:
             trial.stop("it was interrupted")
@@ -49,7 +50,6 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
     for case, rejection in lost.items():
         session.not_measured("-".join(case), *rejection)
-    why = next((trial.gave_up for trial in trials if trial.gave_up), "")
     text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
     session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
     say(text)

@@ -63,7 +63,7 @@ def test_each_loses_its_own_row_alone(run):
 def test_its_price_is_told(run):
     assert "trying 12 cases beside the run" in run.text
     assert "12 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
-    assert "8 lost" in note
+    assert note.endswith(" 8 lost.")
 
 
 def test_who_is_wrong_after_it_was_timed_has_no_samples(run):
