@@ -48,6 +48,7 @@ def prepare(operands: Operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float
     """
     schedule.known_name("arm", arm, ARMS)
     x, w, out = operands.gathered, operands.w, operands.out
+    persistent.require_hopper(x, "flagged")  # other GPUs have no tile of it to choose
     config = choose_for("flagged_spills" if arm == "chunk_outer" else "flagged", x, w)
     rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
     programs, chunks = persistent.programs(x.device), len(operands.shards)

@@ -42,6 +42,7 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     try:
         for group in (trials[:-1], trials[-1:]):
             list(pool.map(Trial.run, group))
+        why = next((trial.gave_up for trial in trials if trial.gave_up), "")
     finally:  # Ctrl-C, too
         for trial in trials:
             trial.stop("it was interrupted")
@@ -49,7 +50,6 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
     for case, rejection in lost.items():
         session.not_measured("-".join(case), *rejection)
-    why = next((trial.gave_up for trial in trials if trial.gave_up), "")
     text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
     session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
     say(text)
@@ -64,8 +64,8 @@ def _parts(shapes: Shapes, device: str) -> list[Shapes]:
         if operations.find(shape.partition("-")[0]).analysis == "overlap"
     }
     others = [item for item in shapes.items() if item[0] not in linked]
-    count = min(PROCESSES, (os.cpu_count() or 1) // 4) if device == "cuda" else 1
-    return [dict(others[i::count]) for i in range(max(1, count))] + [linked]
+    count = max(1, min(PROCESSES, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
+    return [dict(others[i::count]) for i in range(count)] + [linked]
 
 
 def _untrusted(session: Session, runners: operations.Runners) -> Shapes:

@@ -131,7 +131,9 @@ def _go_on(config, state: State) -> None:
         return
     print("\nthe device was lost, and answers a fresh process: that goes on with what is left\n", flush=True)
     ini = ["-c", str(config.inipath)] if config.inipath else []
-    arguments = ["--benchmark-only", f"--ffn-resume={state.folder}", *ini, f"--rootdir={config.rootpath}", *config.args]
+    count = state.options.counters  # which may have been asked for late, so that the run does not say it
+    asked = [f"--ffn-resume={state.folder}", *([] if count is None else [f"--ffn-counters={count}"])]
+    arguments = ["--benchmark-only", *asked, *ini, f"--rootdir={config.rootpath}", *config.args]
     os.chdir(config.invocation_params.dir)
     os.execve(sys.executable, [sys.executable, "-m", "pytest", *arguments], os.environ | {FRESH: "1"})
 

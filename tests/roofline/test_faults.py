@@ -91,13 +91,14 @@ def test_lost_device_has_no_ceilings_at_the_end(struck):
     assert {c["when"] for c in run.go_on().kept.ceilings} == {"start", "resume", "end"}
 
 
-def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(three_shapes):
-    run = three_shapes(fault="numpy 128 lost")
+def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(struck):
+    run = struck("numpy 128 SIGTERM").go_on("--ffn-counters", fault="numpy 256 lost")
     assert run.code == 1
     assert run.text.count("that goes on with what is left") == 1
-    assert sorted(run.measured) == sorted(set(ALL) - {"m128-numpy"})
-    assert run.reasons.keys() == {"m128-numpy"}
+    assert sorted(run.measured) == sorted(set(ALL) - {"m256-numpy"})
+    assert run.reasons.keys() == {"m256-numpy"}
     assert {c["when"] for c in journal.load(run.folder).ceilings} == {"start", "resume", "end"}
+    assert "Counters: none were read" in run.text  # they were asked for late: the run itself does not say so
 
 
 def test_interruption_keeps_the_whole_rounds_and_tells_how_to_go_on(struck):

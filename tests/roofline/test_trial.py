@@ -63,7 +63,7 @@ def test_each_loses_its_own_row_alone(run):
 def test_its_price_is_told(run):
     assert "trying 12 cases beside the run" in run.text
     assert "12 cases in " in (note := journal.load(run.folder).notes_by_topic["trial"])
-    assert "8 lost" in note
+    assert note.endswith(" 8 lost.")
 
 
 def test_who_is_wrong_after_it_was_timed_has_no_samples(run):
@@ -80,6 +80,8 @@ def test_what_goes_over_a_link_is_tried_last_and_alone(monkeypatch):
     *parts, last = trial._parts(shapes, "cuda")
     assert [len(part) for part in parts] == [2, 1, 1, 1]
     assert last == {gather: ["serial"]}
+    monkeypatch.setattr(trial.os, "cpu_count", lambda: 2)
+    assert [len(part) for part in trial._parts(shapes, "cuda")] == [5, 1]
     assert [len(part) for part in trial._parts(shapes, "cpu")] == [5, 1]
 
 

@@ -1,0 +1,141 @@
+"""The GPU run, from the first shape to the report, without a GPU: on a stand-in for an H100, an A100 and a B200.
+
+The runners, kernels and links are the project's own, and so is all that times, tries, counts, tunes and goes on; what
+is stood in for, and why, `stand_in` says.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import ncu_sample
+import pytest
+import stand_in
+
+from conftest import ROOT
+from roofline.store import journal
+
+HOW = (
+    *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x256"),
+    *("--ffn-layers=up", "--ffn-tp=1", "--ffn-ranks=2"),
+)
+"""The dtype that the interpreter has, and two chunks of a step each, for the time it takes."""
+
+PLUGIN = "import stand_in\nstand_in.install()\n"
+SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
+"""Of processes that the run begins: workers, and a fresh one that goes on."""
+
+LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
+WAITING = {"chunk_outer", "tile_outer", "row_block"}
+PREFETCH = {"serial", "overlapped"}
+
+
+def persistent(arms):
+    return {f"{arm}_persistent" for arm in arms}
+
+
+@dataclass
+class Rehearsed:
+    code: int
+    text: str
+    folder: Path
+
+    def __post_init__(self):
+        self.run = journal.load(self.folder)
+
+    @property
+    def measured(self) -> dict[str, set[str]]:
+        """Contenders and arms that have numbers, by operation."""
+        found = {}
+        for shape in self.run.shapes.values():
+            found.setdefault(shape.op, set()).update(shape.measured)
+        return found
+
+    def reasons(self, outcome: str) -> list[str]:
+        return [entry["reason"] for entry in self.run.missing if entry["outcome"] == outcome]
+
+
+@pytest.fixture
+def rehearse(tmp_path, zygote, environment):
+    """`rehearse(card, *arguments)`: a run of the checkout's benchmarks on a stand-in for `card`; see `stand_in.FAULT`
+    for `fault`."""
+    (tmp_path / "rehearsed.py").write_text(PLUGIN)
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    shutil.copytree(ROOT / "kernels" / "configs", tmp_path / "configs")
+    tool = tmp_path / "bin" / "ncu"
+    tool.parent.mkdir()
+    tool.write_text(ncu_sample.FAKE)
+    tool.chmod(0o755)
+
+    def run(card, *arguments, fault="") -> Rehearsed:
+        env = environment(FAKE_NCU_LOG=str(tmp_path / "asked"), PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+        env |= {stand_in.NAMED: card, stand_in.TABLES: str(tmp_path / "configs"), stand_in.FAULT: fault}
+        env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+        how = ["-p", "rehearsed", "--benchmark-only", *arguments]
+        code, text = zygote.run(how, cwd=str(ROOT), env=env, file_bytes=None)
+        print(text)
+        return Rehearsed(code, text, max((tmp_path / "results").iterdir()))
+
+    run.new = (*HOW, f"--ffn-results={tmp_path / 'results'}")
+    return run
+
+
+def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhile(rehearse):
+    found = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="lose tiled_kernel")
+    assert found.code == 1
+    assert found.measured == {
+        "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
+        "all_gather_matmul": LAUNCHES | persistent(LAUNCHES) | WAITING,
+        "weight_prefetch": PREFETCH | persistent(PREFETCH),
+    }
+    (failed,) = found.reasons("failed")
+    assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
+    assert found.reasons("skipped") == [
+        "x has M=1024 rows, decode takes up to 64; use kernels.persistent or kernels.tiled"
+    ]
+    assert not found.reasons("not_run")
+    assert not any("not tried" in note for note in found.run.notes)
+    shapes = found.run.shapes
+    assert sum(len(shape.counters) for shape in shapes.values()) == 1
+    kernels = {name: about["kernel_name"] for name, about in shapes["matmul-128x256-up-tp1-m16-fp16"].entrants.items()}
+    assert kernels["decode"] == "decode_kernel"
+    lines = (found.folder / journal.NAME).read_text().splitlines()
+    traced = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline" and "runs" in line}
+    assert traced == WAITING
+    saved = json.loads((found.folder / "benchmark.json").read_text())
+    assert found.folder.name.endswith("rehearsal-of-h100")
+    assert found.run.metadata["machine"]["chip"] == saved["machine_info"]["chip"] == "rehearsal of H100"
+    assert "rehearsal of H100" in (found.folder / "report.md").read_text().splitlines()[0]
+    assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in found.folder.iterdir()}
+
+
+@pytest.mark.parametrize("card", ["A100", "B200"])
+def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
+    found = rehearse(card, *rehearse.new, "--ffn-tokens=1024")
+    assert found.code == 0
+    assert found.measured == {
+        "matmul": {"cublas", "tiled"},
+        "all_gather_matmul": LAUNCHES,
+        "weight_prefetch": PREFETCH,
+    }
+    assert {entry["outcome"] for entry in found.run.missing} == {"skipped"}
+    major, minor = stand_in.CARDS[card]
+    for reason in found.reasons("skipped"):
+        assert f"has compute capability {major}.{minor}, " in reason
+        assert "needs 9.x (Hopper)" in reason
+
+
+def test_tuning_that_was_cut_off_goes_on_and_saves_what_it_found(rehearse, tmp_path):
+    cut = rehearse("H100", *rehearse.new, "--ffn-tokens=16", "--ffn-tune", fault="kill tiled_kernel")
+    assert cut.code == -9
+    found = rehearse("H100", f"--ffn-resume={cut.folder}")
+    assert found.code == 0
+    assert not found.run.missing
+    assert [shape.op for shape in found.run.shapes.values()] == ["tune_decode", "tune_matmul"]
+    table = json.loads((tmp_path / "configs" / "sm90.json").read_text())
+    measured = [row for row in table["entries"] + table["picks"] if row["measured"]]
+    ours = [row["kernel"] for row in measured if row["measured"]["chip"] == "rehearsal of H100"]
+    assert ours == ["decode", "warpgroup"]
+    assert (found.folder / "sm90.json").exists()
