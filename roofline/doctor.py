@@ -85,7 +85,7 @@ def _asked(check: Check) -> Finding:
     try:
         return check()
     except Exception as error:
-        return Finding(check.__name__.strip("_"), LACKING, reason(error), "a run is likely to fail in the same way")
+        return Finding(check.__name__.strip("_"), LACKING, reason(error), "what that costs a run is not known")
 
 
 def _packages() -> Finding:

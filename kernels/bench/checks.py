@@ -62,13 +62,24 @@ def error_of(out: Tensor, reference: Tensor) -> float:
 
 
 def refuse(
-    name: str, run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor, dtype: str, limit: float | None
+    name: str,
+    run: Callable,
+    x: Tensor,
+    w: Tensor,
+    out: Tensor,
+    reference: Tensor,
+    dtype: str,
+    limit: float | None,
+    beside: Tensor | None = None,
 ) -> Rejection | None:
     """Why `run`, which was right on x and w, is refused all the same; None if it does its work.
 
-    It computes -x @ w.T anew, and at once: not what it computed before, nor when somebody looks.
+    It computes -x @ w.T anew, and at once: not what it computed before, nor when somebody looks. It leaves `beside`
+    alone, which lies right behind `out`.
     """
-    out.fill_(math.nan)
+    for poisoned in (out, beside):
+        if poisoned is not None:
+            poisoned.fill_(math.nan)
     x.neg_()
     try:
         result = run(x, w, out)
@@ -77,6 +88,8 @@ def refuse(
         early = result if x.is_cuda else result.clone()
         if wrong := verdict(name, error_of(early, -reference), dtype, limit):
             return wrong._replace(reason=f"{wrong.reason}, of inputs that it had not seen")
+        if beside is not None and not beside.isnan().all():
+            return Rejection(FAILED, f"{name}: it writes beyond the end of `out`")
         if x.is_cuda and _writes_on_another_stream(run, x, w, out):
             return Rejection(FAILED, f"{name}: it writes `out` on another stream, where its time is not taken")
     finally:

@@ -88,7 +88,8 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
     def check(name: str, contender) -> Entrant | Rejection:
         error = checks.relative_error(contender.run, x, w, out, reference)
         limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-        again = functools.partial(checks.refuse, name, contender.run, x, w, out, reference, case.dtype, limit)
+        own = name, contender.run, x, w, out, reference, case.dtype, limit
+        again = functools.partial(checks.refuse, *own, beside=sets[1][2] if len(sets) > 1 else None)
         if refused := verdict(name, error, case.dtype, limit) or again():
             return refused
         return Entrant(

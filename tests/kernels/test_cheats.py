@@ -108,6 +108,14 @@ def works_after_it_returned():
     return run
 
 
+def writes_beyond_its_output():
+    def run(x, w, out):
+        torch.as_strided(out, (out.numel() + 512,), (1,))[out.numel() :] = 1.0
+        return right(x, w, out)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("cheat", "said"),
     [
@@ -118,6 +126,7 @@ def works_after_it_returned():
         (returns_a_tensor_of_its_own, "another tensor than the `out`"),
         (patches_the_timer, "it changed time.perf_counter, CpuClock.turn, by which samples are timed"),
         (works_after_it_returned, "left unwritten"),
+        (writes_beyond_its_output, "beyond the end"),
     ],
 )
 def test_cheats_are_refused_before_they_are_timed(prepare, cheat, said):
