@@ -193,13 +193,14 @@ def _nvml() -> Finding:
 
 def _mode() -> Finding:
     nvml, handle = telemetry.nvml_handle()
-    with suppress(nvml.NVMLError):  # not a card that can be divided
-        if nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
-            return Finding(
-                "mode", LACKING, "MIG is on", "a slice of the card is measured, and no datasheet fits it",
-                "have an administrator switch it off: nvidia-smi -mig 0",
-            )  # fmt: skip
-    mode = nvml.nvmlDeviceGetComputeMode(handle)
+    mig, mode = (_told(nvml, name, handle) for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode"))
+    if mig and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+        return Finding(
+            "mode", LACKING, "MIG is on", "a slice of the card is measured, and no datasheet fits it",
+            "have an administrator switch it off: nvidia-smi -mig 0",
+        )  # fmt: skip
+    if mode is None:
+        return Finding("mode", LIMITED, "NVML does not tell it", "kernels may fail to be tried beside a run")
     if mode == nvml.NVML_COMPUTEMODE_DEFAULT:
         return Finding("mode", OK, "no MIG, several processes may use the card")
     return Finding(
@@ -208,11 +209,21 @@ def _mode() -> Finding:
     )  # fmt: skip
 
 
+def _told(nvml, question: str, handle):
+    """What NVML answers; None where it does not know it here, as in some containers and of older cards."""
+    try:
+        return getattr(nvml, question)(handle)
+    except nvml.NVMLError:
+        return None
+
+
 def _others() -> Finding:
     import torch
 
     nvml, handle = telemetry.nvml_handle()
-    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    processes = _told(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+    if processes is None:
+        return Finding("others", LIMITED, "NVML does not tell", "somebody else's work may disturb what is measured")
     # In a container NVML tells the host's numbers of processes, among which the own one is not to be known.
     own = next((one for one in processes if one.pid == os.getpid()), processes[0] if processes else None)
     others = [one for one in processes if one is not own or not torch.cuda.is_initialized()]

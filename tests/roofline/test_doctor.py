@@ -219,6 +219,12 @@ def test_divided_card(gpu):
     assert "nvidia-smi -c 0" in found("mode").way_out
 
 
+def test_what_nvml_does_not_tell_here_costs_no_whole_run(gpu):
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeMode", "nvmlDeviceGetMigMode"):
+        gpu.setattr(pynvml, name, raises(nvml_error("NOT_SUPPORTED")))
+    assert {found(about).state for about in ("mode", "others")} == {doctor.LIMITED}
+
+
 @pytest.mark.parametrize(
     ("pids", "initialized", "found_others"),
     [([4711], False, 1), ([os.getpid(), 4711], True, 1), ([4711, 4712], True, 1), ([4711], True, 0), ([], False, 0)],
