@@ -49,6 +49,11 @@ class Finding:
     costs: str = ""
     way_out: str = ""
 
+    @property
+    def is_of_any_run(self) -> bool:
+        """Whether it is a lack of the machine, and not of the default run alone."""
+        return self.state != OK and self.about not in ("results", "memory")
+
     def __str__(self) -> str:
         return "; ".join(filter(None, (f"{self.about}: {self.found}", self.costs, self.way_out)))
 
@@ -282,8 +287,7 @@ def _peers() -> Finding:
 
 
 def _cores() -> Finding:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if cores > 1:
+    if (cores := machine.cores()) > 1:
         return Finding("cores", OK, f"{cores}; an emulated link takes one of them")
     costs = "an emulated link takes the core of the matmul, and nothing overlaps"
     return Finding("cores", LACKING, "one core", costs, "give it two, or leave the gathers out: -k test_matmul")

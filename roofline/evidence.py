@@ -1,7 +1,8 @@
 """All that a GPU has to tell of this project, step by step: `make gpu`, or `python3 -m roofline.evidence`.
 
-Each step is a command that one can also type, ends within ten minutes, and is not done again once it has ended. One
-that was cut off goes on where it stopped. Times of the steps are estimates for an H100, which no run has confirmed.
+Each step is a command that one can also type, ends within ten minutes, and is not done again once it has ended, unless
+it is asked for by its name. A measurement that was cut off goes on where it stopped, tests begin anew. Times of the
+steps are estimates for an H100, which no run has confirmed.
 """
 
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from roofline.arguments import Parser, positive
 from roofline.measure.metadata import commit_of
+from roofline.pytest_plugin import signals
 from roofline.store import journal
 
 LIMIT_S = 600.0
@@ -133,7 +135,7 @@ def _run(commands: list[list[str]], limit_s: float) -> int | None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
             for process in alive:
-                with suppress(subprocess.TimeoutExpired):
+                with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second one: at once, then
                     process.wait(patience_s)
     return None if cut_off else max((process.returncode for process in processes), key=abs)
 
@@ -153,10 +155,10 @@ def collect(evidence: Evidence, steps: list[Step], budget_s: float, say=print) -
         say(f"{step.name}: about {step.estimate_s:.0f} s by estimate, {step.limit_s:.0f} s at most")
         began = time.monotonic()
         code = evidence.run(step, min(step.limit_s, rest_s))
-        ended = "cut off, and goes on when this command is given again" if code is None else f"exit code {code}"
+        ended = "cut off" if code is None else f"exit code {code}"
         say(f"{step.name}: {ended}, after {time.monotonic() - began:.0f} s")
         if step.name == "doctor" and code:
-            say("mend what it says, or go on without: give this command again")
+            say("mend what it says and add the word doctor, or go on without: give this command again")
             break
         if step.name == "tune" and commit_of(Path.cwd()).endswith("+dirty"):
             say("commit kernels/configs, or what follows cannot become a reference; then give this command again")
@@ -181,7 +183,10 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in asked.steps if name not in names]:
         parser.error(f"no step {unknown[0]!r}: known are {', '.join(names)}")
     steps, evidence = [names[name] for name in asked.steps or names], Evidence.load(asked.folder)
+    for name in asked.steps:
+        evidence.ended.pop(name, None)
     if not asked.list:
+        signals.install()  # those of a batch system end what was begun, too
         return collect(evidence, steps, asked.budget)
     for step in evidence.left(steps):
         for command in evidence.commands(step):

@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import operations, worker
+from roofline.analysis.base import grouped
+from roofline.measure import device_errors
+from roofline.measure.machine import cores
 from roofline.measure.prepared import FAILED, Rejection
 from roofline.measure.session import FIRST_CALL_S, HUNG, PREPARE_S, Session
 
 PROCESSES = 4
 """At once on a GPU at most, a process for four cores: compiling takes most of a first call."""
 
-LOOK_S = 0.05
+BOX_S = 300.0
+"""For each process and its followers: what is left by then is not tried."""
+LOOK_S, DEATH_S = 0.05, 10.0
 TOPIC = "trial"
 
 Shapes = dict[str, list[str]]
@@ -42,29 +47,27 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     try:
         for group in (trials[:-1], trials[-1:]):
             list(pool.map(Trial.run, group))
-        why = next((trial.gave_up for trial in trials if trial.gave_up), "")
-    finally:  # Ctrl-C, too
+    finally:  # Ctrl-C, too: what is known by then is kept
         for trial in trials:
             trial.stop("it was interrupted")
         pool.shutdown()
-    lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
-    for case, rejection in lost.items():
-        session.not_measured("-".join(case), *rejection)
+        lost = {case: rejection for trial in trials for case, rejection in trial.lost.items()}
+        for case, rejection in lost.items():
+            session.not_measured("-".join(case), *rejection)
     text = f"Tried beside the run, before it: {calls} cases in {time.monotonic() - began:.0f} s, {len(lost)} lost"
-    session.note(TOPIC, f"{text}; the others were not tried, {why}." if why else f"{text}.")
+    untried = grouped((why, case) for trial in trials for case, why in trial.untried.items())
+    text = "; ".join([text, *(f"{len(cases)} not tried, {why}" for why, cases in untried.items())])
+    session.note(TOPIC, f"{text}.")
     say(text)
 
 
 def _parts(shapes: Shapes, device: str) -> list[Shapes]:
     """What each process tries. The last one does so once the others are done: its shapes go over a link, which keeps
     no pace beside other processes."""
-    linked = {
-        shape: names
-        for shape, names in shapes.items()
-        if operations.find(shape.partition("-")[0]).analysis == "overlap"
-    }
+    gathers = {op for op, one in operations.OPERATIONS.items() if one.analysis == "overlap"}
+    linked = {shape: names for shape, names in shapes.items() if shape.partition("-")[0] in gathers}
     others = [item for item in shapes.items() if item[0] not in linked]
-    count = max(1, min(PROCESSES, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
+    count = max(1, min(PROCESSES, cores() // 4)) if device == "cuda" else 1
     return [dict(others[i::count]) for i in range(count)] + [linked]
 
 
@@ -72,10 +75,12 @@ def _untrusted(session: Session, runners: operations.Runners) -> Shapes:
     """Of operations whose runner another process finds, too."""
     found = {}
     for shape in session.planned:
-        with suppress(ValueError):  # a test that measures no operation
+        try:
             operation = operations.find(shape.partition("-")[0])
-            if isinstance(operation.runner, str) and (names := session.left(shape)):
-                found[shape] = runners.of(operation).untrusted(names)
+        except ValueError:  # a test that measures no operation
+            continue
+        if isinstance(operation.runner, str) and (names := session.left(shape)):
+            found[shape] = runners.of(operation).untrusted(names)
     return {shape: names for shape, names in found.items() if names}
 
 
@@ -88,33 +93,42 @@ class Trial:
     root: Path
     device: str
     lost: dict[worker.Case, Rejection] = field(default_factory=dict)
-    gave_up: str = ""
-    """Why some were not tried, if that is so."""
+    untried: dict[worker.Case, str] = field(default_factory=dict)
+    """Why not: the run calls them first, and its watchdog looks after it."""
+    _stopped: str = ""
     _process: subprocess.Popen | None = None
 
     def run(self) -> None:
         left = {shape: list(names) for shape, names in self.shapes.items()}
-        while left and not self.gave_up:
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                cases = [(shape, name) for shape, names in left.items() for name in names]
-                refused = {case: rejection.reason for case, rejection in self.lost.items()}
-                why = self._watch(folder, worker.request(folder, self.options, cases, refused))
-                before = len(cases) - len(self.lost)
-                self._settle(left, worker.progress(folder), why)
-                if sum(map(len, left.values())) - len(self.lost) == before:
-                    self.gave_up = f"since the process that was to do it came no further: {why}"
+        deadline, died = time.monotonic() + BOX_S, set()
+        while left and not self._stopped:
+            cases = [(shape, name) for shape, names in left.items() for name in names]
+            refused = {case: rejection.reason for case, rejection in self.lost.items()}
+            before = len(cases), len(self.lost), len(died)
+            try:
+                with tempfile.TemporaryDirectory() as name:
+                    why = self._watch(Path(name), worker.request(Path(name), self.options, cases, refused), deadline)
+                    self._settle(left, worker.progress(Path(name)), why, died)
+            except Exception as error:  # no room for its files, for one: the run does without
+                self._stopped = device_errors.reason(error)
+            if (sum(map(len, left.values())), len(self.lost), len(died)) == before:
+                self._stopped = self._stopped or f"the process that was to do it came no further: {why}"
+        for shape, names in left.items():
+            self.untried |= dict.fromkeys([(shape, name) for name in names], self._stopped)
 
     def stop(self, why: str = "") -> None:
         """Kill the process, with all that it began; where there is a reason `why`, begin no other."""
-        self.gave_up = self.gave_up or why
+        self._stopped = self._stopped or why
         if self._process and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            try:
+                self._process.wait(DEATH_S)
+            except subprocess.TimeoutExpired:
+                self._stopped = "a process that was killed does not end"
 
-    def _watch(self, folder: Path, command: list[str]) -> str:
-        """Run `command` until it ends, or hangs; returns how it ended."""
+    def _watch(self, folder: Path, command: list[str], deadline: float) -> str:
+        """Run `command` until it ends, or hangs; returns how it ended, or "" where it was stopped."""
         with (folder / "said").open("w+", encoding="utf-8", errors="replace") as said:
             self._process = subprocess.Popen(
                 command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
@@ -125,10 +139,14 @@ class Trial:
                 steps = worker.progress(folder)
                 if len(steps) > lines:
                     lines, since = len(steps), time.monotonic()
-                limit = self._limit_s(steps[-1] if steps else None)
-                if self.gave_up or time.monotonic() - since > limit:
+                if time.monotonic() > deadline:
+                    self.stop(f"the {BOX_S:g} s that this may take were over")
+                elif time.monotonic() - since > (limit := self._limit_s(steps[-1] if steps else None)):
                     self.stop()
                     return f"{HUNG} for {limit:g} s"
+            if self._stopped:
+                self.stop()
+                return ""
             code = self._process.returncode
             if code < 0:
                 return f"signal {-code} ({signal.Signals(-code).name})"
@@ -141,26 +159,36 @@ class Trial:
             return step.get("within_s") or FIRST_CALL_S[self.device]
         return PREPARE_S[self.device]
 
-    def _settle(self, left: Shapes, steps: list[dict], why: str) -> None:
-        """Take out of `left` what has an answer by `steps`, the last of which may have been the end, by `why`."""
+    def _settle(self, left: Shapes, steps: list[dict], why: str, died: set[str]) -> None:
+        """Take out of `left` what has an answer by `steps`, the last of which may have been the end, by `why`. A shape
+        that was being prepared is tried again, once: others at the same time may have taken what it needed."""
         for step in steps:
             shape, name = step["case"]
             if step["step"] == worker.LOST:
                 self._lose(left, shape, name, step["reason"], step["outcome"])
-            elif step["step"] == worker.DONE and name in left.get(shape, ()):
-                left[shape].remove(name)
-        step, (shape, name) = (steps[-1]["step"], steps[-1]["case"]) if steps else ("", ("", ""))
+            elif step["step"] == worker.DONE:
+                self._take_out(left, shape, name)
+            elif step["step"] == worker.UNTRIED and self._take_out(left, shape, name):
+                self.untried[shape, name] = step["reason"]
+        step, (shape, name) = (steps[-1]["step"], steps[-1]["case"]) if steps and why else ("", ("", ""))
         if step == worker.CALL:
             self._lose(left, shape, name, f"{name}: {why}, in its first call beside the run")
-        elif step == worker.PREPARE:
+        elif step == worker.PREPARE and shape in died:
             for name in list(left[shape]):
-                self._lose(
-                    left, shape, name, f"{name}: {why}, while its shape was prepared in a process beside the run"
-                )
+                self._lose(left, shape, name, f"{name}: {why}, while its shape was prepared beside the run")
+        elif step == worker.PREPARE:
+            died.add(shape)
+            left[shape] = left.pop(shape)  # the last now
         for shape in [shape for shape, names in left.items() if not names]:
             del left[shape]
 
     def _lose(self, left: Shapes, shape: str, name: str, reason: str, outcome: str = FAILED) -> None:
-        self.lost[shape, name] = Rejection(outcome, reason)
-        if name in left[shape]:  # a baseline comes along unasked
+        self.lost.setdefault((shape, name), Rejection(outcome, reason))
+        self._take_out(left, shape, name)
+
+    @staticmethod
+    def _take_out(left: Shapes, shape: str, name: str) -> bool:
+        """Whether it was in: a baseline comes along unasked."""
+        if was_in := name in left.get(shape, ()):
             left[shape].remove(name)
+        return was_in

@@ -9,10 +9,10 @@ a file there, line by line, since what it does next may be its end. It journals 
 
 import json
 import os
-import resource
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,12 +21,13 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors
-from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase
+from roofline.measure.prepared import FAILED, Entrant, Prepare
 from roofline.pytest_plugin.options import of_values
 
 REQUEST, PROGRESS = "request.json", "progress.jsonl"
-PREPARE, CALL, DONE, LOST = "prepare", "call", "done", "lost"
-"""Steps that are said of a case. One of the last two is, unless the process ends there; the last has a reason."""
+PREPARE, CALL, DONE, LOST, UNTRIED = "prepare", "call", "done", "lost", "untried"
+"""Steps that are said of a case. One of the last three is, unless the process ends there; the last two have a reason.
+"""
 
 MARKER_CYCLES = 1000
 
@@ -96,14 +97,20 @@ def try_each(cases: list[Case], prepare: Prepare, folder: Path, device: str, ref
         _say(folder, shape, "", PREPARE)
         try:
             found = prepare(shape, names, first_call)
-        except Exception:  # the run will meet it too, and knows what is lacking there
-            found = PreparedCase(None, "")
+        except Exception as error:  # operands that do not fit beside those of others that try, for one
+            for name in names:
+                _say(folder, shape, name, UNTRIED, device_errors.reason(error))
+            if device_errors.device_lost(device):
+                sys.exit(device_errors.reason(error))
+            continue
         for name in [name for name in names if name in found.entrants]:
             _say(folder, shape, name, CALL)
             found.take(name, partial(_called, found.entrants[name], device))
         for name, rejection in found.rejected.items():
-            if rejection.outcome == FAILED or device == "cpu":  # on a GPU memory lacks where several try at once
+            if rejection.outcome == FAILED or device == "cpu":
                 _say(folder, shape, name, LOST, rejection.reason, outcome=rejection.outcome)
+            elif "out of memory" in rejection.reason:  # where several try at once
+                _say(folder, shape, name, UNTRIED, rejection.reason)
         if found.device_lost:
             sys.exit(found.device_lost)
         for name in names:
@@ -141,6 +148,20 @@ def _counted(device: str) -> Iterator[None]:
         torch.cuda.synchronize()
 
 
+def _bound(device: str) -> None:
+    """Have this process end with the one that began it, and on a CPU refuse it memory before the machine has none."""
+    with suppress(ImportError, OSError, AttributeError):  # not on Linux
+        import ctypes
+        import resource
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if device == "cpu":
+            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
+
+
 def main(folder: Path) -> None:
     """Do what the request in `folder` asks for."""
     asked = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
@@ -152,9 +173,7 @@ def main(folder: Path) -> None:
     prepare, cases = operations.Runners(options).prepare, [tuple(case) for case in asked["cases"]]
     if "refused" not in asked:
         return call_each(cases, prepare, folder, options.device)
-    if options.device == "cpu":  # what takes all of the memory shall be refused some, before the machine is
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    _bound(options.device)
     try_each(cases, prepare, folder, options.device, asked["refused"])
 
 

@@ -106,7 +106,9 @@ class Runner(matmul.Runner):
             entrant = Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
             try:
                 entrant.timeline = setting.trace(name, link)
-            except Exception as failure:  # that is told, and the arm keeps its numbers
+            except Exception as failure:  # that is told, and the arm keeps its numbers, if there still is a device
+                if device_errors.device_lost(setting.device):
+                    raise
                 reason = f"{name}: {device_errors.reason(failure)}"
                 prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
             return entrant

@@ -4,6 +4,7 @@ anew, into the tensor it was given, on the stream it was given, and by clocks th
 The reference is float64. A call gets an output poisoned with NaN, so that nothing left unwritten passes.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def refuse(
     """Why `run`, which was right on x and w, is refused all the same; None if it does its work.
 
     It computes -x @ w.T anew, and at once: not what it computed before, nor when somebody looks. It leaves `beside`
-    alone, which lies right behind `out`.
+    alone, which lies behind `out`, within 512 elements.
     """
     for poisoned in (out, beside):
         if poisoned is not None:
@@ -94,23 +95,42 @@ def refuse(
             return Rejection(FAILED, f"{name}: it writes `out` on another stream, where its time is not taken")
     finally:
         x.neg_()
-    if changed := [item for item in CLOCKS if getattr(item[0], item[1], None) is not item[2]]:
-        for owner, attribute, original in changed:
-            setattr(owner, attribute, original)
-        named = ", ".join(f"{owner.__name__}.{attribute}" for owner, attribute, _ in changed)
-        return Rejection(FAILED, f"{name}: it changed {named}, by which samples are timed")
     return None
+
+
+def by_true_clocks(name: str, check: Callable) -> object:
+    """What `check()` returns or raises, unless it changed what samples are timed by: that is put back, and refused."""
+    changed = []
+    try:
+        found = check()
+    finally:
+        for owner, attribute, original in CLOCKS:
+            if getattr(owner, attribute, None) is not original:
+                setattr(owner, attribute, original)
+                changed.append(f"{owner.__name__}.{attribute}")
+    if changed:
+        return Rejection(FAILED, f"{name}: it changed {', '.join(changed)}, by which samples are timed")
+    return found
+
+
+@functools.cache
+def _side_stream():
+    return torch.cuda.Stream()
 
 
 def _writes_on_another_stream(run: Callable, x: Tensor, w: Tensor, out: Tensor) -> bool:
     """Whether `out` is written while the current stream is held. What waits for the device itself is not found out."""
     out.fill_(math.nan)
     torch.cuda.synchronize()
+
+    def is_written() -> bool:
+        with torch.cuda.stream(_side_stream()):
+            return not out.isnan().all().item()
+
+    is_written()  # loads what looks, and takes its memory: neither can be had while a stream is held
     held = torch.cuda.Event()
     torch.cuda._sleep(HOLD_CYCLES)
     held.record()
     run(x, w, out)
     time.sleep(LOOK_S)
-    with torch.cuda.stream(torch.cuda.Stream()):
-        written = not out.isnan().all().item()
-    return written and not held.query()
+    return is_written() and not held.query()

@@ -98,7 +98,7 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
             config=contender.config(x, w),
             relative_error=error,
             facts=(facts or {}).get(name, {}),
-            recheck=again,
+            recheck=functools.partial(checks.by_true_clocks, name, again),
         )
 
     for name, contender in contenders.items():
@@ -107,7 +107,8 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
         if reason := why_not(contender, options, x, w):
             prepared.rejected[name] = Rejection(SKIPPED, reason)
         else:
-            prepared.enter(name, functools.partial(check, name, contender), contender.first_call_s)
+            checked = functools.partial(checks.by_true_clocks, name, functools.partial(check, name, contender))
+            prepared.enter(name, checked, contender.first_call_s)
     size = len(sets) * case.work.device_bytes
     prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
 

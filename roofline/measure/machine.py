@@ -100,6 +100,11 @@ def gpu_driver() -> str | None:
         return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe(device: str) -> dict:
     """Chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
     import torch

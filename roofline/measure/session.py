@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from roofline.measure import ceilings, device_errors, steady
@@ -193,7 +194,9 @@ class Session:
             self._record(one, pass_index)
             if last:
                 self._recheck(one)
-            if last and not one.found.references:  # else its roof is what was measured beside it
+            if (
+                last and not one.found.references and not one.found.device_lost
+            ):  # else its roof is what was measured beside it
                 self._explain_above_roof(one.shape)
                 if self.options.steady:
                     self._steady_state(one)
@@ -236,13 +239,23 @@ class Session:
 
     def _recheck(self, one: ShapeMeasurement) -> None:
         """Take out who computes something else by now, with its samples: it was not timed at its work."""
-        for name in one.found.contenders:
-            entrant = one.found.entrants[name]
-            if not entrant.recheck:
-                continue
+
+        def again(entrant: Entrant) -> Entrant | Rejection:
+            try:
+                return entrant.recheck() or entrant
+            except Exception as error:
+                if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
+                    return entrant
+                raise
+
+        for name in [name for name in one.found.contenders if one.found.entrants[name].recheck]:
             case = [f"{one.shape}-{name}"]
-            with self._watched(FIRST_CALL_S[self.options.device], f"{HUNG} when it was checked again", case):
-                one.found.take(name, lambda entrant=entrant: entrant.recheck() or entrant)
+            try:
+                with self._watched(FIRST_CALL_S[self.options.device], f"{HUNG} when it was checked again", case):
+                    one.found.take(name, partial(again, one.found.entrants[name]))
+            except KeyboardInterrupt:
+                self._correct(one.shape, stopped_by=INTERRUPTED)
+                raise
             if name in one.found.rejected or one.found.device_lost:
                 late = self.run.shapes[one.shape].late
                 self._correct(one.shape, late={other: count for other, count in late.items() if other != name})

@@ -161,6 +161,18 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(prepare):
     assert "left unwritten" in rejection.reason
 
 
+def test_who_changed_a_clock_and_is_wrong_leaves_none_changed_for_the_next(prepare):
+    perf_counter = time.perf_counter
+
+    def run(x, w, out):
+        time.perf_counter = lambda: 0.0
+        raise RuntimeError("no such instruction")
+
+    assert "no such instruction" in prepare(run).rejected["numpy"].reason
+    assert time.perf_counter is perf_counter
+    assert prepare(right).contenders == ["torch", "numpy"]
+
+
 @pytest.mark.parametrize(("at_once", "held", "found"), [(True, True, True), (True, False, False), (False, True, False)])
 def test_work_on_another_stream_is_seen_while_the_own_one_is_held(monkeypatch, at_once, held, found):
     """By a stand-in for torch.cuda: `held` is whether the stream still is when it is looked at."""
@@ -170,6 +182,7 @@ def test_work_on_another_stream_is_seen_while_the_own_one_is_held(monkeypatch, a
         Event=lambda: types.SimpleNamespace(record=lambda: None, query=lambda: not held),
     )  # fmt: skip
     monkeypatch.setattr(checks.torch, "cuda", cuda)
+    monkeypatch.setattr(checks, "_side_stream", lambda: None)
     x, w, out = torch.ones(4, 8), torch.ones(2, 8), torch.empty(4, 2)
     run = right if at_once else lambda x, w, out: out  # enqueued: it is not done before the stream goes on
     assert checks._writes_on_another_stream(run, x, w, out) == found

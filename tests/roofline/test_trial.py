@@ -3,12 +3,14 @@
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from trial_project import BAD
 
-from roofline import trial
+from roofline import trial, worker
+from roofline.measure.prepared import PreparedCase, Rejection
 from roofline.store import journal
 
 HERE = Path(__file__).parent
@@ -42,7 +44,7 @@ def run(run_project):
         "--benchmark-only",
         conftest=CONFTEST,
         tests=TESTS,
-        env={"PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "FIRST_CALL_S": "1"},
+        env={"PYTHONPATH": f"{HERE}:{HERE.parents[1]}"},
     )
 
 
@@ -74,28 +76,88 @@ def test_who_is_wrong_after_it_was_timed_has_no_samples(run):
 
 
 def test_what_goes_over_a_link_is_tried_last_and_alone(monkeypatch):
-    monkeypatch.setattr(trial.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(trial, "cores", lambda: 16)
     gather = "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-ridge"
     shapes = {f"matmul-xxl-up-tp8-m{m}-bf16": ["tiled"] for m in (1, 2, 3, 4, 5)} | {gather: ["serial"]}
     *parts, last = trial._parts(shapes, "cuda")
     assert [len(part) for part in parts] == [2, 1, 1, 1]
     assert last == {gather: ["serial"]}
-    monkeypatch.setattr(trial.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(trial, "cores", lambda: 2)
     assert [len(part) for part in trial._parts(shapes, "cuda")] == [5, 1]
     assert [len(part) for part in trial._parts(shapes, "cpu")] == [5, 1]
 
 
+SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
 def test_interrupted_trial_leaves_no_process(tmp_path):
     one = trial.Trial({S64: ["sleeps"]}, {}, tmp_path, "cpu")
-    thread = threading.Thread(
-        target=one._watch, args=(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
-    )
+    thread = threading.Thread(target=one._watch, args=(tmp_path, SLEEPING, time.monotonic() + 600))
     thread.start()
     while not one._process:
         time.sleep(0.01)
     one.stop("it was interrupted")
     thread.join(300)
     assert one._process.returncode == -9
-    assert one.gave_up == "it was interrupted"
     one.run()
+    assert one.untried == {(S64, "sleeps"): "it was interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (SLEEPING, "the 0.2 s that this may take were over"),
+        ([sys.executable, "-c", ""], "came no further: exit code 0"),
+    ],
+)
+def test_trial_that_comes_no_further_ends_and_says_so(tmp_path, monkeypatch, command, why):
+    monkeypatch.setattr(trial.worker, "request", lambda *asked: command)
+    monkeypatch.setattr(trial, "BOX_S", 0.2 if command is SLEEPING else 300)
+    one = trial.Trial({S64: ["ours"]}, {}, tmp_path, "cpu")
+    one.run()
+    assert why in one.untried[S64, "ours"]
     assert one.lost == {}
+
+
+def step(step, name, **more):
+    return {"step": step, "case": [S64, name], "reason": "why"} | more
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost", "untried", "left"),
+    [
+        ([step("prepare", ""), step("call", "a")], {"a"}, set(), {"b"}),
+        ([step("prepare", "")], set(), set(), {"a", "b"}),  # once more
+        ([step("untried", "a"), step("done", "b")], set(), {"a"}, set()),
+        ([step("lost", "vendor", outcome="failed"), step("done", "a")], {"vendor"}, set(), {"b"}),
+    ],
+)
+def test_what_a_worker_said_before_its_end(tmp_path, steps, lost, untried, left):
+    one, rest, died = trial.Trial({}, {}, tmp_path, "cuda"), {S64: ["a", "b"]}, set()
+    one._settle(rest, steps, "signal 9 (SIGKILL)", died)
+    assert {name for _, name in one.lost} == lost
+    assert {name for _, name in one.untried} == untried
+    assert set(rest.get(S64, ())) == left
+    if steps[-1]["step"] == "prepare":
+        one._settle(rest, steps, "signal 9 (SIGKILL)", died)
+        assert {name for _, name in one.lost} == {"a", "b"}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_case_that_cannot_be_prepared_is_not_tried_and_said_so(tmp_path, monkeypatch, is_lost):
+    def prepare(shape, names, first_call):
+        raise MemoryError("12 GiB")
+
+    monkeypatch.setattr(worker.device_errors, "device_lost", lambda device: is_lost)
+    with pytest.raises(SystemExit) if is_lost else nullcontext():
+        worker.try_each([(S64, "a"), (S128, "a")], prepare, tmp_path, "cuda", {})
+    told = [(line["step"], line["reason"]) for line in worker.progress(tmp_path)]
+    assert told == [("prepare", ""), ("untried", "out of memory: 12 GiB")] * (1 if is_lost else 2)
+
+
+def test_what_finds_no_memory_beside_others_is_not_tried_and_what_cannot_run_has_its_answer(tmp_path):
+    reasons = {"full": "full: out of memory: 12 GiB", "unable": "unable needs Hopper"}
+    found = PreparedCase(None, "", rejected={name: Rejection("skipped", why) for name, why in reasons.items()})
+    worker.try_each([(S64, name) for name in reasons], lambda *asked: found, tmp_path, "cuda", {})
+    steps = [(line["step"], line["case"][1]) for line in worker.progress(tmp_path)]
+    assert steps == [("prepare", ""), ("untried", "full"), ("done", "full"), ("done", "unable")]

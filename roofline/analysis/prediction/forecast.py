@@ -202,7 +202,7 @@ def section(run, records: list[dict]) -> list[str]:
     for path in sorted(FOLDER.glob("*.json")):
         forecast = json.loads(path.read_text(encoding="utf-8"))
         if forecast["chip"] == chip and (lines := score(forecast, records)):
-            parts += [f"Of [{path.name}](../../forecasts/{path.name}), made before any run:", "\n".join(lines)]
+            parts += [f"Of results/forecasts/{path.name}, version {forecast['version']}:", "\n".join(lines)]
     return ["## Forecast", *parts] if parts else []
 
 
