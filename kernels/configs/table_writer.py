@@ -28,6 +28,7 @@ def save(path: Path, kernel: str, shape: Shape, config: Config, measured: dict) 
 def save_pick(path: Path, kernel: str, shape: Shape, measured: dict) -> dict:
     """Write that `kernel` is the one to take for exactly `shape`, as `save` does."""
     m, n, k, dtype = shape
+    configs.read(path)
     return _put(path, "picks", {"kernel": kernel, "dtype": dtype, "m": m, "n": n, "k": k, "measured": measured})
 
 

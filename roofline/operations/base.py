@@ -44,7 +44,7 @@ class Operation:
     example: str
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
-    """What a run's report is to say of `cases`, the ids of those that were selected, in sentences."""
+    """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
     mode: str = "benchmark"
     """A run measures the operations of its own mode only: `benchmark` or `tune`."""
 

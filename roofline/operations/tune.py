@@ -1,7 +1,7 @@
 """Tuning: matmuls, each by the configurations that a kernel of ours might take for it (`--ffn-tune`)."""
 
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 from roofline.operations import matmul
 from roofline.operations.base import Operation, register
@@ -25,7 +25,7 @@ class Tuning(Matmul):
     @property
     def matmul(self) -> Matmul:
         """The case that is tuned for."""
-        return Matmul(*astuple(self)[:-1])
+        return Matmul(**{one.name: getattr(self, one.name) for one in fields(Matmul)})
 
 
 def sweep(options, kernels) -> list[Tuning]:

@@ -8,6 +8,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 """
 
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,13 +130,14 @@ def _go_on(config, state: State) -> None:
     """Where the device was lost, become a fresh process that goes on with what is left; it does not do so again."""
     if FRESH in os.environ or not (state.session and state.session.device_lost and state.session.run.unfinished):
         return
-    print("\nthe device was lost, and answers a fresh process: that goes on with what is left\n", flush=True)
+    print("\nthe device was lost: a fresh process goes on with what is left\n", flush=True)
     ini = ["-c", str(config.inipath)] if config.inipath else []
     count = state.options.counters  # which may have been asked for late, so that the run does not say it
     asked = [f"--ffn-resume={state.folder}", *([] if count is None else [f"--ffn-counters={count}"])]
     arguments = ["--benchmark-only", *asked, *ini, f"--rootdir={config.rootpath}", *config.args]
     os.chdir(config.invocation_params.dir)
-    os.execve(sys.executable, [sys.executable, "-m", "pytest", *arguments], os.environ | {FRESH: "1"})
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # may have ours
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *arguments], environment | {FRESH: "1"})
 
 
 def pytest_enter_pdb(config):
@@ -261,7 +263,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         note
         for name, operation in operations.OPERATIONS.items()
         if operation.mode == options.mode
-        for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(name)])
+        for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
     lacking = _equip(ffn_clock, ffn_instruments)
     now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes))
@@ -341,11 +343,19 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     return run
 
 
+def pytest_benchmark_update_machine_info(config, machine_info):
+    """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
+    machine_info.pop("node", None)
+    machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
+    if session := config.stash[STATE].session:  # else all that was timed is the user's own
+        machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if call.when == "call" and "ffn_benchmark" in getattr(item, "fixturenames", ()):
-        report.ffn_case = _case(item)
+        report.ffn_case = _case(item) or (None, None)
         if not report.passed:  # else pytest-benchmark warns that its fixture was not used
             item.funcargs["benchmark"].skipped = True
     return report

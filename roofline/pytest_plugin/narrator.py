@@ -1,7 +1,6 @@
 """What a benchmark run says and saves: a line per case as it goes, its report, its JSON, and the table at its end."""
 
 import json
-import re
 from contextlib import nullcontext
 
 import pytest
@@ -57,7 +56,7 @@ class Narrator:
                 path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
             write(folder)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
@@ -78,13 +77,6 @@ class Narrator:
             lines += section.lines
         lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
         return [*lines, *ways_on(run, folder, *self._state.problems)]
-
-    def pytest_benchmark_update_machine_info(self, machine_info):
-        """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
-        machine_info.pop("node", None)
-        machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
-        if session := self._state.session:  # else all that was timed is the user's own
-            machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
 
     def pytest_benchmark_update_json(self, config, output_json):
         """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.

@@ -126,7 +126,8 @@ def read(path: Path) -> bytes:
 def pack(folder: Path) -> None:
     """Pack the journal in `folder`. The same journal gives the same bytes."""
     path = folder / NAME
-    (folder / PACKED).write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    with (folder / PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(path.read_bytes())
     path.unlink()
 
 

@@ -201,7 +201,7 @@ def _image(axes, y: float, timeline: dict, colours: dict, row_tiles: int) -> int
     def unit(m: int, position: int) -> int:
         return m * blocks // row_tiles if blocks > 1 else order[position]
 
-    rgb = {unit: to_rgb(colour) for unit, colour in colours.items()}
+    rgb = {key: to_rgb(colour) for key, colour in colours.items()}
     pixels = timeline_raster.image(runs, unit, rgb, rgb[WAITS], BINS)
     extent = (0, 1e-6 * timeline_raster.end_ns(runs), y + RASTER / 2, y - RASTER / 2)
     axes.imshow(pixels, aspect="auto", interpolation="none", extent=extent, zorder=3)

@@ -88,7 +88,7 @@ class Model:
     arms: dict[str, list[str]] = field(default_factory=dict)
     """By operation: those that were measured."""
     balance_flops: dict[str, float] = field(default_factory=dict)
-    """By dtype: FLOP/s that wires named by a balance are made for. Of others, `gather_flops` says it."""
+    """By dtype: FLOP/s that wires named by a balance are made for. Of others, T_gemm says it."""
 
     def matmul(self, case: Matmul, contender: str) -> Prediction:
         """Raises KeyError where nothing is known of `contender` in the dtype of `case`."""

@@ -8,8 +8,8 @@ import math
 import re
 from dataclasses import dataclass, replace
 from statistics import median
+from types import SimpleNamespace
 
-from roofline import operations
 from roofline.analysis.base import grouped
 from roofline.analysis.overlap import metrics
 from roofline.analysis.prediction.cost_model import FITTED, PRIORS, USUAL, Constants, MachineSpec, Tile, roofline_s
@@ -64,8 +64,10 @@ def predict_run(run: Run, records: list[dict]) -> Found:
     return Found(fit_run(run, points, own), scored, missing)
 
 
-def case_of(shape: Shape) -> Matmul:
-    return operations.find(shape.op).case(**shape.params)
+def case_of(shape: Shape) -> SimpleNamespace:
+    """Sizes and work of a matmul, as they were journalled: its operation need not be known here."""
+    sizes = {name: shape.get(name) for name in ("m", "n", "k")}
+    return SimpleNamespace(**sizes, dtype=shape.dtype, work=shape.work)
 
 
 def points_of(run: Run) -> list[Point]:

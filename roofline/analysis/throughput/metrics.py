@@ -40,7 +40,7 @@ def middle(values: dict[int, float]) -> float | None:
     return median(values.values()) if values else None
 
 
-def named(interval: Interval | None, *names: str) -> dict[str, float | None]:
+def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]:
     """Three fields: the median and its interval."""
     return dict(zip(names, astuple(interval) if interval else [None] * 3, strict=True))
 
@@ -48,7 +48,7 @@ def named(interval: Interval | None, *names: str) -> dict[str, float | None]:
 def _rates(flop: float, time: Interval, name: str) -> dict[str, float]:
     """TFLOP/s: the median and its interval, whose low end is that of the longest time."""
     rates = Interval(*(flop / seconds / 1e12 for seconds in (time.median, time.high, time.low)))
-    return named(rates, name, f"{name}_low", f"{name}_high")
+    return with_ends(rates, name, f"{name}_low", f"{name}_high")
 
 
 def metrics(run: Run, shape: Shape, contender: str) -> dict:
@@ -56,7 +56,8 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
 
     `COLUMNS` says what each field means. Without ceilings the roof's fields are None.
     """
-    times, vendor_times = shape.times_s(contender), shape.times_s(shape.baseline)
+    times = shape.times_s(contender)
+    vendor_times = shape.times_s(shape.baseline) if shape.baseline in shape.late else {}  # else it was refused
     samples, passes, own, work = list(times.values()), shape.passes, shape.entrants[contender], shape.work
     time = median_interval(samples, passes=passes)
     roof = roof_of(run.ceilings, shape.dtype)
@@ -71,7 +72,7 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "flop": work.flop,
         "device_bytes": work.device_bytes,
         "device_intensity": intensity,
-        **named(time, "time_s", "time_low_s", "time_high_s"),
+        **with_ends(time, "time_s", "time_low_s", "time_high_s"),
         "rounds": len(samples),
         "visits": passes,
         "lag1_correlation": lag1_correlation(samples),
@@ -82,7 +83,7 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "bound": roof and bound(intensity, *roof),
         "vendor": shape.baseline,
         "vendor_time_s": middle(vendor_times),
-        **named(ratio, "ratio_to_vendor", "ratio_low", "ratio_high"),
+        **with_ends(ratio, "ratio_to_vendor", "ratio_low", "ratio_high"),
         "relative_error": own["relative_error"],
         "config": own["config"],
         "kernel_name": own.get("kernel_name"),
@@ -135,7 +136,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         **_rates(shape.work.flop, time, "steady_tflops"),
         "steady_blocks": len(own),
         "steady_of_single": middle(shape.times_s(contender)) / time.median,
-        **named(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
+        **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
         "steady_sm_clock_mhz": middle({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
         "steady_energy_j": joule,
         "steady_power_w": joule and joule / time.median,
