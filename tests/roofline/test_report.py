@@ -172,3 +172,18 @@ def test_folder_without_a_run_is_named(tmp_path, capsys):
 
 def test_roof_needs_both_ceilings():
     assert roof_of([{"ceiling": "read", "dtype": None, "value": 1, "high": 1}], "bf16") is None
+
+
+def test_run_of_an_operation_that_is_not_known_here_is_reported(tmp_path):
+    lines = [line | {"op": "fused"} if line["kind"] == "shape" else line for line in LINES]
+    folder = save(tmp_path / "run", lines)
+    assert main(["report", str(folder)]) == 0
+    assert "| matmul-1024x1024-up-tp1-m16-bf16 | tiled |" in (folder / "report.md").read_text()
+
+
+def test_ratio_to_a_baseline_that_was_refused_is_unknown(tmp_path):
+    lines = [line | {"late": {"tiled": 0}} if line["kind"] == "shape" else line for line in LINES]
+    records = journal.load(save(tmp_path / "run", lines)).records()
+    assert {(record["contender"], record["ratio_to_vendor"], record["vendor_time_s"]) for record in records} == {
+        ("tiled", None, None)
+    }
