@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline.arguments import Parser, positive
+from roofline.measure.machine import gpu_driver
 from roofline.measure.metadata import commit_of
 from roofline.pytest_plugin import signals
 from roofline.store import journal
@@ -185,6 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     steps, evidence = [names[name] for name in asked.steps or names], Evidence.load(asked.folder)
     for name in asked.steps:
         evidence.ended.pop(name, None)
+    if not asked.list and gpu_driver() is None:
+        parser.error("this machine has no NVIDIA GPU; make bench measures the CPU, --list prints the commands")
     if not asked.list:
         signals.install()  # those of a batch system end what was begun, too
         return collect(evidence, steps, asked.budget)

@@ -103,3 +103,17 @@ def test_what_a_step_names_is_there():
     paths = [ROOT / word for word in words if word.startswith("tests/")]
     assert len(paths) > 5
     assert all(path.exists() for path in paths)
+
+
+def test_machine_without_a_gpu_is_told_so_and_named_steps_run_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evidence, "gpu_driver", lambda: None)
+    with pytest.raises(SystemExit):
+        evidence.main(["--folder", str(tmp_path)])
+    assert "no NVIDIA GPU; make bench measures the CPU" in capsys.readouterr().err
+    ran = []
+    monkeypatch.setattr(evidence, "gpu_driver", lambda: "580")
+    monkeypatch.setattr(evidence.signals, "install", lambda: None)
+    monkeypatch.setattr(evidence, "collect", lambda found, steps, budget_s: ran.extend(found.left(steps)) or 0)
+    Evidence(tmp_path, {"doctor": 1, "tune": 0}).save()
+    assert evidence.main(["--folder", str(tmp_path), "doctor", "tune"]) == 0
+    assert [step.name for step in ran] == ["doctor", "tune"]
