@@ -26,7 +26,7 @@ PROCESSES = 4
 """At once on a GPU at most, a process for four cores: compiling takes most of a first call."""
 
 BOX_S = 300.0
-"""For each process and its followers: what is left by then is not tried."""
+"""For each process and those that follow it: what is left by then is not tried."""
 LOOK_S, DEATH_S = 0.05, 10.0
 TOPIC = "trial"
 
