@@ -56,9 +56,9 @@ OURS = tuple(Tile(rows, columns, False, True) for rows, columns in ((128, 256), 
 PRIORS = {
     "cublas": Prior(
         0.74, 0.80, 0.12, 0.0,
-        "large bf16 matmuls of cuBLAS are reported at 665 to 797 of 989 TFLOP/s on H100 and H200 (Gluon tutorial 07, "
-        "ml-engineering's MAMF), the lower ones at the power limit; with few rows it reads weights at 70 to 84 % of an "
-        "H200's bandwidth (TileOPs 243 and 244)",
+        "large bf16 matmuls of cuBLAS are reported at 665 to 795 of 989 TFLOP/s on Hopper (Gluon tutorial 07, "
+        "ml-engineering's MAMF), the lower ones at the power limit; of few rows torch reads weights at 70 to 82 % of "
+        "an H200's bandwidth (TileOPs 243 and 244)",
     ),
     "persistent": Prior(
         0.73, 0.72, 0.14, 0.06,
@@ -73,8 +73,8 @@ PRIORS = {
     ),
     "decode": Prior(
         0.50, 0.88, 0.14, 0.12,
-        "kernels that swap operands and read ahead reach 82 to 89 % of an H200's bandwidth, 1.07 to 1.13 of cuBLAS at "
-        "2 to 8 rows, and 1.08 to 2.48 at one (TileOPs ef364bee and ff491e71)",
+        "kernels that swap operands and read ahead reach 75 to 89 % of an H200's bandwidth (TileOPs 243, 244, "
+        "ef364bee), 1.07 to 1.13 of cuBLAS at 2 to 8 rows (ff491e71), and 1.08 to 2.48 at one (ef364bee)",
         most_rows=64,
     ),
     "tiled": Prior(
