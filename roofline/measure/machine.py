@@ -51,8 +51,8 @@ WAYS_OUT = {
     "version mismatch": "reboot: the driver's library is of another version than its module",
     "CPU-only build": "install a CUDA build of torch (see pytorch.org for the one that fits this driver)",
 }
-"""What CUDA, torch and NVML say of a GPU that they cannot use -> the way out. Seen in pytorch issues 28195 (too old),
-35710 (802) and 100691 (busy), and in rapidsai/dask-cuda 949 (version mismatch)."""
+"""What CUDA, torch and NVML say of a GPU that they cannot use -> the way out. Seen in IEIT-Yuan/Yuan-2.0 65 (too old),
+pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version mismatch); 803 and 804 are cudaError_t's."""
 
 
 def way_out(said: str) -> str:

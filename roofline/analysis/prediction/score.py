@@ -196,7 +196,10 @@ def score(run: Run, model: Model, record: dict) -> dict:
     case = case_of(shape)
     if metrics.is_gathered(record):
         arm, speed = record["arm"], _bytes_per_s(record)
-        ideal_s = lambda *times_s: metrics.plan_of(shape, arm).simulate(*times_s).end_s  # noqa: E731
+
+        def ideal_s(*times_s: float) -> float:
+            return metrics.plan_of(shape, arm).simulate(*times_s).end_s
+
         found = model.gather(case, arm, speed, ideal_s, record["spilled_bytes"])
     else:
         found = model.matmul(case, record["contender"])
