@@ -282,7 +282,13 @@ def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
     return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
 
 
+def variants(config: Config) -> list[Config]:
+    """Splits of K: the one chosen for the shape, none, and several."""
+    return [replace(config, split=split) for split in (0, 1, 3)] if config.block_m > 1 else [config]
+
+
 register(Kernel(
     name="decode", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(config_for(x, w)),
-    jit=decode_kernel, example=example, least_tma=(1, 0), space=SearchSpace(candidates, shared_bytes),
+    jit=decode_kernel, prepare=prepare, variants=variants, example=example, least_tma=(1, 0),
+    space=SearchSpace(candidates, shared_bytes),
 ))  # fmt: skip

@@ -11,7 +11,7 @@ Wins over launches per chunk or row block, which end with a wave of their own ea
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
 
 A chunk must not be loaded ahead of its flag. The loop over looks and the loop over K are nested on purpose: in a flat
-one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.inspect` tells). What
+one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells). What
 one thread decides, all must: flags are read by scalar or tensor atomics, whose results Triton hands to all threads of
 a program; a plain load or a timer may differ between warps, which then part ways before a barrier and hang. Flags are
 sequence numbers that only grow, so nothing is reset between launches. A wait is bounded: the flag that did not come is
@@ -271,6 +271,5 @@ def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype, *, s
 # Each with tiles of its own: what is spilled takes registers.
 for _name, _deal in (("flagged", schedule.tile_outer), ("flagged_spills", schedule.chunk_outer)):
     register(Kernel(
-        name=_name, jit=flagged_kernel, example=partial(example, _deal), least_tma=(1, 1), waits=True,
-        beside_link=True,
+        name=_name, jit=flagged_kernel, example=partial(example, _deal), least_tma=(1, 1), beside_link=True,
     ))  # fmt: skip

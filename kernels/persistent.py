@@ -39,6 +39,7 @@ from roofline.theory import waves
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
 INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
+GRID: int | None = None  # programs in place of one an SM, for what tries small shapes (kernels.machine)
 
 
 @triton.jit
@@ -239,11 +240,13 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(persistent_kernel, (programs(x.device),), args)
 
 
-@cache
 def programs(device: torch.device) -> int:
     """As many programs as the GPU has SMs: a tile of this size leaves room for one per SM."""
-    if device.type != "cuda":
-        return INTERPRETED_PROGRAMS
+    return GRID or (_sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS)
+
+
+@cache
+def _sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
@@ -267,13 +270,19 @@ def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
     return around(problem, bases, axes, [replace(base, **tail) for tail in tails[:1]])
 
 
+def variants(config: Config) -> list[Config]:
+    """Tile after tile, one loop over tiles and K, and in both forms the last wave shared out."""
+    return [replace(config, tail=tail, flatten=flatten) for tail in (0, 3) for flatten in (False, True)]
+
+
 register(Kernel(
     name="persistent", run=matmul, why_not=partial(reason, require),
     config=lambda x, w: str(choose_for("persistent", x, w)),
-    jit=persistent_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
+    jit=persistent_kernel, prepare=prepare, variants=variants,
+    example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
     modelled="sm90", tailed=True, space=SearchSpace(candidates, staged_bytes),
 ))  # fmt: skip
 register(Kernel(
-    name="persistent_sums", jit=persistent_kernel, least_tma=(1, 1), beside_link=True,
+    name="persistent_sums", jit=persistent_kernel, prepare=prepare, least_tma=(1, 1), beside_link=True,
     example=lambda config, dtype: prepare(*example_operands(dtype, out_dtype=torch.float32), config),
 ))  # fmt: skip

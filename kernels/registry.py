@@ -5,7 +5,7 @@ to compile of it, what the compiler has to make of that, and what a tuning tries
 names elsewhere; what relates kernels to one another is `ORDER`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -42,13 +42,16 @@ class Kernel(Contender):
     config: Callable[[Tensor, Tensor], str] | None = None
     why_not: Callable[..., str | None] | None = None
 
+    prepare: Callable[..., Any] | None = None
+    """(x, w, out, Config) -> the KernelLaunch for checked tensors, which `kernels.machine` runs."""
+    variants: Callable[[Any], Sequence[Any]] = lambda config: (config,)
+    """Config -> those that share its tile and are code of their own, or take other ways through it."""
     jit: Any  # the Triton function, so that nobody times an interpreted one; None of a kernel that is absent
     example: Callable[..., Any]
     """(Config, dtype) -> the KernelLaunch to be compiled and looked at, as those that count: it is never run."""
     least_tma: tuple[int, int] = (0, 0)  # TMA loads and stores in its code, if it multiplies on tensor cores
     register_counts: tuple[int, int] | None = None
     """Registers a thread that setmaxnreg must give the consumers and the producer, if its warps are specialised."""
-    waits: bool = False  # on the device, for a link's flags
     beside_link: bool = False  # shares SMs with a link's copier, to which it must leave room
 
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape

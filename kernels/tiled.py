@@ -38,7 +38,7 @@ LACKS_FENCE = tl.constexpr(
 
 @triton.jit
 def fence():
-    """The one that Triton leaves out. `kernels.inspect.ring_order.unfenced` looks for where it ends up."""
+    """The one that Triton leaves out. Where it ends up matters: `kernels.machine` runs it."""
     if LACKS_FENCE and cuda_capability_geq(9, 0):
         code: tl.constexpr = "fence.proxy.async.shared::cta; mov.u32 $0, 0;"
         tl.inline_asm_elementwise(code, "=r", [], tl.int32, is_pure=False, pack=1)
@@ -128,6 +128,6 @@ def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
 
 register(Kernel(
     name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
-    jit=tiled_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    jit=tiled_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
     space=SearchSpace(candidates, ring_bytes, most=6),
 ))  # fmt: skip

@@ -277,7 +277,8 @@ def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
 register(Kernel(
     name="warpgroup", run=matmul, why_not=partial(reason, require),
     config=lambda x, w: str(choose_for("warpgroup", x, w)),
-    jit=warpgroup_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
+    jit=warpgroup_kernel, prepare=prepare,
+    example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
     register_counts=(CONSUMER_REGISTERS.value, PRODUCER_REGISTERS.value),
     modelled="sm90", space=SearchSpace(candidates, shared_bytes, most=12),
 ))  # fmt: skip

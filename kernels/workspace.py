@@ -19,7 +19,7 @@ class Workspace(NamedTuple):
     """int32, zero before and after each launch."""
 
 
-_kept: dict[tuple[torch.device, int], Workspace] = {}
+KEPT: dict[tuple[torch.device, int], Workspace] = {}
 
 
 def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
@@ -34,10 +34,10 @@ def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
             stream = torch.cuda.current_stream().cuda_stream
             if torch.cuda.is_current_stream_capturing():
                 return _new(device, partials, counters)
-    have = _kept.get((device, stream))
+    have = KEPT.get((device, stream))
     if have is None or have.partials.numel() < partials or have.counters.numel() < counters:
         held = (0, 0) if have is None else (have.partials.numel(), have.counters.numel())
-        have = _kept[device, stream] = _new(device, max(partials, held[0]), max(counters, held[1]))
+        have = KEPT[device, stream] = _new(device, max(partials, held[0]), max(counters, held[1]))
     return have
 
 

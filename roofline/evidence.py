@@ -62,6 +62,7 @@ STEPS = (
         (
             _tests("tests/kernels/test_matmul.py", "-k", "persistent"),
             _tests("tests/kernels/test_matmul.py", "-k", "not warpgroup and not persistent"),
+            (sys.executable, "-m", "kernels.machine", "--gpu", "--thorough"),
             _tests("tests/kernels/test_flagged.py", "tests/collectives"),
             _tests(*KERNELS, "tests/benchmarks", "tests/roofline/test_faults.py"),
         ),

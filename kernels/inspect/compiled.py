@@ -6,8 +6,9 @@ measures, and the command exits with 1. What shares an SM with a link's copier m
 link's waits; a line tells what these take, and they are held to it. `--table FILE` looks at candidates before they are
 measured.
 
-How a cubin is read stands in `cubin`, the order of loads in `load_order`, that of a ring in `ring_order`, what runs
-beside kernels in `beside`; what is asked of a kernel in its `kernels.registry.Kernel`; tables in `kernels.configs`.
+How a cubin is read stands in `cubin`, what runs beside kernels in `beside`; what is asked of a kernel in its
+`kernels.registry.Kernel`; tables in `kernels.configs`. Whether what synchronises is right a look cannot tell:
+`kernels.machine` runs the same code.
 """
 
 import json
@@ -24,12 +25,10 @@ import triton
 from kernels.configs import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
 from kernels.inspect.beside import allotted, beside, room
 from kernels.inspect.cubin import WARP_SIZE, Cubin, compile_launch
-from kernels.inspect.load_order import early_loads
-from kernels.inspect.ring_order import misplaced, unfenced, unsynchronised
 from kernels.registry import KERNELS, Kernel
 from roofline.arguments import Parser
 
-SCHEMA = "kernels.compiled/1"
+SCHEMA = "kernels.compiled/2"
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,6 @@ class Finding:
     def mma(self) -> str:
         return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
-    @property
-    def early_loads(self) -> list[str] | None:
-        """What `kernels.inspect.load_order` says; None of a kernel that waits for no flag."""
-        return early_loads(self.cubin.ttgir) if self.cubin and self.kernel.waits else None
-
     def problems(self) -> list[str]:
         """Each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
@@ -77,8 +71,6 @@ class Finding:
             limit, who = bytes_left, " beside the copier"
         loads, stores = kernel.least_tma if job.mma != "fma" else (0, 0)
         checks = (
-            (kernel.waits and "fence.proxy.async.global" not in cubin.ttgir,
-             "has no fence.proxy.async.global between a flag and the TMA loads behind it; add it"),
             (cubin.spills,
              f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
              "take more warps or a smaller tile"),
@@ -100,21 +92,20 @@ class Finding:
         found = [sentence for broken, sentence in checks if broken]
         if kernel.register_counts:
             found += _unspecialised(cubin, job.config.num_warps, *kernel.register_counts)
-        return [*(self.early_loads or []), *found, *unfenced(cubin.ptx)]
+        return found
 
     def as_row(self) -> dict:
         cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
         for text in ("ttgir", "ptx"):  # for reading here, not for a row
             cubin.pop(text, None)
         named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
-        said = {"triton": triton.__version__, "error": self.error}
-        said |= {"early_loads": self.early_loads, "problems": self.problems()}
+        said = {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
         return asdict(self.job) | cubin | named | said
 
 
 def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
     """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
-    found = misplaced(cubin.ttgir) + unsynchronised(cubin.ptx)
+    found = []
     if missing := sorted({consumer, producer} - set(cubin.register_counts)):
         found.append(
             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "

@@ -39,7 +39,7 @@ def report(document) -> list[dict]:
 
 
 def test_the_whole_table_is_compiled(document):
-    assert (document["schema"], document["triton"]) == ("kernels.compiled/1", triton.__version__)
+    assert (document["schema"], document["triton"]) == ("kernels.compiled/2", triton.__version__)
     findings = document["findings"]
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     if ONE_PER_KERNEL:
@@ -158,23 +158,53 @@ def test_planted_mistakes_are_caught(tmp_path, printed_elsewhere):
         assert len(finding["problems"]) == 1 or word == "spills", finding  # what spills may be serialised too
 
 
-def test_kernels_that_wait_keep_their_loads_in_order_and_leave_room_for_the_copier():
+def test_kernels_that_wait_leave_room_for_the_copier():
     config = replace(table("sm90").entries[-1].config, num_warps=8)
-    ttgir = "fence.proxy.async.global\ntt.load %p : tensor<8x8x!tt.ptr<f16>>"
-    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir=ttgir)
+    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir="module {}")
     waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
     row = Finding(waits, cubin_at_limits).as_row()
-    assert [problem.split()[:3] for problem in row["problems"]] == [["reads", "no", "flag"]]
-    assert row["early_loads"] == row["problems"]
+    assert row["problems"] == []
     assert "ttgir" not in row
     beyond = replace(cubin_at_limits, registers=225, shared_bytes=230_273)
-    _, shared, registers = Finding(waits, beyond).problems()
+    shared, registers = Finding(waits, beyond).problems()
     assert "230273 bytes of shared memory, limit 230272 beside the copier" in shared
     assert "59392 registers, 225 a thread, limit 58368 beside the copier" in registers
     assert Finding(other, beyond).problems() == []
-    unfenced = Finding(waits, replace(cubin_at_limits, ttgir=ttgir.partition("\n")[2])).problems()
-    assert any("no fence.proxy.async.global" in problem for problem in unfenced)
-    assert Finding(other, beyond).as_row()["early_loads"] is None
+
+
+def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
+    def problems(kernel: str, found: cubin.Cubin) -> list[str]:
+        config = next(entry.config for entry in table("sm90").entries if entry.kernel == kernel)
+        return Finding(Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma"), found).problems()
+
+    plain = cubin.Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
+    said = "\n".join(problems("warpgroup", plain))
+    for words in ("(0,) wgmma groups", "[24, 240] is missing", "64512 registers"):
+        assert words in said
+    assert len(problems("persistent", plain)) == 1, "its wgmma shall be pipelined too"
+    assert not problems("persistent", replace(plain, wgmma_waits=(0, 1)))
+
+
+SPECIALISED = """
+import json, torch
+from kernels import warpgroup
+from kernels.configs import Config
+from kernels.inspect.cubin import compile_launch
+
+config = Config(128, 64, 32, num_warps=8, num_stages=3, subtile=2)
+found = []
+for m, n, k in ((256, 256, 256), (1, 1, 1), (130, 1, 33), (3, 5, 200)):
+    padded = lambda rows, columns: torch.empty((rows, -(-columns // 8) * 8), dtype=torch.float16)[:, :columns]
+    cubin = compile_launch(warpgroup.prepare(padded(m, k), padded(n, k), padded(m, n), config), 90)
+    found.append([cubin.spills, cubin.wgmma_waits, cubin.register_counts])
+print(json.dumps(found))
+"""
+
+
+def test_every_specialisation_of_a_ring_is_pipelined(printed_elsewhere):
+    for spills, waits, registers in printed_elsewhere(SPECIALISED):
+        assert (spills, waits) == (False, [0, 1])
+        assert {24, 240} <= set(registers)
 
 
 def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):

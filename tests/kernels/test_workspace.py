@@ -9,7 +9,7 @@ from kernels.workspace import Workspace, workspace
 
 @pytest.fixture
 def no_workspace(monkeypatch):
-    monkeypatch.setattr(workspaces, "_kept", {})
+    monkeypatch.setattr(workspaces, "KEPT", {})
 
 
 def test_a_workspace_is_kept_and_grows(no_workspace):

@@ -60,6 +60,6 @@ def candidates(problem, bases):
 
 TOY = Kernel(
     name="toy", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("toy", x, w)),
-    jit=toy_kernel, example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    jit=toy_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
     space=SearchSpace(candidates, ring_bytes),
 )  # fmt: skip

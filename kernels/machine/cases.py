@@ -1,0 +1,183 @@
+"""What is run of every kernel: small shapes that make it go through all of its ways, with whole numbers.
+
+Operands lie inside larger arrays of NaN, so that what is read or written beside them shows. `out` must equal the
+product to the bit, nothing beside it may have changed, nor x nor w, and counters must be zero again. How many programs
+a persistent grid has is chosen for each case: fewer than tiles, and for a tail more.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels import persistent, workspace
+from kernels.configs import DTYPE_NAMES, Config, table
+from kernels.machine.device import Machine
+from kernels.machine.order import FaultError
+from kernels.machine.ptx import UnknownError
+from kernels.machine.run import enqueue
+from kernels.registry import KERNELS, Kernel
+
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+MARGIN = 8  # elements before and after a row: a multiple of 16 bytes
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make(seed)` prepares one run: what enqueues it on a machine, and what says afterwards what is wrong."""
+
+    kernel: str
+    title: str
+    make: Callable[[int], tuple[Callable[[Machine], None], Callable[[], str]]]
+    slots: int | None = None
+    thorough: bool = False
+    """Left out of a short run."""
+    gpu: bool = False
+    """A GPU can run it too: `make(seed, "cuda")`, and None in place of the machine."""
+
+    def __str__(self) -> str:
+        return f"{self.kernel}  {self.title}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    wrong: str
+    """What the result lacks, or the fault; empty: exact."""
+    fault: bool
+    instructions: int
+    seconds: float
+
+
+def run(case: Case, seed: int, slots: int | None = None, budget: int = 3_000_000) -> Outcome:
+    """Under the order of events that `seed` stands for."""
+    begun = time.process_time()
+    workspace.KEPT.clear()
+    machine = Machine(seed, slots or case.slots, budget)
+    try:
+        add, wrong = case.make(seed)
+        add(machine)
+        machine.run()
+        said, fault = wrong(), False
+    except (FaultError, UnknownError) as error:
+        said, fault = f"{type(error).__name__.removesuffix('Error')}: {error}", True
+    said = "; ".join(filter(None, dict.fromkeys([*machine.problems, said])))
+    return Outcome(said, fault, machine.executed, time.process_time() - begun)
+
+
+def run_on_gpu(case: Case, seed: int) -> Outcome:
+    """The same launch on the GPU of this process. What is exact there and on the machine is equal to the bit."""
+    begun = time.perf_counter()
+    start, wrong = case.make(seed, "cuda")
+    start(None)
+    return Outcome(wrong(), False, 0, time.perf_counter() - begun)
+
+
+@contextmanager
+def grids_of(programs: int) -> Iterator[None]:
+    """Kernels that stay for several tiles are launched with so many programs."""
+    persistent.GRID = programs
+    try:
+        yield
+    finally:
+        persistent.GRID = None
+
+
+def padded(rows: int, columns: int, left: int = MARGIN, unit: int = MARGIN, **kind) -> Tensor:
+    """[rows, columns] of NaN, a view: a row before and after, `left` columns before, some after; rows a multiple of
+    `unit` elements long. `kind`: dtype, device."""
+    width = -(-(left + columns + MARGIN) // unit) * unit
+    return torch.full((rows + 2, width), math.nan, **kind)[1 : rows + 1, left : left + columns]
+
+
+def whole_numbers(target: Tensor, seed: int) -> Tensor:
+    """From -4 to 4: sums of some thousand products are exact in fp32."""
+    random = torch.Generator().manual_seed(seed)
+    return target.copy_(torch.randint(-4, 5, target.shape, generator=random))
+
+
+def changed(tensor: Tensor) -> int:
+    """Elements of the memory around `tensor` that are no longer NaN."""
+    around = tensor._base.clone()
+    around[1 : len(tensor) + 1, tensor.storage_offset() % around.shape[1] :][:, : tensor.shape[1]] = math.nan
+    return int((~around.isnan()).sum())
+
+
+def differences(out: Tensor, x: Tensor, w: Tensor, before: Sequence[Tensor]) -> str:
+    """What is wrong with `out` and what is around it."""
+    counts = {
+        "elements of out are wrong": int((out != (x.double() @ w.double().T).to(out.dtype)).sum()),
+        "elements beside out are written": changed(out),
+        "elements of x and w are changed": sum(int((a != b).sum()) for a, b in zip((x, w), before, strict=True)),
+        "counters are not zero again": sum(int((kept.counters != 0).sum()) for kept in workspace.KEPT.values()),
+    }  # fmt: skip
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def matmul(
+    kernel: Kernel,
+    config: Config,
+    dtype: str,
+    shape: tuple[int, int, int],
+    programs: int = 3,
+    *,
+    left: int = MARGIN,
+    unit: int = MARGIN,
+    out_dtype: torch.dtype | None = None,
+    **more,
+) -> Case:
+    m, n, k = shape
+
+    def make(seed: int, device: str = "cpu"):
+        kind = dict(dtype=DTYPES[dtype], device=device)
+        x, w = (whole_numbers(padded(rows, k, left, unit, **kind), seed + i) for i, rows in enumerate((m, n)))
+        out = padded(m, n, left, unit, **kind | dict(dtype=out_dtype or DTYPES[dtype]))
+        before = x.clone(), w.clone()
+        with grids_of(programs):
+            launch = kernel.prepare(x, w, out, config)
+        for kept in workspace.KEPT.values():
+            kept.partials.fill_(math.nan)
+
+        def start(machine: Machine | None):
+            return enqueue(machine, launch) if machine else launch.run(x.device)
+
+        return start, lambda: differences(out, x, w, before)
+
+    title = f"{config} {dtype} {m}x{n}x{k} in {programs} programs" + (f", rows from {left}" if left != MARGIN else "")
+    return Case(kernel.name, title, make, gpu=True, **more)
+
+
+def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> Iterator[Case]:
+    """Ragged, two tiles in a program, K longer than the ring, or a tile and a share of two; more of all that; K shorter
+    than a step, one row; whole tiles, one program at a time; rows that no 16 bytes align."""
+    bm, bn, bk = config.block_m, config.block_n, config.block_k
+    few = m_max is not None and m_max <= bm  # rows: all in one tile
+    rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
+    sums = dict(out_dtype=torch.float32) if kernel.name == "persistent_sums" else {}
+    steps = config.num_stages + 2 if bk < 1024 else 1
+    for number, variant in enumerate(kernel.variants(config)):
+        wide, deep, shares = (5, 3, 3) if variant.tail else (2, steps, 3 if few else 1)
+        shape = rows[0], wide * bn - 8, deep * bk + 16  # 16: for cp.async
+        yield matmul(kernel, variant, dtype, shape, shares, **sums)
+        more = dict(sums, thorough=True)
+        yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
+        short, alone = max(variant.split - 1, 0) * bk + bk // 2 + 3, 2 if variant.tail else 1  # one has all of the tile
+        yield matmul(kernel, variant, dtype, (rows[2], 24, short), alone, **more)
+        yield matmul(kernel, replace(variant, raster="n"), dtype, (rows[3], 2 * bn, 3 * bk), 3, slots=1, **more)
+        yield matmul(kernel, variant, dtype, (rows[4], bn + 1, 3 * bk), 2 + 3 * (number % 2), slots=2, **more)
+        if not kernel.least_tma[0]:
+            yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
+
+
+def cases() -> list[Case]:
+    """Of all that is registered and in the tables for Hopper."""
+    return [
+        case
+        for entry in table("sm90").entries
+        if (kernel := KERNELS[entry.kernel]).prepare
+        for dtype in entry.dtypes
+        for case in matmuls(kernel, entry.config, dtype, entry.m_max)
+    ]

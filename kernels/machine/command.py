@@ -1,0 +1,64 @@
+"""Run the kernels as compiled for Hopper, with no GPU: `python -m kernels.machine [KERNEL...]`."""
+
+import gc
+import os
+import sys
+
+import torch
+import triton
+
+from kernels.machine import cases, links, mutants
+from kernels.machine.cases import Case, Outcome, run, run_on_gpu
+from roofline.arguments import Parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m kernels.machine", description=__doc__.splitlines()[0])
+    parser.add_argument("kernel", nargs="*", help="only these; all by default")
+    parser.add_argument("--seeds", type=int, default=2, help="orders of events for each case (2)")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--thorough", action="store_true", help="more shapes: short K, one row, few slots, odd rows")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose line has this in it")
+    parser.add_argument("--gpu", action="store_true", help="on the Hopper GPU here: the machine's results, to the bit")
+    parser.add_argument("--mutants", action="store_true", help="spoil what synchronises: is it needed, and seen?")
+    parser.add_argument("--sample", type=int, metavar="N", help="of --mutants: only so many of each kernel")
+    parser.add_argument("--table", action="store_true", help="of --mutants: print the table of docs/machine.md")
+    options = parser.parse_args(arguments)
+    if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
+        print(
+            "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`",
+            file=sys.stderr,
+        )
+        return 2
+    if options.gpu and not torch.cuda.is_available():
+        parser.error("argument --gpu: torch finds no GPU here; leave it out to run on the machine")
+    if options.gpu and torch.cuda.get_device_capability()[0] != 9:
+        print(f"{torch.cuda.get_device_name()} is no Hopper: there is nothing to compare with the machine")
+        return 0
+    if options.seeds < 1:
+        parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
+    torch.set_num_threads(1)  # others would wait for work in vain
+    gc.freeze()  # torch's own objects are many, and need no visits
+    if options.mutants:
+        return mutants.report(options.kernel, options.sample, options.table)
+    every = [*cases.cases(), *links.cases()]
+    found = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
+    names = list(dict.fromkeys(case.kernel for case in found))
+    if unknown := set(options.kernel) - set(names):
+        parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
+    todo = [case for case in found if case.kernel in (options.kernel or names) and options.only in str(case)]
+    bad, one = 0, run_on_gpu if options.gpu else run
+    for case in todo:
+        outcomes = {seed: one(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
+        bad += any(outcome.wrong for outcome in outcomes.values())
+        print("\n".join(lines(case, outcomes)), flush=True)
+    where = torch.cuda.get_device_name() if options.gpu else "sm_90a, executed by NumPy"
+    print(f"triton {triton.__version__}, {where}: {len(todo)} cases under {options.seeds} orders of events, {bad} bad")
+    return 1 if bad or not todo else 0
+
+
+def lines(case: Case, outcomes: dict[int, Outcome]) -> list[str]:
+    wrong = {seed: outcome for seed, outcome in outcomes.items() if outcome.wrong}
+    seconds = sum(outcome.seconds for outcome in outcomes.values())
+    head = f"{'BAD  ' if wrong else 'exact'}  {case}  {seconds:.1f} s"
+    return [head, *(f"    seed {seed}: {outcome.wrong}" for seed, outcome in wrong.items())]

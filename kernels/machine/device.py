@@ -1,0 +1,334 @@
+"""The machine: launches on one or several devices, CTAs, warps, and the scheduler that decides what happens next.
+
+A warp is 32 lanes that run together until one of its instructions could be noticed elsewhere; then a seeded scheduler
+picks who goes on. What the hardware does in its own time (a TMA load that lands, a wgmma, a cp.async, a bulk store) is
+an event that the scheduler delays as it likes. Weights are drawn for each run, so that in some runs a warp starves, in
+others loads land at once or stores read at the last moment. Memory is that of all devices: any may read any other's.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernels.machine.memory import GlobalMemory, Shared, spread
+from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope
+from kernels.machine.program import LANE, LANES, Program, Ready
+
+TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
+
+
+class StuckError(FaultError):
+    """Nobody can go on, or somebody goes on for ever."""
+
+
+@dataclass(eq=False)
+class Event:
+    """Something that the hardware does in its own time, once what is `after` has been done."""
+
+    kind: str
+    cta: "Cta | None"
+    do: Callable[[], None]
+    after: "Event | None" = None
+    done: bool = False
+
+
+class Groups:
+    """Operations of one kind that a warp has under way, in the groups that it committed. The next one's number, from 1
+    on, is the epoch of what is issued now."""
+
+    def __init__(self) -> None:
+        self.open: list[Event] = []
+        self.closed: list[list[Event]] = []
+        self.waited = 0
+
+    @property
+    def number(self) -> int:
+        return len(self.closed) + 1
+
+    def commit(self) -> None:
+        self.closed.append(self.open)
+        self.open = []
+
+    def wait(self, left: int, *, reads: bool = False) -> Ready | None:
+        """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `waited` then
+        says; else what has to hold for that."""
+
+        def done(event: Event) -> bool:
+            return event.done or (reads and event.after.done)
+
+        upto = max(len(self.closed) - left, self.waited)
+        late = [event for group in self.closed[:upto] for event in group if not done(event)]
+        if late:
+            return lambda: all(map(done, late))
+        self.waited = upto
+        if not reads:
+            self.closed[:upto] = [[]] * upto
+        return None
+
+
+@dataclass
+class Launch:
+    program: Program
+    shape: tuple[int, int, int]
+    """Of its grid."""
+    parameters: dict[str, int]
+    after: tuple[int, ...] = ()
+    """Numbers of launches that must have ended, with all they did, as on one stream."""
+    device: int = 0
+    first: int = 0
+    """Of its agents."""
+    begun: int = 0
+    start: np.ndarray | None = None
+    end: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        self.grid = self.left = math.prod(self.shape)
+
+
+class Warp:
+    def __init__(self, cta: "Cta", number: int):
+        self.cta, self.number, self.program = cta, number, cta.program
+        self.r = list(cta.program.empty)
+        self.thread = LANE + np.uint32(number * LANES)
+        self.pc, self.alive, self.mask = 0, True, None
+        self.ready: Ready | None = None
+        self.joined: int | None = None  # the turn of the named barrier at which it waits
+        self.agent = cta.first + number
+        self.clock = cta.launch.start.copy()
+        self.tick()
+        self.wgmma, self.stores, self.copies = Groups(), Groups(), Groups()
+        self.fenced, self.last_wgmma = False, None
+        self.registers = cta.program.kernel.registers_a_thread
+        self.released: dict[Scope, np.ndarray] = {}  # by fences: what strong writes behind them release
+        self.read: dict[Scope, np.ndarray] = {}  # by relaxed reads: what fences behind them acquire
+
+    @property
+    def epoch(self) -> int:
+        return int(self.clock[GENERIC, self.agent])
+
+    def tick(self) -> None:
+        """What follows is not covered by what was released, or fenced for the async proxy, before."""
+        self.clock[GENERIC, self.agent] += 1
+
+    def join(self, clock: np.ndarray) -> None:
+        np.maximum(self.clock, clock, out=self.clock)
+
+    def scope(self, reach: str) -> Scope:
+        return Scope(reach, self.cta.launch.device, self.cta.first)
+
+    def note(self, what, **more) -> int:
+        """The number of a generic access by this warp."""
+        return self.cta.machine.ledger.note(self.agent, self.epoch, (self, what), **more)
+
+    def __repr__(self) -> str:
+        device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
+        return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
+
+    def at(self) -> str:
+        return f"{self!r} at {self.program.kernel.code[self.pc]}"
+
+
+class Cta:
+    def __init__(self, machine: "Machine", launch: Launch):
+        self.machine, self.launch, self.program, self.number = machine, launch, launch.program, launch.begun
+        x, y, _ = launch.shape
+        self.place = self.number % x, self.number // x % y, self.number // (x * y)
+        self.first, self.count = launch.first + self.number * self.program.agents, self.program.warps
+        self.shared = Shared(self.program.shared_bytes, self.first, 3 * self.count, machine.ledger)
+        self.barriers: dict = {}  # mbarriers by address
+        self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
+        self.named: dict = {}
+        self.spare_registers = 0
+        self.warps = [Warp(self, number) for number in range(self.count)]
+
+    def agent(self, kind: int, warp: int) -> int:
+        """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
+        return self.first + kind * self.count + warp
+
+
+class Machine:
+    """`slots`: CTAs that a device holds at a time, None as many as there are. `budget`: instructions until a run that
+    does not end is given up."""
+
+    def __init__(self, seed: int = 0, slots: int | None = None, budget: int = 3_000_000):
+        self.rng = random.Random(seed)
+        self.slots, self.budget = slots, budget
+        self.ledger = Ledger()
+        self.memory, self.releases = GlobalMemory(self.ledger), Releases()
+        self.launches: list[Launch] = []
+        self.problems: list[str] = []  # of their code, found without running it
+        self.hosts: list[tuple[Host, Iterator]] = []
+        self.events: list[Event] = []
+        self.ctas: list[Cta] = []
+        self.executed, self.agents, self.devices = 0, 1, 1
+        self.lane = self.rng.randrange(LANES)  # that elect.sync picks
+        self.calm = self.rng.choice((0.0, 0.5, 0.9))  # the chance that a warp goes on after it did something visible
+
+    @property
+    def time_ns(self) -> int:
+        return self.executed * TICK_NS
+
+    @property
+    def cycles(self) -> int:
+        return self.executed * TICK_CYCLES
+
+    def launch(
+        self,
+        program: Program,
+        shape: Sequence[int],
+        parameters: Sequence[int],
+        after: Sequence[int] = (),
+        device: int = 0,
+    ) -> int:
+        """Returns its number. Launches run at the same time, but `after` others. `parameters` are in the kernel's
+        order."""
+        given = dict(zip(program.kernel.parameters, parameters, strict=True))
+        launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.agents)
+        self.launches.append(launch)
+        self.agents += launch.grid * program.agents
+        self.devices = max(self.devices, device + 1)
+        return len(self.launches) - 1
+
+    def host(self, steps: Callable[["Host"], Iterator]) -> None:
+        """Add a thread of the host: a generator that yields between its steps."""
+        host = Host(self, self.agents)
+        self.agents += 1
+        self.hosts.append((host, steps(host)))
+
+    def run(self) -> None:
+        """Until all launches have ended. Raises FaultError."""
+        empty = np.zeros((3, self.agents), np.int32)
+        for host, _ in self.hosts:
+            host.clock = empty.copy()
+            host.clock[GENERIC, host.agent] = 1
+        for launch in self.launches:
+            launch.start, launch.end = empty, empty.copy()
+        weights: dict = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
+        weights["host"] = 10 ** self.rng.uniform(-3, 0)  # of what all others have: who waits for it must not starve
+        with np.errstate(all="ignore"):
+            while self._turn(weights):
+                pass
+
+    def _turn(self, weights: dict) -> bool:
+        """Let somebody go on; False once all is done."""
+        self._retire()
+        self._begin()
+        choices, chances = [], []
+        for cta in self.ctas:
+            for warp in cta.warps:
+                if warp.alive and (warp.ready is None or warp.ready()):
+                    choices.append(warp)
+                    chances.append(weights.get(warp) or weights.setdefault(warp, 10 ** self.rng.uniform(-1.5, 1.5)))
+        for event in self.events:
+            if event.after is None or event.after.done:
+                choices.append(event)
+                chances.append(weights[event.kind])
+        if not any(launch.left for launch in self.launches) and not self.events:
+            return False
+        if not choices:
+            waiting = "\n".join(warp.at() for cta in self.ctas for warp in cta.warps if warp.alive)
+            raise StuckError(f"nobody can go on:\n{waiting}")
+        chances += [weights["host"] * sum(chances)] * len(self.hosts)
+        chosen = self.rng.choices(choices + self.hosts, chances)[0]
+        if isinstance(chosen, Event):
+            self.events.remove(chosen)
+            chosen.do()
+            chosen.done = True
+        elif isinstance(chosen, Warp):
+            self._advance(chosen)
+        elif next(chosen[1], chosen) is chosen:
+            self.hosts.remove(chosen)
+        return True
+
+    def _begin(self) -> None:
+        """Start the CTAs there is room for."""
+        for launch in self.launches:
+            if launch.begun == launch.grid or any(self.launches[i].left for i in launch.after):
+                continue
+            if not launch.begun and launch.after:
+                if any(event.cta.launch is self.launches[i] for event in self.events for i in launch.after):
+                    continue
+                launch.start = np.maximum.reduce([self.launches[i].end for i in launch.after])
+                launch.start[:] = launch.start[GENERIC]  # a launch's end is seen by all proxies of the next
+            here = sum(cta.launch.device == launch.device for cta in self.ctas)
+            for _ in range(min(launch.grid - launch.begun, (self.slots or launch.grid + here) - here)):
+                self.ctas.append(Cta(self, launch))
+                launch.begun += 1
+
+    def _retire(self) -> None:
+        for cta in [cta for cta in self.ctas if not any(warp.alive for warp in cta.warps)]:
+            for event in self.events:
+                if event.cta is cta and event.kind == "TMA load":
+                    raise FaultError(f"{cta.warps[0]!r}: the CTA ends while a TMA load is on its way")
+            self.ctas.remove(cta)
+            launch = cta.launch
+            launch.left -= 1
+            for warp in cta.warps:
+                np.maximum(launch.end, warp.clock, out=launch.end)
+            launch.end[:, cta.first : cta.first + cta.program.agents] = FOREVER
+
+    def _advance(self, warp: Warp) -> None:
+        """Run a warp until it waits or has done something that others may notice."""
+        program, steps, warp.ready = warp.program, warp.program.steps, None
+        try:
+            while True:
+                step = steps[warp.pc]
+                self.executed += step.count or 1
+                if step.count:
+                    step.run(warp)
+                    warp.pc += step.count
+                    continue
+                warp.mask = None
+                if step.guard:
+                    mask = step.guard(warp)
+                    if not mask.all():
+                        if not mask.any():
+                            warp.pc += 1
+                            continue
+                        warp.mask = mask
+                if (ready := step.run(warp)) is not None:
+                    warp.ready = ready
+                    return
+                warp.pc += 1
+                if warp.alive and self.executed > self.budget:
+                    raise StuckError(f"more than {self.budget} instructions")
+                if not warp.alive or (step.visible and self.rng.random() >= self.calm):
+                    return
+        except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError) as error:
+            at = (
+                program.fault_at(warp.pc, error)
+                if steps[warp.pc] and steps[warp.pc].count
+                else program.kernel.code[warp.pc]
+            )
+            if not isinstance(error, FaultError):
+                error.add_note(f"{warp!r}, {at}")
+                raise
+            raise type(error)(f"{warp!r}, {at}: {str(error).removeprefix(f'{at} ')}") from error
+
+
+@dataclass(eq=False)
+class Host:
+    """A thread of the host, whose writes to memory that the devices see are ordered by flags it raises."""
+
+    machine: Machine
+    agent: int
+    clock: np.ndarray = field(default=None, repr=False)
+
+    def write(self, at: np.ndarray, data: np.ndarray, *, release: bool = False) -> None:
+        """`data`, [n, size], at so many addresses; as a flag, with release at system scope."""
+        memory, size = self.machine.memory, data.shape[1]
+        scope = Scope("sys", -1, -1) if release else None
+        number = self.machine.ledger.note(self.agent, int(self.clock[GENERIC, self.agent]), self, scope=scope)
+        for region, which, offsets in memory.places(at, size, self):
+            memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self, scope)
+            region.data[spread(offsets, size)] = data[which]
+        if release:
+            for address in at.tolist():
+                self.machine.releases.publish(address, {scope: self.clock}, read=False)
+            self.clock[GENERIC, self.agent] += 1
+
+    def __repr__(self) -> str:
+        return "the host"

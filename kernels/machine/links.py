@@ -1,0 +1,314 @@
+"""What is run of the kernels that wait for flags or raise them: each alone, and whole arms over the paced link.
+
+A thread of the host, or the copier on a stream or a device of its own, brings chunks and raises their flags while the
+kernels run. Arms and link are those of `collectives`, with their own host code: what it launches on torch's streams
+goes to the machine. A flag holds the number of the run before until it is raised.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import accumulate, pairwise
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from kernels import configs, flagged, persistent, tiled
+from kernels.bench import instruments
+from kernels.contract import KernelLaunch, Signals
+from kernels.machine.cases import DTYPES, Case, changed, differences, grids_of, padded, whole_numbers
+from kernels.machine.device import Host, Machine
+from kernels.machine.run import address, enqueue, raise_flag, write
+from kernels.registry import KERNELS
+from roofline.analysis.overlap import simulator
+from roofline.theory import schedule
+from roofline.theory.schedule import Grid, Table, WorkTile
+
+# Kernels do not depend on what uses them; the machine runs both.
+device_links, gathers, flagged_arms, protocol = (
+    import_module(f"collectives.{name}") for name in ("device_links", "all_gather_matmul", "flagged_arms", "links")
+)
+ARMS = gathers.ARMS | flagged_arms.ARMS
+PROGRAMS, RANKS = 3, 3
+NEVER_US = 10**6  # of the machine's time: more than any run takes
+SPILLING = ("chunk_outer", "spill_once", "any")
+TABLES = ("tile_outer", "row_block", *SPILLING)
+
+
+def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
+    """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
+    x, out, w = (padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth)))
+    shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
+    return gathers.Operands(shards, x, whole_numbers(w, seed + ranks), out, rank, blocks=blocks)
+
+
+def wrong_with(mine) -> str:
+    return differences(mine.out, mine.gathered, mine.w, (torch.cat(list(mine.shards), 1), mine.w))
+
+
+def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
+    """One of `schedule`; "any": runs of chunks of any length, in any order that keeps those of a tile."""
+    arrival_s, rng = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks), random.Random(seed)
+    if name != "any":
+        expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
+        return getattr(schedule, name)(grid, PROGRAMS, *expected)
+    found: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
+    for m, n in grid.tiles:
+        own, cuts = rng.choice(found), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
+        places = sorted(rng.randrange(len(own) + 1) for _ in cuts[1:])
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            own.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
+    return tuple(map(tuple, found))
+
+
+def waiting(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, stamped=False, **more) -> Case:
+    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
+    or up; or lost, which the second is."""
+    kernel = "flagged_spills" if name in SPILLING else "flagged"
+    blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
+    config = next(e.config for e in configs.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
+
+    def make(seed: int):
+        mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
+        grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
+        found, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
+        plan = flagged.tile_schedule(found, grid, mine.order, height, config, "cpu")
+        plan.spilled.fill_(torch.nan)
+        flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
+        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
+        stamps = flagged.stamps_for(plan) if stamped else None
+        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals, stamps)
+        order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
+        for number in () if flags_are == "late" else set(order) - {lost - 1}:
+            transfers[number].target.copy_(transfers[number].source)
+            flags[number] = wanted
+
+        def bring(host: Host) -> Iterator[None]:
+            for number in order:
+                for part in zip(transfers[number].target.chunk(2), transfers[number].source.chunk(2), strict=True):
+                    write(host, *part)
+                    yield
+                raise_flag(host, flags[number:], wanted)
+                yield
+
+        def add(machine: Machine) -> None:
+            enqueue(machine, launch)
+            if flags_are == "late":
+                machine.host(bring)
+
+        def wrong() -> str:
+            if int(signals.lost) != lost:
+                return f"lost is {int(signals.lost)}, {lost} is right"
+            runs = flagged.runs(plan, stamps) if stamped else []
+            if any(not 0 < look <= start <= end for _, (look, start, end) in runs):
+                return f"the stamps tell {runs}"
+            return "" if lost else wrong_with(mine)
+
+        return add, wrong
+
+    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}{', stamped' * stamped}"
+    return Case(kernel, title, make, **more)
+
+
+class Stream:
+    """Its next launch comes after those in `after`."""
+
+    def __init__(self, machine: Machine, device: int):
+        self.machine, self.device, self.after = machine, device, ()
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.after += other.after
+
+
+@contextmanager
+def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
+    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
+    streams = [Stream(machine, device)]
+
+    @contextmanager
+    def inside(stream: Stream) -> Iterator[None]:
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    def run(launch: KernelLaunch, _: torch.device) -> None:
+        streams[-1].after = (enqueue(machine, launch, streams[-1].after, streams[-1].device),)
+
+    cuda = dict(
+        Stream=lambda priority: Stream(machine, links_device), current_stream=lambda: streams[-1], stream=inside
+    )
+    with (
+        patch.multiple(torch.cuda, synchronize=lambda: None, **cuda),
+        patch.object(KernelLaunch, "run", run),
+        patch.object(configs, "arch_of", lambda device: "sm90"),
+        patch.object(persistent, "require_hopper"),
+        patch.object(tiled, "require_runnable"),
+    ):
+        yield
+
+
+class Wire(device_links.PacedCopier):
+    """The paced link, with the machine's addresses in its tables."""
+
+    device = "cpu"
+
+    def _run(self, launch: KernelLaunch) -> None:
+        launch.run(self._times.device)
+
+    def _move(self, route) -> None:
+        for row, transfer in zip(route.table, route.transfers, strict=True):
+            row[:2] = torch.tensor([address(self._stream.machine, end) for end in (transfer.source, transfer.target)])
+        super()._move(route)
+
+    def wrong(self) -> str:
+        """What was lost in the last run, or came before it was due."""
+        try:
+            with on(self._stream.machine):
+                timeline = self.timeline()
+        except protocol.LinkError as error:
+            return str(error)
+        dues = accumulate(transfer.nbytes / self.bytes_per_s for transfer in timeline.transfers)
+        early = [pair for pair in zip(timeline.arrivals_s, dues, strict=True) if pair[0] < 0.999 * pair[1] - 2e-9]
+        return f"seconds of arrivals before they were due: {early}" if early else ""
+
+
+def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persistent", devices=1, times=1, **more) -> Case:
+    """An arm so many times in a row, behind a gate; on two devices at once, each with its copier on the other."""
+
+    def make(seed: int):
+        rows = 256 if "row" in name else 251
+        ranks = [operands(dtype, seed, rows, 272, RANKS * 64, rank=rank, blocks=2) for rank in range(devices)]
+        wires, sums, gate = [], [[] for _ in ranks], torch.zeros(1, dtype=torch.int32)
+
+        def opens(host: Host) -> Iterator[None]:
+            yield
+            raise_flag(host, gate, 1)
+
+        def add(machine: Machine) -> None:
+            machine.host(opens)
+            for rank, mine in enumerate(ranks):
+
+                def products(x: Tensor, w: Tensor, out: Tensor, own=sums[rank]) -> Tensor:
+                    own.append(padded(*out.shape, dtype=torch.float32))  # torch adds them up too early
+                    return persistent.products(x, w, own[-1])
+
+                mine.matmul, mine.products = KERNELS[matmul].run, products
+                with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
+                    wires.append(Wire(bytes_per_s, programs=programs))
+                    instruments.gate_launch(gate, 1, gap=1).run(gate.device)
+                    for _ in range(times):
+                        ARMS[name](mine, wires[rank])
+
+        def wrong() -> str:
+            for mine, own in zip(ranks, sums, strict=True):
+                mine.out.copy_(sum(own[-RANKS:]) if own else mine.out)
+            return next(filter(None, [wire.wrong() for wire in wires] + [wrong_with(mine) for mine in ranks]), "")
+
+        return add, wrong
+
+    title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {matmul}, {devices} devices, {times} x"
+    return Case("arms", title, make, **more)
+
+
+def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], **more) -> Case:
+    """Matrices with so many rows and columns over a link, and once their flags are up over another one."""
+
+    def make(seed: int):
+        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in (8, 16, 8)]
+        sources = [whole_numbers(source, seed + i) for i, source in enumerate(hops[0])]
+        wires = []
+
+        def add(machine: Machine) -> None:
+            with on(machine):
+                for pair in pairwise(hops):
+                    wires.append(Wire(bytes_per_s, programs=programs))
+                    wires[-1].start([protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))])
+                    wires[-1].wait(len(shapes))
+                for wire in wires:
+                    wire.finish()
+
+        def wrong() -> str:
+            pairs = [pair for hop in hops[1:] for pair in zip(sources, hop, strict=True)]
+            bad = sum(int((source != target).sum()) + changed(target) for source, target in pairs)
+            return f"{bad} elements are wrong" if bad else next(filter(None, (wire.wrong() for wire in wires)), "")
+
+        return add, wrong
+
+    return Case("copier", f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s", make, **more)
+
+
+def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_US, gap_us=0, before=0) -> Case:
+    """A small kernel between two stamps. The flag that gate and wait are for is raised by the host after so many of
+    its steps; None: never. `before`: another flag that is lost already."""
+
+    def make(seed: int):
+        flag, lost = (torch.tensor([value], dtype=torch.int32) for value in (seed % 5, before))
+        times, readings = torch.zeros(4, dtype=torch.int64), torch.zeros((8, 2), dtype=torch.int64)
+        signals = Signals(flag, 1 + seed % 5, lost, patience_us)
+        launch = {
+            "stamp": lambda: device_links.stamp_launch(times[1:]),
+            "clock": lambda: instruments.clock_launch(readings, 5),
+            "gate": lambda: instruments.gate_launch(flag, signals.wanted, gap_us, patience_us),
+            "wait": lambda: device_links.wait_launch(signals, 1, readings),
+        }[kernel]()
+
+        def raises(host: Host) -> Iterator[None]:
+            yield from [None] * steps
+            raise_flag(host, flag, signals.wanted)
+            times[3] = host.machine.time_ns
+
+        def add(machine: Machine) -> None:
+            with on(machine):
+                for one in (device_links.stamp_launch(times), launch, device_links.stamp_launch(times[2:])):
+                    one.run(flag.device)
+            if steps is not None:
+                machine.host(raises)
+
+        def wrong() -> str:
+            (start, inside, end, up), (cycles, ns) = times.tolist(), readings[5].tolist()
+            held_us, left = (end - start) / 1000, int(lost)
+            held = patience_us <= held_us < patience_us + 20 if steps is None else 0 < up <= end
+            right = {
+                "stamp": 0 < start < inside < end,
+                "clock": ns >= instruments.SPAN_NS and 1.6 < cycles / ns < 1.8 and int((readings != 0).sum()) == 2,
+                "gate": held and held_us >= gap_us,
+                "wait": (held or before) and left == (before or steps is None),
+            }[kernel]
+            said = f"stamps {start}, {inside}, {end} ns, flag up at {up}, lost {left}, {cycles} cycles in {ns} ns"
+            return "" if right else said
+
+        return add, wrong
+
+    return Case(kernel, title, make)
+
+
+def cases() -> list[Case]:
+    dtypes, more = ("bf16", "fp16"), dict(thorough=True)
+    found = [waiting(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
+    found += [waiting("row_block", "bf16", "lost"), arm("row_block", "bf16"), arm("tile_outer", "bf16", devices=2)]
+    for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
+        found += [waiting(name, dtype, flags, stamped=flags == "up", **more) for flags in ("up", "lost")]
+        found.append(
+            waiting(name, dtype, ranks=(2, 5)[number % 2], steps=(5, 2)[number % 2], slots=1 + number % 2, **more)
+        )
+    found.append(waiting("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more))
+    for number, name in enumerate(ARMS):
+        found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
+        found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
+    found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
+    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
+    found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
+    return [
+        *found,
+        alone("gate", "opens at once", 0, gap_us=5),
+        alone("gate", "opens late", 9, gap_us=3),
+        alone("gate", "does not open", None, 30),
+        alone("wait", "the flag is raised late", 9),
+        alone("wait", "the flag is lost", None, 30),
+        alone("wait", "the flag is lost, as another was before", before=5),
+        alone("clock", "one reading"),
+        alone("stamp", "three in a row"),
+    ]

@@ -1,0 +1,192 @@
+"""Shared memory of a CTA, global memory of all devices, and the tensor maps by which TMA addresses it.
+
+Each keeps its bytes, and of each 2 bytes by whom they were last written and read. Global memory is made of the arrays
+that are given to a launch, at made-up addresses far apart: what lies outside of all of them is a fault.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from kernels.machine.order import GENERIC, GRANULE, FaultError, Ledger, Scope
+
+REGION_BITS = 36  # of an address, inside one array
+MAPS = 1 << 60  # addresses of tensor maps
+MAP_BYTES = 128
+EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
+
+
+def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:
+    """[n, size / unit] numbers of the units that `size` bytes at each address are made of."""
+    if unit > 1:
+        at, size = at // unit, max(size // unit, 1)
+    return at[:, None] + np.arange(size) if size > 1 else at[:, None]
+
+
+class Shared:
+    """Agents `first` and on, `readers` of them, are those that read here."""
+
+    def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
+        self.data = np.full(size, EMPTY, np.uint8)
+        self.first, self.ledger = first, ledger
+        count = -(-size // GRANULE)
+        self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
+
+    def granules(self, at: np.ndarray, size: int, what: object) -> np.ndarray:
+        """Of `size` bytes at each address."""
+        if at.size and (at.min() < 0 or at.max() + size > len(self.data)):
+            raise FaultError(
+                f"{what}: shared address {at.max() if at.min() >= 0 else at.min()}, the CTA has {len(self.data)} bytes"
+            )
+        if (at % min(size, 16)).any():
+            raise FaultError(f"{what}: shared address {at[at % size > 0][0]} is no multiple of {size}")
+        return spread(at, size, GRANULE)
+
+    def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, what: object) -> None:
+        """Check and remember a read. `g`: granules, an index of any kind."""
+        numbers = self.writes[g]
+        if (numbers == 0).any():
+            raise FaultError(f"{what} reads shared memory that nobody wrote")
+        if late := self.ledger.unordered(numbers, clock, row):
+            fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
+            missing = "with no fence.proxy.async after it" if fence else "with no order between"
+            raise FaultError(f"{what} reads shared memory that {late} wrote, {missing}")
+        self.reads[agent - self.first, g] = epoch
+
+    def note_write(self, g, clock: np.ndarray, row: int, number: int, what: object) -> None:
+        if late := self.ledger.unordered(self.writes[g], clock, row):
+            raise FaultError(f"{what} overwrites shared memory that {late} wrote, with no order between")
+        known = clock[GENERIC, self.first : self.first + len(self.reads)]
+        reads = self.reads[:, g]
+        if (late := reads > known.reshape(-1, *[1] * (reads.ndim - 1))).any():
+            raise FaultError(
+                f"{what} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may still read it"
+            )
+        self.writes[g] = number
+
+    def load(self, at: np.ndarray, size: int) -> np.ndarray:
+        """[n, size] bytes."""
+        return self.data[spread(at, size)]
+
+
+@dataclass
+class Region:
+    """An array in global memory."""
+
+    data: np.ndarray
+    writes: np.ndarray
+    reads: np.ndarray
+
+    @property
+    def start(self) -> int:
+        return self.data.__array_interface__["data"][0]
+
+
+class GlobalMemory:
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self.regions: list[Region] = []
+        self.maps: list[TensorMap] = []
+
+    def add(self, data: np.ndarray) -> int:
+        """The address of `data`, bytes of which are read and written in place; the same one for the same array."""
+        start = data.__array_interface__["data"][0]
+        for number, region in enumerate(self.regions, 1):
+            if region.start == start and len(region.data) == len(data):
+                return number << REGION_BITS
+        count = -(-len(data) // GRANULE)
+        self.regions.append(Region(data, np.zeros(count, np.int32), np.zeros(count, np.int32)))
+        return len(self.regions) << REGION_BITS
+
+    def region(self, address: int, what: object) -> Region:
+        number = address >> REGION_BITS
+        if not 0 < number <= len(self.regions):
+            raise FaultError(f"{what}: global address {address:#x} is outside of every tensor")
+        return self.regions[number - 1]
+
+    def places(
+        self, at: np.ndarray, size: int, what: object, unit: int = 0
+    ) -> Iterator[tuple[Region, np.ndarray, np.ndarray]]:
+        """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
+        Addresses are multiples of `unit`, of `size` by default."""
+        numbers = at >> REGION_BITS
+        for number in np.unique(numbers) if len(at) and (numbers != numbers[0]).any() else numbers[:1]:
+            chosen = numbers == number
+            region, offsets = self.region(int(at[chosen][0]), what), at[chosen] & ((1 << REGION_BITS) - 1)
+            if offsets.max() + size > len(region.data):
+                raise FaultError(f"{what}: byte {offsets.max()} of a tensor of {len(region.data)}")
+            if (offsets % (unit or size)).any():
+                raise FaultError(f"{what}: global address is no multiple of {unit or size}")
+            yield region, chosen, offsets
+
+    def note_read(self, region: Region, g, clock, row: int, number: int, what: object, scope: Scope | None = None):
+        if late := self.ledger.unordered(region.writes[g], clock, row, scope):
+            raise FaultError(f"{what} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
+        region.reads[g] = number
+
+    def note_write(self, region: Region, g, clock, row: int, number: int, what: object, scope: Scope | None = None):
+        for done, accesses in (("wrote", region.writes), ("reads", region.reads)):
+            if late := self.ledger.unordered(accesses[g], clock, row if done == "wrote" else GENERIC, scope):
+                raise FaultError(f"{what} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}")
+        region.writes[g] = number
+
+    def map(self, number: int) -> "TensorMap":
+        if number < MAPS or (number - MAPS) % MAP_BYTES or (number - MAPS) // MAP_BYTES >= len(self.maps):
+            raise FaultError("TMA is given no tensor map")
+        return self.maps[(number - MAPS) // MAP_BYTES]
+
+    def add_map(self, tensor_map: "TensorMap") -> int:
+        self.maps.append(tensor_map)
+        return MAPS + (len(self.maps) - 1) * MAP_BYTES
+
+
+def _missing(late, clock: np.ndarray, scope: Scope | None) -> str:
+    if late.generic and clock[GENERIC, late.agent] >= late.epoch:
+        return "with no fence.proxy.async after it"
+    return "and one of their scopes does not reach the other" if scope and late.scope else "with no order between"
+
+
+class TensorMap:
+    """What the host encodes for TMA, of two dimensions (CUDA driver API, cuTensorMapEncodeTiled): `rows` x `columns`
+    elements of `size` bytes from byte `start` of a region, `pitch` bytes from row to row."""
+
+    def __init__(self, region: Region, start: int, shape, pitch: int, size: int, box, swizzle: int):
+        self.region, self.start, self.shape, self.pitch, self.size = region, start, tuple(shape), pitch, size
+        self.box, self.swizzle = tuple(box), swizzle  # swizzle 0: none; 1, 2, 3: of 32, 64, 128 bytes
+        self.inner = self.box[1] * size
+        limits = [
+            (pitch % 16 or start % 16, f"rows {pitch} bytes apart from byte {start}, multiples of 16 are needed"),
+            (self.inner % 16, f"a box with rows of {self.inner} bytes, a multiple of 16 is needed"),
+            (max(self.box) > 256, f"a box of {self.box}, 256 is the limit"),
+            (swizzle and self.inner > 16 << swizzle, f"rows of {self.inner} bytes, a swizzle of {16 << swizzle}"),
+        ]  # fmt: skip
+        for broken, what in limits:
+            if broken:
+                raise FaultError(f"tensor map: {what}")
+        self.bytes = self.box[0] * self.inner
+
+    def inside(self, column: int, row: int) -> tuple[np.ndarray, tuple[slice, slice]]:
+        """[rows, bytes] of the region that a box at (row, column) has, and where in the box they lie."""
+        r0, r1 = max(row, 0), max(min(row + self.box[0], self.shape[0]), max(row, 0))
+        c0, c1 = max(column, 0), max(min(column + self.box[1], self.shape[1]), max(column, 0))
+        where = self.start + np.arange(r0, r1)[:, None] * self.pitch + np.arange(c0 * self.size, c1 * self.size)
+        return where, (slice(r0 - row, r1 - row), slice((c0 - column) * self.size, (c1 - column) * self.size))
+
+    def place(self, address: int) -> np.ndarray:
+        """[rows, bytes] addresses in shared memory of a box that begins at `address`, a multiple of 1024 less the
+        swizzle's pattern."""
+        return address // 1024 * 1024 + _box(address % 1024, self.box[0], self.inner, self.swizzle)
+
+
+@lru_cache(maxsize=256)
+def _box(address: int, rows: int, inner: int, swizzle: int) -> np.ndarray:
+    units = swizzled(address + np.arange(rows * inner // 16) * 16, swizzle)
+    return spread(units, 16).reshape(rows, inner)
+
+
+def swizzled(address: np.ndarray, mode: int) -> np.ndarray:
+    """Where a 16-byte unit lies: bits 4 and on of its address, as many as the mode, times those from bit 7 (PTX ISA
+    8.7, 5.5.7 and 9.7.15.5.1)."""
+    return address ^ (address >> 7 & (1 << mode) - 1) << 4 if mode else address

@@ -1,0 +1,102 @@
+"""What is known to have happened before what: vector clocks, and of each byte's last accesses who made them.
+
+An *agent* is something whose accesses are in an order of their own: a warp; what a warp lets the tensor cores, cp.async
+or bulk stores do; the TMA loads of one mbarrier; the host. Its *epoch* counts what it has done. A warp's *clock* says
+of each agent up to which epoch it knows; barriers, releases and acquires join clocks. A clock has three rows, because
+the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence stands between: what generic
+accesses may rely on, what those of the async proxy may rely on in shared memory, and in global memory. A fence copies
+the first row over the others, so it counts wherever on the way from writer to reader it stands (PTX ISA 8.7, 8.9.5: a
+proxy fence along the causality path).
+
+Two accesses that conflict and are not ordered are a fault whichever came first: most schedules show a missing barrier,
+not only the unlucky one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+GENERIC, SHARED, GLOBAL = range(3)
+FOREVER = 2**31 - 1
+GRANULE = 2
+"""Bytes that are told apart."""
+
+
+class FaultError(Exception):
+    """What comes of this the hardware leaves undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a strong access was made, and how far it reaches: "cta", "gpu" or "sys"."""
+
+    reach: str
+    device: int
+    cta: int
+
+    def covers(self, other: "Scope") -> bool:
+        if self.reach == "sys":
+            return True
+        return self.device == other.device and (self.reach == "gpu" or self.cta == other.cta)
+
+    def meets(self, other: "Scope") -> bool:
+        """Whether each covers the other; else even strong accesses race (8.7: morally strong)."""
+        return self.covers(other) and other.covers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    agent: int
+    epoch: int
+    by: Any
+    """Who, or (warp, instruction): its first with this agent and epoch."""
+    generic: bool
+    scope: Scope | None
+    """Of a strong access: an atomic, a volatile one, one with semantics."""
+
+    def __str__(self) -> str:
+        return f"{self.by[0]}, at {self.by[1]} or behind it," if isinstance(self.by, tuple) else str(self.by)
+
+
+class Ledger:
+    """All accesses of a run, by number; number 0 is no access."""
+
+    def __init__(self) -> None:
+        self.accesses = [Access(0, 0, "nobody", False, None)]
+        self.latest: dict[int, int] = {}
+
+    def note(self, agent: int, epoch: int, by: Any, *, generic: bool = True, scope: Scope | None = None) -> int:
+        number = self.latest.get(agent, 0)
+        last = self.accesses[number]
+        if not number or last.epoch != epoch or last.generic != generic or last.scope != scope:
+            number = self.latest[agent] = len(self.accesses)
+            self.accesses.append(Access(agent, epoch, by, generic, scope))
+        return number
+
+    def unordered(self, numbers: np.ndarray, clock: np.ndarray, row: int, scope: Scope | None = None) -> Access | None:
+        """One of these accesses that `clock` does not know of, if there is one."""
+        if not numbers.size:
+            return None
+        first = numbers.flat[0]
+        for number in (first,) if (numbers == first).all() else np.unique(numbers):
+            access = self.accesses[number]
+            known = clock[row if access.generic else GENERIC, access.agent] >= access.epoch
+            if not known and not (scope and access.scope and scope.meets(access.scope)):
+                return access
+        return None
+
+
+class Releases:
+    """What was released at each address of global memory: whoever reads it with acquire knows it too."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, dict[Scope, np.ndarray]] = {}
+
+    def publish(self, address: int, released: dict[Scope, np.ndarray], *, read: bool) -> None:
+        """A write there, with what it releases, if anything. One that `read` what it replaces goes on with the release
+        pattern, another ends it (8.9.2)."""
+        kept = dict(self.at.get(address, ())) if read else {}
+        for scope, clock in released.items():
+            kept[scope] = np.maximum(clock, kept.get(scope, 0))
+        self.at[address] = kept

@@ -1,0 +1,252 @@
+"""A kernel made ready to run: each run of arithmetic one Python function, every other instruction a function of a warp.
+
+An *effect* is an instruction that others may notice or that waits: a function of a warp which returns None once it is
+done, or, where the warp has to wait, what must hold before it is tried again. Families of effects stand in files of
+their own.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.machine.alu import LANES, NAMES, bits, names_in, numpy_name, value
+from kernels.machine.order import FaultError
+from kernels.machine.ptx import Instruction, Kernel, UnknownError
+
+LANE = np.arange(LANES, dtype=np.uint32)
+Ready = Callable[[], bool]
+Effect = Callable[[Any], Ready | None]
+MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
+SHARED_ARRAY = "global_smem"  # the only one, at address 0
+QUIET: set[str] = set()
+"""What nobody else notices: the scheduler need not look after them."""
+
+SPECIAL = {
+    "%tid.x": "w.thread", "%ntid.x": "full(w.program.threads)", "%laneid": "LANE",
+    **{f"%ctaid.{axis}": f"full(w.cta.place[{i}])" for i, axis in enumerate("xyz")},
+    **{f"%nctaid.{axis}": f"full(w.cta.launch.shape[{i}])" for i, axis in enumerate("xyz")},
+    "%globaltimer": "full(w.cta.machine.time_ns, u8)", "%clock64": "full(w.cta.machine.cycles, u8)",
+}  # fmt: skip
+
+
+def full(number: int, dtype=np.uint32) -> np.ndarray:
+    return np.full(LANES, number, dtype)
+
+
+def effect(*opcodes: str, operands: str = "", only: Callable = lambda inst: True, quiet: bool = False) -> Callable:
+    """Register a function of a warp, the instruction and its operands for these opcodes. `operands` says what becomes
+    of each: of a type its value, of =type what writes it (both functions of a warp), of @ addresses, of # a number, of
+    * the text; with a ? behind it may be missing. Refused are instructions that are not among the `only` ones."""
+
+    def register(function: Callable) -> Callable:
+        def maker(program: "Program", inst: Instruction) -> Effect:
+            if not only(inst):
+                raise UnknownError("operands that this machine does not know")
+            given = program.given(inst.args, operands.split())
+            return lambda w: function(w, inst, *given)
+
+        family(*opcodes, quiet=quiet)(maker)
+        return function
+
+    return register
+
+
+def family(*words: str, quiet: bool = False) -> Callable:
+    """Register a maker, (program, instruction) -> Effect, for opcodes or for all that begin with such a word."""
+
+    def register(maker: Callable) -> Callable:
+        MAKERS.update(dict.fromkeys(words, maker))
+        QUIET.update(words if quiet else ())
+        return maker
+
+    return register
+
+
+@dataclass(slots=True)
+class Step:
+    """An instruction, or a run of `count` of them that are arithmetic."""
+
+    run: Callable
+    count: int = 0
+    """0: an effect."""
+    guard: Callable | None = None
+    """Of a warp: the lanes that take part."""
+    visible: bool = False
+
+
+class Program:
+    """Raises UnknownError for what the machine does not know, by name."""
+
+    def __init__(self, kernel: Kernel, shared_bytes: int):
+        self.kernel, self.shared_bytes, self.threads = kernel, shared_bytes, kernel.threads
+        self.warps = self.threads // LANES
+        self.barriers = sum(inst.op.startswith("mbarrier.init") for inst in kernel.code)
+        self.agents = 5 * self.warps + self.barriers
+        """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
+        self.numbers: dict[str, int] = {}
+        self.constants: list[np.ndarray] = []
+        self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE)
+        self.steps: list[Step | None] = [None] * len(kernel.code)
+        self._compile()
+        self.empty = [
+            np.zeros(LANES, bool) if kind == "pred" else full(-1 % 2 ** bits(kind), numpy_name(f"u{bits(kind)}"))
+            for kind in self._kinds()
+        ]
+
+    def _kinds(self) -> list[str]:
+        return [self.kernel.kind(name) for name in self.numbers]
+
+    def _compile(self) -> None:
+        starts, run = set(self.kernel.labels.values()), []
+        for number, inst in enumerate(self.kernel.code):
+            try:
+                line = self._arithmetic(inst)
+                if run and (line is None or number in starts):
+                    self._close(run)
+                    run = []
+                if line is not None:
+                    run.append((number, line))
+                else:
+                    self.steps[number] = self._effect(inst)
+            except UnknownError as error:
+                raise UnknownError(f"{inst}: {error}") from None
+        if run:
+            self._close(run)
+
+    def _close(self, run: list[tuple[int, str]]) -> None:
+        """Make one function of a run. Line n + 2 of it is instruction n: so a fault finds its way back."""
+        text = "def run(w):\n" + "".join(f" {line}\n" for _, line in run)
+        names = dict(self.names)
+        exec(compile(text, "<run>", "exec"), names)
+        self.steps[run[0][0]] = Step(names["run"], len(run))
+
+    def _arithmetic(self, inst: Instruction) -> str | None:
+        if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address
+            found = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
+        elif (found := value(inst, self.read)) is None:
+            return None
+        return "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in found)
+
+    def _assignment(self, name: str, kind: str, source: str, guard: str | None) -> str:
+        if name == "_":
+            return "pass"
+        place, declared = f"w.r[{self.register(name)}]", self.kernel.kind(name)
+        storage = numpy_name("pred" if declared == "pred" else f"u{bits(declared)}")
+        if numpy_name(kind) != storage:
+            change = "view" if bits(kind) == bits(declared) else "astype"
+            source = f"({source}).{change}({storage})"
+        return f"{place} = where({self.read(guard, 'pred')}, {source}, {place})" if guard else f"{place} = {source}"
+
+    def _effect(self, inst: Instruction) -> Step:
+        word = inst.op if inst.op in MAKERS else inst.op.split(".")[0]
+        if word not in MAKERS:
+            raise UnknownError("no instruction that this machine knows")
+        guard = self.get(inst.guard, "pred") if inst.guard else None
+        return Step(MAKERS[word](self, inst), 0, guard, word not in QUIET)
+
+    # Operands.
+
+    def register(self, name: str) -> int:
+        if self.kernel.kind(name) is None:
+            raise UnknownError(f"{name} is no register")
+        return self.numbers.setdefault(name, len(self.numbers))
+
+    def read(self, text: str, kind: str) -> str:
+        """The source of an operand's value."""
+        if text.startswith("!"):
+            return f"~{self.read(text[1:], 'pred')}"
+        if text in SPECIAL:
+            return SPECIAL[text]
+        wanted = numpy_name(kind)
+        if declared := self.kernel.kind(text):
+            source = f"w.r[{self.register(text)}]"
+            if (declared == "pred") != (kind == "pred"):
+                raise UnknownError(f"{text} is a .{declared}, not a .{kind}")
+            if bits(declared) != bits(kind):  # the low bits, or with zeros above
+                source += f".astype(u{bits(kind) // 8})"
+            return source if wanted[0] in "ub" else f"{source}.view({wanted})"
+        self.constants.append(_constant(text, kind))
+        return f"c[{len(self.constants) - 1}]"
+
+    def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
+        """Of a warp: an operand's value."""
+        return eval(f"lambda w: {self.read(text, kind)}", self.names)
+
+    def put(self, name: str, kind: str) -> Callable[[Any, np.ndarray], None]:
+        """Of a warp and a value: write it to a register, in the lanes that take part."""
+        whole = self._assignment(name, kind, "value", None)
+        lines = f"def put(w, value):\n if w.mask is None: {whole}\n"
+        if name != "_":
+            place = f"w.r[{self.register(name)}]"
+            lines += f" else:\n  before = {place}; {whole}; {place} = where(w.mask, {place}, before)\n"
+        names = dict(self.names)
+        exec(lines, names)
+        return names["put"]
+
+    def given(self, texts: Sequence[str], kinds: Sequence[str]) -> list:
+        """Operands, as `effect` has them."""
+        if not sum(not kind.endswith("?") for kind in kinds) <= len(texts) <= len(kinds):
+            raise UnknownError(f"{len(texts)} operands")
+        ways = {"@": self.address, "#": lambda text: int(text, 0), "*": str}
+        found: list = [None] * len(kinds)
+        for i, (text, kind) in enumerate(zip(texts, (kind.rstrip("?") for kind in kinds), strict=False)):
+            if kind in ways:
+                found[i] = ways[kind](text)
+            else:
+                found[i] = self.put(text, kind[1:]) if kind[0] == "=" else self.get(text, kind)
+        return found
+
+    def gets(self, vector: str, kind: str) -> list[Callable]:
+        return [self.get(name, kind) for name in names_in(vector)]
+
+    def puts(self, vector: str, kind: str) -> list[Callable]:
+        return [self.put(name, kind) for name in names_in(vector)]
+
+    def address(self, text: str) -> Callable[[Any], np.ndarray]:
+        """Of a warp: the addresses, int64, that `[register + offset]` or `[number]` stands for."""
+        found = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
+        if not found:
+            raise UnknownError(f"address {text} is unknown")
+        base, offset = found[1], int(found[2] or "0", 0)
+        if base == SHARED_ARRAY or base.isdigit():
+            fixed = np.full(LANES, offset + (int(base) if base.isdigit() else 0), np.int64)
+            return lambda w: fixed
+        self.register(base)
+        register = self.get(base, f"b{bits(self.kernel.kind(base))}")
+        return lambda w: register(w).astype(np.int64) + offset
+
+    def fault_at(self, step: int, error: BaseException) -> Instruction:
+        """The instruction of a run that raised."""
+        trace, line = error.__traceback__, 2
+        while trace:
+            if trace.tb_frame.f_code.co_filename == "<run>":
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return self.kernel.code[step + line - 2]
+
+
+def _constant(text: str, kind: str) -> np.ndarray:
+    if text.startswith("0f"):
+        number = int(text[2:], 16)
+    elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
+        number = int(text.rstrip("U"), 0)
+    elif text == SHARED_ARRAY:
+        number = 0
+    else:
+        raise UnknownError(f"operand {text} is unknown")
+    if kind == "pred":
+        return np.full(LANES, number != 0)
+    array = full(number % 2 ** bits(kind), numpy_name(f"u{bits(kind)}")).view(numpy_name(kind))
+    array.flags.writeable = False
+    return array
+
+
+def uniform(w, values: np.ndarray, what: str) -> int:
+    """What all lanes that take part agree on."""
+    values = values if w.mask is None else values[w.mask]
+    if (values != values[0]).any():
+        raise FaultError(f"{what} differs between the lanes of a warp")
+    return int(values[0])

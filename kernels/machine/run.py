@@ -1,0 +1,109 @@
+"""Compile a launch for Hopper and run it on the machine: what Triton's own launcher would pass becomes the parameters.
+
+Triton passes arguments in their order, without those that became constants (constexprs, and integers equal to 1), each
+descriptor as its tensor map, shape and strides, and two pointers to scratch memory last.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.contract import KernelLaunch
+from kernels.inspect.cubin import offline
+from kernels.machine import copies, sync, tensor_core  # noqa: F401 (they register what they know)
+from kernels.machine.device import Host, Machine
+from kernels.machine.memory import TensorMap
+from kernels.machine.program import Program
+from kernels.machine.ptx import parse
+from kernels.machine.static import carries, races
+
+TARGET = 90
+SCRATCH_POINTERS = 2
+
+
+@dataclass(frozen=True)
+class Compiled:
+    program: Program
+    triton: object
+    """What Triton calls the compiled kernel."""
+    problems: tuple[str, ...]
+    """Found without running it."""
+
+
+_programs: dict[str, Compiled] = {}
+
+
+def compiled(launch: KernelLaunch) -> Compiled:
+    lost = [
+        f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute it from "
+        "a name that is carried"
+        for loop, names in carries(launch, TARGET).items()
+        if names
+    ]
+    with offline(TARGET):
+        kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
+    if kernel.hash not in _programs:
+        code = parse(kernel.asm["ptx"])
+        _programs[kernel.hash] = Compiled(Program(code, kernel.metadata.shared), kernel, (*lost, *races(code)))
+    return _programs[kernel.hash]
+
+
+def whole(tensor: Tensor) -> np.ndarray:
+    """All bytes of the memory that a tensor is a view of."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+
+
+def address(machine: Machine, tensor: Tensor) -> int:
+    return machine.memory.add(whole(tensor)) + tensor.storage_offset() * tensor.element_size()
+
+
+def parameters(machine: Machine, launch: KernelLaunch, found: Compiled) -> list[int]:
+    kernel, values = found.triton, []
+    names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
+    constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
+    for name, kind in kernel.src.signature.items():
+        if kind == "constexpr" or name in constants:
+            continue
+        value = launch.args[name] if name in launch.args else kernel.src.fn.params[names.index(name)].default
+        if hasattr(value, "block_shape"):
+            values += _descriptor(machine, value, next(descriptors))
+        elif isinstance(value, Tensor):
+            values.append(address(machine, value))
+        elif isinstance(value, float):
+            values.append(struct.unpack("I", struct.pack("f", value))[0])
+        else:
+            values.append(int(value))
+    return values + [0] * SCRATCH_POINTERS
+
+
+def _descriptor(machine: Machine, value, meta: dict) -> list[int]:
+    tensor = value.base
+    if meta["elem_size"] != tensor.element_size():
+        raise ValueError(f"a descriptor of elements of {meta['elem_size']} bytes, the tensor's are {tensor.dtype}")
+    region = machine.memory.region(address(machine, tensor), "a descriptor")
+    start, pitch = tensor.storage_offset() * tensor.element_size(), value.strides[0] * tensor.element_size()
+    made = TensorMap(region, start, value.shape, pitch, meta["elem_size"], meta["block_size"], meta["swizzle"])
+    return [machine.memory.add_map(made), *value.shape, *value.strides]
+
+
+def enqueue(machine: Machine, launch: KernelLaunch, after: Sequence[int] = (), device: int = 0) -> int:
+    """Returns the launch's number, for others that come `after` it."""
+    found = compiled(launch)
+    machine.problems += found.problems
+    return machine.launch(found.program, launch.grid, parameters(machine, launch, found), after, device)
+
+
+def write(host: Host, target: Tensor, source: Tensor) -> None:
+    """Have a thread of the host copy a matrix."""
+    size, (rows, columns) = target.element_size(), target.shape
+    at = address(host.machine, target) + size * (target.stride(0) * np.arange(rows)[:, None] + np.arange(columns))
+    host.write(at.reshape(-1), source.contiguous().view(torch.uint8).numpy().reshape(-1, size))
+
+
+def raise_flag(host: Host, flag: Tensor, value: int) -> None:
+    """Have it store `value` in `flag`, int32 [1], with release at system scope."""
+    host.write(np.array([address(host.machine, flag)]), np.array([[value]], np.int32).view(np.uint8), release=True)

@@ -1,0 +1,91 @@
+"""What no run shows, looked for before it: lanes that do not wait for each other, names that loops do not carry."""
+
+import ast
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import triton
+from triton.compiler.code_generator import CodeGenerator
+from triton.compiler.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from kernels.contract import KernelLaunch
+from kernels.inspect.cubin import offline
+from kernels.machine.ptx import Kernel
+
+BARRIERS = ("bar.", "barrier.")
+GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")
+TOUCHES = (*GOES_ON, "ld.shared", "st.shared", "ldmatrix", "stmatrix", "wgmma.mma_async", "cp.async.c")
+# By the first word of a wait: where a warp's lanes meet, and what none of them may do before. An mbarrier that goes on
+# while a lane still looks for its phase may be a round ahead at the next look, which then waits for ever
+# (https://github.com/NVIDIA/cutlass/issues/3654). Of copies each lane waits for its own alone (9.7.9.25.3.3).
+WAITS = {"mbarrier": ((*BARRIERS, "elect.sync", "shfl.sync", "vote.sync"), GOES_ON), "cp": (BARRIERS, TOUCHES)}
+
+
+def races(kernel: Kernel) -> list[str]:
+    """A sentence for each wait that single lanes make, if on some way through the code one lane goes by it before all
+    have met. The machine keeps a warp's lanes in step; warps, which it does not, need no such look."""
+    said = []
+    for number, wait in enumerate(kernel.code):
+        meet, early = WAITS.get(wait.op.split(".")[0], ((), ()))
+        todo, seen = [number + 1] if meet and "wait" in wait.op else [], set()
+        while todo:
+            inst = kernel.code[at := todo.pop()]
+            if inst.op.startswith(early):
+                said.append(f"{inst}: lanes may not have passed PTX line {wait.line}, {wait.op}; put a barrier between")
+                break
+            if at not in seen and not inst.op.startswith(meet):
+                seen.add(at)
+                todo += following(kernel, at)
+    return said
+
+
+def following(kernel: Kernel, at: int) -> list[int]:
+    """Instructions that may come next."""
+    inst, word = kernel.code[at], kernel.code[at].op.split(".")[0]
+    labels = kernel.targets[inst.args[1]] if word == "brx" else inst.args if word == "bra" else ()
+    ends = word in ("bra", "brx", "ret", "exit", "trap") and not inst.guard
+    return [*(kernel.labels[label] for label in labels), *([] if ends else [at + 1])]
+
+
+class _MadeError(Exception):
+    """The code generator is through."""
+
+
+def carries(launch: KernelLaunch, target: int) -> dict[str, list[str]]:
+    """By loop, `file.py:line`, the names stored in it, live before it, and not carried from turn to turn. Empty for
+    what this process has compiled before.
+
+    The code generator visits a loop's body once with the values from before it, and carries each name that then has
+    another value. After `a = b`, where both begin with one value, `a` has not, and keeps that value for ever. The text
+    it makes does not tell it from what was meant to be constant, so the generator itself is watched.
+    """
+    with _watched() as found, offline(target), triton.knobs.compilation.scope(), suppress(_MadeError):
+        triton.knobs.compilation.always_compile = True  # what was compiled by another process, too
+        launch.kernel.warmup(grid=launch.grid, **launch.args)
+    return found
+
+
+@contextmanager
+def _watched() -> Iterator[dict[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    find_carries, makers = CodeGenerator._find_carries, {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
+
+    def watched(self, node, liveins, ignore=()):
+        carried = find_carries(self, node, liveins, ignore)
+        names = [n for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)]
+        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        lost = found.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
+        lost += sorted(stored & set(liveins) - set(ignore) - set(carried[0]) - set(lost))
+        return carried
+
+    def make(*args):
+        makers[type(args[0])](*args)
+        raise _MadeError
+
+    with patch.object(CodeGenerator, "_find_carries", watched), ExitStack() as stack:
+        for kind in makers:
+            stack.enter_context(patch.object(kind, "make_ir", make))
+        yield found

@@ -1,0 +1,252 @@
+"""What keeps warps in step: barriers, mbarriers, fences, and with them control flow and what lanes tell each other.
+
+PTX ISA 8.7: 9.7.13 (barriers, fences, elect, mbarrier), 9.7.9.6 (shfl), 9.7.12 (control flow), 9.7.19.5 (setmaxnreg).
+"""
+
+import numpy as np
+
+from kernels.machine.memory import spread
+from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, FaultError
+from kernels.machine.program import LANE, LANES, effect, family, uniform
+from kernels.machine.ptx import UnknownError
+
+
+def whole_warp(inst) -> bool:
+    return inst.args[-1] in ("-1", "0xffffffff")
+
+
+@effect("bra", "bra.uni", operands="*")
+def branch(w, inst, label):
+    if w.mask is not None:
+        raise FaultError("a branch that not all lanes of the warp take: this machine keeps warps together")
+    w.pc = w.program.kernel.labels[label] - 1  # 1 is added to it
+
+
+@effect("brx.idx", operands="u32 *")
+def branch_by_index(w, inst, which, targets):
+    number, labels = uniform(w, which(w), "the index of brx.idx"), w.program.kernel.targets[targets]
+    if number >= len(labels):
+        raise FaultError(f"brx.idx {number} of {len(labels)} labels")
+    w.pc = w.program.kernel.labels[labels[number]] - 1
+
+
+@effect("ret", "exit")
+def leave(w, inst):
+    if w.mask is not None:
+        raise FaultError("some lanes of a warp end, others do not")
+    for groups, what in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
+        if groups.open or any(groups.closed[groups.waited :]):
+            raise FaultError(f"ends while its {what} are not waited for")
+    w.alive = False
+
+
+@effect("nanosleep.u32", operands="u32")
+@effect("bar.warp.sync", operands="*", only=whole_warp)
+@effect("fence.mbarrier_init.release.cluster")  # for other CTAs of a cluster: clusters are not modelled
+def nothing(w, inst, *given):
+    pass
+
+
+@family("elect", quiet=True)
+def elect(program, inst):
+    if not whole_warp(inst):
+        raise UnknownError("an election by some lanes of a warp")
+    leader, is_leader = program.given(inst.args[0].split("|"), ["=b32", "=pred"])
+
+    def choose(w):
+        lane = w.cta.machine.lane  # any lane, the same one each time (9.7.13.14)
+        leader(w, np.full(LANES, lane, np.uint32))
+        is_leader(w, lane == LANE)
+
+    return choose
+
+
+SHUFFLES = [f"shfl.sync.{mode}.b32" for mode in ("idx", "bfly", "up", "down")]
+
+
+def among_all(inst) -> bool:
+    return inst.args[3] == ("0" if ".up" in inst.op else "31") and whole_warp(inst)
+
+
+@effect(*SHUFFLES, operands="=b32 b32 u32 # *", only=among_all, quiet=True)
+def shuffle(w, inst, put, value, by, clamp, members):
+    step, mode = by(w).astype(np.int64) % LANES, inst.op.split(".")[2]
+    source = {"idx": step, "bfly": LANE ^ step, "up": LANE - step, "down": LANE + step}[mode]
+    put(w, value(w)[np.where((source < 0) | (source >= LANES), LANE, source).astype(np.int64)])
+
+
+@effect("setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32", operands="#")
+def set_registers(w, inst, count):
+    needed = (count - w.registers) * LANES
+    if count % 8 or not 24 <= count <= 256:
+        raise FaultError(f"setmaxnreg to {count}; multiples of 8 from 24 to 256 are allowed")
+    if (needed > 0) if ".dec" in inst.op else (needed < 0):
+        raise FaultError(f"{inst.op} to {count}, from {w.registers}")
+    if needed > max(w.cta.spare_registers, 0):
+        return lambda: needed <= w.cta.spare_registers
+    w.cta.spare_registers -= needed
+    w.registers = count
+
+
+class Named:
+    """A barrier with a number."""
+
+    def __init__(self) -> None:
+        self.here, self.turn, self.threads = [], 0, 0
+
+
+@effect("bar.sync", "barrier.sync", "barrier.sync.aligned", "barrier.cta.sync.aligned", operands="u32 u32?")
+def barrier(w, inst, number, threads):
+    if w.mask is not None:
+        raise FaultError("a barrier that not all lanes of the warp reach")
+    which = uniform(w, number(w), "the number of a barrier")
+    wanted = uniform(w, threads(w), "the threads of a barrier") if threads else w.program.threads
+    if which > 15 or wanted % LANES:
+        raise FaultError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
+    named = w.cta.named.setdefault(which, Named())
+    if w.joined is None:
+        if named.here and named.threads != wanted:
+            raise FaultError(f"barrier {which} of {named.threads} threads is reached as one of {wanted}")
+        named.threads, w.joined = wanted, named.turn
+        named.here.append(w)
+        if len(named.here) * LANES == wanted:
+            clock = np.maximum.reduce([warp.clock for warp in named.here])
+            for warp in named.here:
+                warp.clock = clock.copy()
+                warp.tick()
+            named.here, named.turn = [], named.turn + 1
+    if named.turn == (turn := w.joined):
+        return lambda: named.turn > turn
+    w.joined = None
+
+
+FENCED = {"": (SHARED, GLOBAL), ".global": (GLOBAL,), ".shared::cta": (SHARED,), ".shared::cluster": (SHARED,)}
+
+
+@effect(*(f"fence.proxy.async{space}" for space in FENCED))
+def fence_proxies(w, inst):
+    for row in FENCED[inst.op.removeprefix("fence.proxy.async")]:
+        np.maximum(w.clock[row], w.clock[GENERIC], out=w.clock[row])
+    w.tick()
+
+
+@effect(*(f"fence.{kind}.{reach}" for kind in ("acq_rel", "sc") for reach in ("cta", "gpu", "sys")))
+@effect("membar.cta", "membar.gl", "membar.sys")
+def fence(w, inst):
+    mine = w.scope(inst.op.split(".")[-1].replace("gl", "gpu"))
+    for scope, clock in w.read.items():
+        if scope.meets(mine):
+            w.join(clock)
+    w.released[mine] = w.clock.copy()
+    w.tick()
+
+
+class Mbarrier:
+    """9.7.13.15: arrivals that are pending, bytes that are expected, and the phase. Its TMA loads are an agent, their
+    epoch is the phase."""
+
+    def __init__(self, count: int, born: tuple[int, int], agent: int, epoch: int, clock: np.ndarray):
+        self.count = self.pending = count
+        self.bytes = self.phase = self.flying = 0
+        self.born, self.agent, self.epoch = born, agent, epoch
+        self.clock, self.next = np.zeros_like(clock), np.zeros_like(clock)
+
+    def arrive(self, clock: np.ndarray, count: int) -> None:
+        if self.pending < count:
+            raise FaultError(f"{count} arrivals at an mbarrier; {self.pending} of {self.count} are left in this phase")
+        self.pending -= count
+        np.maximum(self.next, clock, out=self.next)
+        self._complete()
+
+    def land(self, size: int) -> None:
+        """Bytes of a TMA load. Whoever waits knows of them, and of nothing that its issuer did."""
+        self.bytes -= size
+        self.flying -= 1
+        self._complete()
+
+    def _complete(self) -> None:
+        if not self.pending and not self.bytes:
+            if not self.flying:  # else too few bytes were expected
+                self.next[:, self.agent] = self.epoch
+            self.phase, self.epoch = self.phase + 1, self.epoch + 1
+            self.pending, self.clock = self.count, self.next.copy()
+
+    def passed(self, parity: int) -> bool:
+        return self.phase & 1 != parity
+
+
+def mbarrier_at(w, address: int) -> Mbarrier:
+    """The one that was initialised there, and that this warp knows to be.
+
+    No proxy fence is asked for between mbarrier.init and TMA: completing bytes is an operation of the mbarrier, whose
+    object nothing else may touch, and all that Triton's own pipelines put between is a barrier of the CTA.
+    """
+    if address not in w.cta.barriers:
+        raise FaultError(f"no mbarrier was initialised at {address}")
+    found = w.cta.barriers[address]
+    if w.clock[GENERIC, found.born[0]] < found.born[1]:
+        raise FaultError(f"uses the mbarrier at {address}, which another warp may not have initialised yet")
+    return found
+
+
+def lanes_of(w):
+    return range(LANES) if w.mask is None else np.flatnonzero(w.mask)
+
+
+def names(*operations: str) -> list[str]:
+    """Opcodes on mbarriers as Triton's versions spell them."""
+    return [f"mbarrier.{operation}.{space}.b64" for operation in operations for space in ("shared", "shared::cta")]
+
+
+def granules(at: int) -> np.ndarray:
+    return spread(np.array([at]), 8, GRANULE)
+
+
+@effect(*names("init"), operands="@ u32")
+def initialise(w, inst, where, count):
+    cta, shared = w.cta, w.cta.shared
+    for lane in lanes_of(w):
+        at = int(where(w)[lane])
+        if at in cta.barriers:
+            raise FaultError(f"the mbarrier at {at} is initialised again")
+        shared.granules(np.array([at]), 8, inst)
+        shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
+        # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
+        shared.writes[granules(at)] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
+        agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
+        if agent >= cta.first + cta.program.agents:
+            raise UnknownError("more mbarriers than instructions that initialise them")
+        cta.loads[at] = agent, epoch
+        cta.barriers[at] = Mbarrier(int(count(w)[lane]), (w.agent, w.epoch), agent, epoch, w.clock)
+
+
+@effect(*names("inval"), operands="@")
+def invalidate(w, inst, where):
+    for lane in lanes_of(w):
+        found = mbarrier_at(w, at := int(where(w)[lane]))
+        if found.bytes or found.pending != found.count:
+            raise FaultError("an mbarrier is invalidated in the middle of a phase")
+        del w.cta.barriers[at]
+        w.cta.loads[at] = found.agent, found.epoch
+        w.cta.shared.writes[granules(at)] = w.note(inst)
+
+
+@effect(*names("arrive", "arrive.expect_tx"), operands="* @ u32?", only=lambda inst: inst.args[0] == "_")
+def arrive(w, inst, state, where, number):
+    for lane in lanes_of(w):
+        found, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
+        if ".expect_tx" in inst.op:
+            found.bytes, count = found.bytes + count, 1
+        found.arrive(w.clock, count)
+    w.tick()
+
+
+@effect(*names("try_wait.parity", "test_wait.parity"), operands="=pred @ u32")
+def wait(w, inst, put, where, parity):
+    found = mbarrier_at(w, uniform(w, where(w), "the mbarrier of a wait"))
+    wanted = uniform(w, parity(w), "the parity of a wait")
+    if passed := found.passed(wanted):
+        w.join(found.clock)
+    elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
+        return lambda: found.passed(wanted)
+    put(w, np.full(LANES, passed))
