@@ -22,7 +22,7 @@ test: $(ENV)
 # The kernels again, with the oldest Triton that is supported laid over the same environment. Its interpreter needs an
 # older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
-	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal tests/kernels tests/collectives $(ARGS)
+	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal tests/kernels tests/machine tests/collectives $(ARGS)
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check

@@ -1,0 +1,90 @@
+"""Who runs when: grids, slots, launches one after another, several devices, the host; and what a seed decides."""
+
+import numpy as np
+import pytest
+from small_ptx import BAR, FLAGS, INIT, LANDED, SEEDS, TMA, by, faults, load, prepared, program, run, until, words
+
+from kernels.machine.device import Machine
+from kernels.machine.order import FaultError
+
+WAIT = until(1, "ld.global.acquire.{}.b32 %r90, [%B];") + "ld.global.b32 %r2, [%A]; st.global.b32 [%C], %r2;"
+TELL = "st.global.b32 [%A], 7; mov.b32 %r1, 1; st.global.release.{}.b32 [%B], %r1;"
+
+
+def test_places_in_a_grid():
+    """3.2, 10.6: %ctaid.x is the fastest."""
+    body = """mov.u32 %r1, %ctaid.y; mov.u32 %r2, %ctaid.z; mov.u32 %r3, %nctaid.x; mov.u32 %r4, %nctaid.y;
+    mad.lo.u32 %r5, %r2, %r4, %r1; mad.lo.u32 %r5, %r5, %r3, %c; mul.wide.u32 %d1, %r5, 4; add.s64 %d1, %d1, %A;
+    mad.lo.u32 %r6, %r2, 100, %c; mad.lo.u32 %r6, %r1, 10, %r6; st.global.b32 [%d1], %r6;"""
+    (out,) = run(body, np.zeros((2, 3, 4), np.uint32), grid=(4, 3, 2))
+    assert (out == [[[100 * z + 10 * y + x for x in range(4)] for y in range(3)] for z in range(2)]).all()
+
+
+def test_slots_of_each_device():
+    """A CTA that waits for one that has no slot waits for ever."""
+    assert run(by("%c", WAIT.format("gpu"), TELL.format("gpu")), *FLAGS, grid=(2,), slots=2)[2] == 7
+    assert run(by("%c", TELL.format("gpu"), WAIT.format("gpu")), *FLAGS, grid=(2,), slots=1)[2] == 7
+    faults("more than 100000", by("%c", WAIT.format("gpu"), TELL.format("gpu")), *FLAGS, grid=(2,), slots=1, seeds=[0])
+    assert run(by("%k", WAIT.format("sys"), TELL.format("sys")), *FLAGS, devices=2, slots=1)[2] == 7
+
+
+def two(seed: int, one: str, other: str, arrays, after=(0,), **more) -> None:
+    """Two launches, the second one by default after the first."""
+    machine, maps = Machine(seed, budget=100_000), [(0, (8, 64), 3)]
+    for body, when in ((one, ()), (other, after)):
+        machine.launch(program(body, "ABM", shared=BAR + 8, **more), (1,), [*prepared(machine, arrays, maps), 0], when)
+    machine.run()
+
+
+SAVE = f"""shl.b32 %r50, %t, 4; add.s32 %r1, %t, 1; st.shared.v4.b32 [%r50], {{%r1, %r1, %r1, %r1}};
+fence.proxy.async; bar.sync 0; @%first {TMA}.global.shared::cta.bulk_group [%M, {{0, 0}}], [0];
+cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;"""
+READ = """mul.wide.u32 %d1, %t, 4; add.s64 %d2, %A, %d1; add.s64 %d3, %B, %d1;
+ld.global.b32 %r1, [%d2+4]; st.global.b32 [%d3], %r1;"""
+LOAD = f"{INIT}{load(0, 0, 1024)}{LANDED} shl.b32 %r50, %t, 4; ld.shared.b32 %r1, [%r50];"
+
+
+@pytest.mark.parametrize("one", [SAVE, "mul.wide.u32 %d1, %t, 16; add.s64 %d2, %A, %d1; st.global.b32 [%d2+4], 5;"])
+@pytest.mark.parametrize("other", [READ, LOAD])
+def test_a_launch_after_another(one, other):
+    """On one stream: it begins when all that the first one did has been done, and sees it, by either proxy."""
+    for seed in range(9):
+        arrays = [np.zeros((8, 64), np.uint16), words(64)]
+        two(seed, one, other, arrays, threads=64)
+        assert other is LOAD or (arrays[1] == arrays[0].view(np.uint32).reshape(-1)[1:65]).all()
+        with pytest.raises(FaultError, match="global memory that"):
+            two(seed, one, other, [np.zeros((8, 64), np.uint16), words(64)], after=(), threads=64)
+
+
+HEARS = {"acquire.sys": "", "acquire.gpu": "scopes does not reach", "relaxed.sys": "no order between"}
+
+
+@pytest.mark.parametrize(("acquire", "why"), HEARS.items())
+@pytest.mark.parametrize("release", [True, False])
+def test_the_host_tells_devices(acquire, why, release):
+    """Its writes are in order for those who read with acquire, at system scope, the flag that it wrote last."""
+    for seed in SEEDS:
+        machine, (a, b, c) = Machine(seed, budget=100_000), (words(1) for _ in range(3))
+        parameters = prepared(machine, [a, b, c])
+
+        def steps(host, to=parameters):
+            host.write(np.array(to[:1]), np.full((1, 1), 7, np.uint32).view(np.uint8))
+            yield
+            host.write(np.array(to[1:2]), np.full((1, 1), 1, np.uint32).view(np.uint8), release=release)
+
+        machine.host(steps)
+        machine.launch(program(WAIT.replace("acquire.{}", acquire), "ABC"), (1,), [*parameters, 0])
+        if release and not why:
+            machine.run()
+            assert c[0] == 7
+        else:
+            with pytest.raises(FaultError, match=why if release else "no order between"):
+                machine.run()
+
+
+def test_a_seed_decides_the_order():
+    """The last of eight CTAs and warps to write; the same one under the same seed."""
+    body = "shl.b32 %r1, %c, 1; add.s32 %r1, %r1, %w; @%one atom.global.exch.b32 %r2, [%A], %r1;"
+    seeds, more = list(range(40)) * 2, dict(grid=(4,), threads=64)
+    last = [run(body, words(1), seeds=[seed], **more)[0][0] for seed in seeds]
+    assert (last[:40], set(last)) == (last[40:], set(range(8)))

@@ -1,0 +1,131 @@
+"""What is read of the text (PTX ISA 8.7, chapters 4 and 5, 9.7.12.1 and 9.7.12.4, 11.1)."""
+
+import re
+
+import numpy as np
+import pytest
+from small_ptx import program, run, words
+
+from kernels.machine.ptx import UnknownError, parse
+
+TEXT = """.version 8.7
+.target sm_90a // one comment
+.address_size 64
+.visible .entry some$kernel(
+.param .u64 .ptr .global .align 1 p0, // another: ; {
+.param .align 64 .b8 p1[128],
+.param .f32 p2
+)
+.reqntid 128
+.maxnreg 168
+{
+.reg .b32 %r<3>; .reg .pred %p<2>;
+.loc 1 42 3 // of a file
+mov.b32 %r1, 7; @!%p1 mov.b32 %r2, %r1;
+$L__BB0: .loc 2 9 1
+st.global.v2.b32 [ %rd1 + 8 ], {%r1, %r2}; // kept; apart
+targets: .branchtargets $L__BB0, done;
+done: ret;
+}
+.file 1 "/some/where/tiled.py"
+.file 2 "other.py"
+.section .debug_abbrev { .b8 1 }
+"""
+
+
+def test_a_kernel():
+    kernel = parse(TEXT)
+    assert (kernel.name, kernel.threads, kernel.registers_a_thread) == ("some$kernel", 128, 168)
+    assert kernel.parameters == {"p0": 8, "p1": 128, "p2": 4}
+    assert [str(inst) for inst in kernel.code] == [
+        "PTX line 14 (tiled.py:42): mov.b32 %r1, 7",
+        "PTX line 14 (tiled.py:42): @!%p1 mov.b32 %r2, %r1",
+        "PTX line 16 (other.py:9): st.global.v2.b32 [ %rd1 + 8 ], {%r1, %r2}",
+        "PTX line 18 (other.py:9): ret ",
+    ]
+    assert kernel.labels == {"$L__BB0": 2, "targets": 3, "done": 3}
+    assert kernel.targets == {"targets": ["$L__BB0", "done"]}
+    assert [kernel.kind(name) for name in ("%r2", "%p1", "%q1", "7")] == ["b32", "pred", None, None]
+
+
+def test_braces_keep_registers_and_labels_to_themselves():
+    """9.7.12.1: inline assembly declares its own, under names that recur."""
+    block = """{{
+    .reg .pred p; .reg .b32 %r1, n;
+    mov.b32 n, 0; mov.b32 %r1, 50;
+    again: add.s32 n, n, 1;
+    {{
+    .reg .b32 n; mov.b32 n, 100; add.s32 %r3, %r3, n;
+    }}
+    setp.lt.s32 p, n, {};
+    @p bra again; add.s32 %r3, %r3, n;
+    }}
+    """
+    body = f"mov.b32 %r3, 0; mov.b32 %r1, 5;\n{block.format(3)}{block.format(4)}"
+    (out,) = run(f"{body} add.s32 %r3, %r3, %r1; st.global.b32 [%A], %r3;", words(1))
+    assert out[0] == (3 + 4) * 100 + 3 + 4 + 5
+
+
+def test_constants():
+    """4.5."""
+    numbers = {"0x1F": 31, "0X10U": 16, "-3": 2**32 - 3, "0f3F800000": 0x3F800000, "global_smem": 0}
+    stores = "".join(f"mov.b32 %r1, {text}; st.global.b32 [%A+{4 * i}], %r1;" for i, text in enumerate(numbers))
+    assert run(stores, words(5))[0].tolist() == list(numbers.values())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [(".visible .entry", ".func (.param .b32 x) f() { ret; }\n.visible .entry", "functions or several kernels"),
+     (".section", ".visible .entry other() { ret; }\n.section", "functions or several kernels"),
+     (".reqntid 128", "", "no .reqntid"), ("mov.b32 %r1, 7;", ".local .b8 %depot[16];", ".local is no directive"),
+     ("mov.b32 %r1, 7;", ".shared .b8 other[16];", ".shared is no directive")],
+)  # fmt: skip
+def test_other_forms_are_refused(old, new, why):
+    with pytest.raises(UnknownError, match=why):
+        parse(TEXT.replace(old, new, 1))
+
+
+def test_special_registers():
+    body = """mov.u32 %r1, %ntid.x; mov.u32 %r2, %laneid; mov.u32 %r3, %nctaid.y; mov.u32 %r4, %ctaid.y;
+    mul.wide.u32 %d1, %t, 16; add.s64 %d2, %A, %d1; setp.eq.u32 %p1, %r4, 2;
+    @%p1 st.global.v4.b32 [%d2], {%r1, %r2, %r3, %r4};"""
+    (out,) = run(body, np.zeros((64, 4), np.uint32), threads=64, grid=(1, 3))
+    assert (out == [[64, i % 32, 3, 2] for i in range(64)]).all()
+
+
+UNKNOWN = """add.sat.s32 %r0, %r1, %r2; add.cc.u32 %r0, %r1, %r2; cvt.sat.u8.s32 %h0, %r1; cvt.rni.s32.f32 %r0, %r1;
+cvt.rn.f32.f16 %r0, %h1; lop3.b32 %r0, %r1, %r2, %r3, 0x80; prmt.b32 %r0, %r1, %r2, 0x5410;
+setp.ltu.f32 %p0, %r1, %r2; setp.ne.f32 %p0, %r1, %r2; setp.lt.xor.s32 %p0, %r1, %r2, %p1;
+setp.lt.s32 %p0|%p1, %r1, %r2; mul.rz.f32 %r0, %r1, %r2; fma.rn.ftz.f32 %r0, %r1, %r2, %r3;
+add.f16x2 %r0, %r1, %r2; mul24.lo.s32 %r0, %r1, %r2; add.s32 %r0, %q1, 1; mov.u32 %r0, %clusterid.x;
+bfi.b32 %r0, %r1, %r2, 1, 2; add.f64 %d0, %d1, 0d3FF0000000000000; shf.l.wrap.b32 %r0, %r1, %r2, 3;
+mov.u32 %r0, 017; mov.u32 %r0, other_smem; ld.b32 %r1, [%A]; ld.local.b32 %r1, [%A];
+ld.global.mmio.sys.b32 %r1, [%A]; ld.global.acquire.b32 %r1, [%A]; ld.global.acquire.cluster.b32 %r1, [%A];
+ld.shared.volatile.b32 %r1, [%r2]; atom.shared.add.u32 %r1, [%r2], 1; atom.global.add.f32 %r1, [%A], %r2;
+atom.global.inc.u32 %r1, [%A], 5; st.shared::cluster.b32 [%r2], %r1; ld.global.L2::cache_hint.b32 %r1, [%A], %d1;
+ld.global.b32 %r1, [%q1]; ld.global.b32 %r1, [%A+%r1];
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%A], 16, [%r2];
+cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes [0], [%A, {0}], [8];
+cp.async.mbarrier.arrive.b64 [%r1]; cp.async.cg.shared.global [%r1], [%A], 8;
+cp.async.ca.shared.global [%r1], [%A], 16, %p1; cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%A, {0, 0}];
+bar.arrive 1, 64; barrier.cta.red.popc.u32 %r1, 0, %p1; barrier.cluster.arrive; fence.proxy.alias;
+fence.proxy.tensormap::generic.release.gpu; fence.acq_rel.cluster; fence.proxy.async.shared::other;
+redux.sync.add.s32 %r1; vote.sync.any.pred %p1, %p2, -1; elect.sync %r1|%p1, 3; bar.warp.sync 1;
+shfl.sync.bfly.b32 %r1|%p1, %r2, 1, 31, -1; shfl.sync.up.b32 %r1, %r2, 1, 31, -1;
+shfl.sync.down.b32 %r1, %r2, 1, 0x1c1f, -1; shfl.sync.idx.b32 %r1, %r2, 1, 31, 1;
+mbarrier.arrive.shared::cta.b64 %d1, [64]; mbarrier.test_wait.shared::cta.b64 %p1, [64], %d1;
+mbarrier.arrive_drop.b64 _, [64]; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [64];
+mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [64], 8;
+wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r1}, %d1, %d2, %p1, 1, 1, 0, 0;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.e4m3.e4m3 {%r1}, %d1, %d2, %p1;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r1}, %d1, %d2, %p1, -1, 1, 0, 0;
+wgmma.mma_async.sync.aligned.m64n8k16.sp.f32.f16.f16 {%r1}, %d1, %d2;
+mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 %r1;
+mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 %r1, %r2, %r3, %r4;
+ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r1, %r2}, [%r3]; movmatrix.sync.aligned.m8n8.b16 %r1, %r2"""
+
+
+@pytest.mark.parametrize("line", [line.strip() for line in UNKNOWN.split(";")])
+def test_what_is_unknown_is_refused_by_name(line):
+    with pytest.raises(UnknownError, match="^PTX line 14: " + re.escape(line)):
+        program(line + ";", "A")

@@ -1,0 +1,142 @@
+"""Barriers, mbarriers, control flow, and what lanes tell each other (PTX ISA 8.7, 9.7.12, 9.7.13)."""
+
+import numpy as np
+import pytest
+from small_ptx import by, faults, numbers, run, words
+
+PIECES = dict(
+    W="st.shared.b32 [0], 1;", W2="st.shared.b32 [0], 2;",
+    R="ld.shared.b32 %r1, [0]; st.global.b32 [%A], %r1;",
+    INIT1="@%one mbarrier.init.shared::cta.b64 [64], 1;", INIT2="@%one mbarrier.init.shared::cta.b64 [64], 2;",
+    INVAL="@%one mbarrier.inval.shared::cta.b64 [64];", BACK="@%one mbarrier.init.shared::cta.b64 [72], 1;",
+    ODD="@%one mbarrier.init.shared::cta.b64 [68], 1;", OVER="st.shared.b32 [64], %k;",
+    UNDER="ld.shared.b32 %r1, [68];",
+    A="@%one mbarrier.arrive.shared::cta.b64 _, [64];", A2="@%one mbarrier.arrive.shared::cta.b64 _, [64], 2;",
+    ABACK="@%one mbarrier.arrive.shared::cta.b64 _, [72];", BAR="bar.sync 0;", WARP="bar.warp.sync -1;",
+    BYTES="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [64], 16;", SOME="@%one bar.sync 0;",
+    BAR1="bar.sync 1, 64;", BAR2="barrier.sync 2, 64;", WIDE="barrier.cta.sync.aligned 1, 96;",
+    BAR16="bar.sync 16, 64;", HALF="bar.sync 1, 48;",
+)  # fmt: skip
+WAITS = dict(T0=("test", 64, 0), L0=("try", 64, 0), L1=("try", 64, 1), B0=("try", 72, 0), LANES=("try", 64, "%l"))
+# What each warp does; the value that is read at last, or what is wrong.
+STEPS = """
+1: INIT1 BAR W A / BAR L0 R | INIT1 BAR W A / BAR T0 R | INIT2 BAR W A / BAR A L0 R | INIT2 BAR W A2 / BAR L0 R
+1: INIT1 BAR A BAR INVAL INIT1 BAR W A / BAR L0 BAR BAR L0 R | INIT1 INVAL OVER W R /
+2: INIT1 BACK BAR W A B0 W2 A / BAR L0 R ABACK L1 R
+wrote, with no order between: INIT1 BAR A W / BAR L0 R
+overwrites|wrote, with no order|nobody can go on: INIT1 BAR W A W2 A / BAR L0 R
+2 arrivals at an mbarrier; 1 of 1 are left: INIT1 A2 /
+1 arrivals at an mbarrier; 0 of 1 are left: INIT1 BYTES A /
+nobody can go on: INIT2 BAR W A / BAR L0 R | INIT1 BAR BYTES / BAR L0
+is initialised again: INIT1 INIT1 / | INIT1 A INIT2 /
+in the middle of a phase: INIT2 A INVAL / | INIT1 BYTES INVAL /
+no mbarrier was initialised at 64: INIT1 INVAL A / | L0 /
+no mbarrier was initialised|may not have initialised yet: INIT1 / A
+no multiple of 8: ODD /
+overwrites shared memory that an mbarrier's owner: INIT1 OVER /
+reads shared memory that an mbarrier's owner: INIT1 UNDER /
+the parity of a wait differs between the lanes: INIT1 LANES /
+1: W BAR / BAR R / BAR | W BAR1 BAR / BAR / BAR1 R BAR | W BAR2 BAR1 / / BAR2 BAR1 R | W BAR1 BAR1 / / BAR1 R BAR1
+wrote, with no order between|nobody wrote|may still read: INIT1 BAR W / BAR L1 R | W BAR W2 / BAR R
+wrote, with no order between|nobody wrote|may still read: W BAR1 / R / BAR1 | W WARP / WARP R /
+is reached as one of: WIDE / / BAR1
+not all lanes of the warp reach: SOME / /
+there are 16: BAR16 / BAR16 /
+of whole warps: HALF / HALF /
+nobody can go on:\\nkernel, CTA 0, warp 0 at .*bar.sync 1, 64$: BAR1 / /
+warp 0 at PTX line \\d+: bar.sync 1, 64\\nkernel, CTA 0, warp 2 at .*barrier.sync 2: BAR1 / / BAR2
+nobody can go on:\\nkernel, CTA 0, warp 0 at .*bar.sync 0: BAR / BAR /
+"""
+
+
+def piece(word: str) -> str:
+    if word not in WAITS:
+        return PIECES[word]
+    (how, where, parity), label = WAITS[word], f"WAIT{next(numbers)}"
+    return f"{label}: mbarrier.{how}_wait.parity.shared::cta.b64 %p1, [{where}], {parity}; @!%p1 bra {label};"
+
+
+@pytest.mark.parametrize("row", STEPS.strip().splitlines())
+def test_warps_in_step(row):
+    """9.7.13.15: an mbarrier's phases, counts and life. 9.7.13.1: barriers of all warps, or of as many as are said."""
+    said, cases = row.rsplit(": ", 1)
+    for case in cases.split(" | "):
+        texts = ["\n".join(map(piece, body.split())) for body in case.split("/")]
+        more = dict(threads=32 * len(texts), shared=128)
+        if said.isdigit():
+            assert run(by("%w", *texts), words(1), **more)[0] == int(said)
+        else:
+            faults(said, by("%w", *texts), words(1), **more)
+
+
+MINE = "mul.wide.u32 %d50, %l, 4; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;\n"
+
+
+def test_elect_picks_one_lane_the_same_each_time():
+    """9.7.13.14: any one; all lanes get to know which."""
+    body = f"""{MINE} mov.b32 %r3, 0; elect.sync %r1|%p1, -1; @%p1 add.s32 %r3, %r3, 1; elect.sync %r2|%p1, -1;
+    @%p1 add.s32 %r3, %r3, 1; st.global.b32 [%d51], %r1; st.global.b32 [%d52], %r3;"""
+    leaders = set()
+    for seed in range(20):
+        leader, times = run(body, words(32), words(32), seeds=[seed])
+        assert (times == 2 * (np.arange(32) == leader[0])).all()
+        assert len(set(leader)) == 1
+        leaders.add(leader[0])
+    assert len(leaders) > 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound", "meant"),
+    [("idx", 31, lambda lane, b: b), ("bfly", 31, lambda lane, b: lane ^ b), ("up", 0, lambda lane, b: lane - b),
+     ("down", 31, lambda lane, b: lane + b)],
+)  # fmt: skip
+@pytest.mark.parametrize("by_lane", ["%l", "5", "37"])
+def test_shfl(mode, bound, meant, by_lane):
+    """9.7.9.6: the low five bits of b count; out of range a lane keeps its own."""
+    body = f"""{MINE} add.s32 %r1, %l, 100; shfl.sync.{mode}.b32 %r2, %r1, {by_lane}, {bound}, -1;
+    st.global.b32 [%d51], %r2;"""
+    source = [meant(lane, (lane if by_lane == "%l" else int(by_lane)) % 32) for lane in range(32)]
+    assert run(body, words(32), words(0))[0].tolist() == [100 + (j if 0 <= j < 32 else i) for i, j in enumerate(source)]
+
+
+INC, DEC = "setmaxnreg.inc.sync.aligned.u32 {};", "setmaxnreg.dec.sync.aligned.u32 {};"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [(DEC.format(40), INC.format(88), ""), (DEC.format(40) + INC.format(64), "", ""),
+     (DEC.format(40), INC.format(96), r"nobody can go on:\n.*warp 1 at .*setmaxnreg.inc"),
+     (DEC.format(72), "", "dec.* to 72, from 64"), (INC.format(56), "", "inc.* to 56, from 64"),
+     (DEC.format(36), "", "to 36"), (DEC.format(16), "", "to 16"), (INC.format(264), "", "to 264")],
+)  # fmt: skip
+def test_setmaxnreg(one, other, why):
+    """9.7.19.5: what is asked for comes from what others gave back, and is waited for."""
+    more = dict(threads=64, more=".maxnreg 64")
+    faults(why, by("%w", one, other), **more) if why else run(by("%w", one, other), **more)
+
+
+def test_brx():
+    """9.7.12.4."""
+    body = """bra START;\nlabels: .branchtargets TWO, ZERO, TWO;\nZERO: mov.b32 %r1, 70; bra.uni STORE;
+    TWO: mov.b32 %r1, 72; bra STORE;\nSTART: brx.idx {}, labels;
+    STORE: mul.wide.u32 %d50, %c, 4; add.s64 %d51, %A, %d50; st.global.b32 [%d51], %r1;"""
+    assert run(body.format("%c"), words(3), grid=(3,))[0].tolist() == [72, 70, 72]
+    faults("brx.idx 3 of 3 labels", body.format("3"), words(3))
+    faults("index of brx.idx differs", body.format("%l"), words(3))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [("@%one bra END;\nEND:", "not all lanes of the warp take"), ("@%one ret;", "some lanes of a warp end"),
+     ("@!%one exit;", "some lanes of a warp end"),
+     ("AGAIN: nanosleep.u32 20; bra AGAIN;", "line 14: (nanosleep.u32 20|bra AGAIN): more than 100000 instructions")],
+)  # fmt: skip
+def test_control_flow(body, why):
+    """9.7.12: warps stay together. An endless loop is given up."""
+    faults(why, body)
+
+
+def test_clocks_go_on():
+    body = """mov.u64 %d1, %globaltimer; mov.u64 %d2, %clock64; nanosleep.u32 9; mov.u64 %d3, %globaltimer;
+    mov.u64 %d4, %clock64; sub.s64 %d3, %d3, %d1; sub.s64 %d4, %d4, %d2; st.global.v2.b64 [%A], {%d3, %d4};"""
+    assert (run(body, np.zeros(2, np.uint64))[0] > 0).all()
