@@ -39,13 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
-    if options.mutants:
-        return mutants.report(options.kernel, options.sample, options.table)
-    every = [*cases.cases(), *links.cases()]
+    every = [] if options.mutants else [*cases.cases(), *links.cases()]
     found = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
-    names = list(dict.fromkeys(case.kernel for case in found))
+    names = list(mutants.subjects() if options.mutants else dict.fromkeys(case.kernel for case in found))
     if unknown := set(options.kernel) - set(names):
         parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
+    if options.mutants:
+        return mutants.report(options.kernel, options.sample, options.table)
     todo = [case for case in found if case.kernel in (options.kernel or names) and options.only in str(case)]
     bad, one = 0, run_on_gpu if options.gpu else run
     for case in todo:

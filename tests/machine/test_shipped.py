@@ -41,6 +41,7 @@ def test_every_shipped_configuration_is_exact(names):
     ("arguments", "said"),
     [
         (["tile"], "argument KERNEL: no cases of tile, there are tiled, persistent,"),
+        (["--mutants", "decod"], "argument KERNEL: no cases of decod, there are tiled, tiled-odd, persistent,"),
         (["--gpu"], "argument --gpu: torch finds no GPU here; leave it out"),
         (["--seeds", "0"], "argument --seeds: 0 is not 1 or more"),
         (["stamp", "--only", "nothing is called so"], "0 cases"),
