@@ -2,7 +2,7 @@
 
 Beside the arms take turns: the unsplit matmul on data that is here (the vendor's and ours; the fastest is T_gemm), the
 link alone (T_comm), and the unsplit matmul while the link brings something else, for what the two take from each other.
-On a CPU all of them compute on all cores but one, which is the link's.
+On a CPU all of them compute on all cores but one, which is the link's; the arm `ALL_CORES` alone takes that too.
 """
 
 import functools
@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable
 from statistics import median
 
+import torch
+
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from kernels.bench import matmul
+from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -27,14 +30,17 @@ class Call:
     long = True
     """Milliseconds: a clock need not call it once more to wake its threads."""
 
-    def __init__(self, runs: list[Callable], device: str, link):
+    def __init__(self, runs: list[Callable], device: str, link, *, all_cores: bool = False):
+        self._all_cores = all_cores
+        if all_cores and torch.get_num_threads() > 2:  # the others' pool is one thread short, and that one is made anew
+            self.long = False
         self._runs, self._device, self._link, self._next = runs, device, link, 0
         if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
             self.notes = self._timeline
 
     def __call__(self):
         self._next = (self._next + 1) % len(self._runs)
-        with computing(self._device):
+        with computing(self._device, all_cores=self._all_cores):
             return self._runs[self._next]()
 
     def _timeline(self) -> dict:
@@ -51,10 +57,11 @@ class Runner(matmul.Runner):
 
     def arms(self, device: str) -> dict[str, Callable]:
         """Name -> arm(operands, link) on `device`."""
-        return self.own_arms | settings.persistent_arms(self.own_arms, device)
+        on_all = {ALL_CORES: self.own_arms["serial"]} if device == "cpu" and torch.get_num_threads() > 1 else {}
+        return self.own_arms | on_all | settings.persistent_arms(self.own_arms, device)
 
     def known(self) -> list[str]:
-        return list(self.arms("cuda"))
+        return list(self.arms("cuda") | self.arms("cpu"))
 
     def names(self, case) -> list[str]:
         """Those asked for, else all."""
@@ -74,9 +81,9 @@ class Runner(matmul.Runner):
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
-        setting = self.setting(options, case)
+        setting = self.setting(options, case, known := self.known_facts.get(case.id))
         prepared.facts = setting.facts
-        if options.timed and (reason := too_slow(setting) or off_pace(setting)):
+        if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
         for name in names:
@@ -89,19 +96,23 @@ class Runner(matmul.Runner):
         return prepared
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
-        """Take the arm `name` in if its result is right, twice on each set of operands."""
-        arm = self.arms("cuda")[name]
+        """Take the arm `name` in if its result is right, twice on each set of operands; once in a later process."""
+        known = prepared.case.id in self.known_facts
+        arm, all_cores = (self.arms("cuda") | self.arms("cpu"))[name], name == ALL_CORES
 
         def check() -> Entrant | Rejection:
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
             link = setting.link()
-            errors = [setting.relative_error(arm, link, operands) for operands in 2 * setting.sets]
+            errors = [
+                setting.relative_error(arm, link, one, all_cores=all_cores)
+                for one in (1 if known else 2) * setting.sets
+            ]
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
             if wrong := verdict(name, error, prepared.case.dtype):
                 return wrong
             runs = [functools.partial(arm, operands, link) for operands in setting.sets]
-            call = Call(runs, setting.device, link)
+            call = Call(runs, setting.device, link, all_cores=all_cores)
             facts = setting.facts_of(name)
             entrant = Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
             try:

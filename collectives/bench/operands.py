@@ -9,16 +9,16 @@ from statistics import median
 import torch
 
 from kernels import CONTENDERS
-from kernels.bench.matmul import DTYPES
+from kernels.bench.matmul import DTYPES, ROTATION, cache_bytes
 
 CALIBRATIONS = 5
 
 
 @contextmanager
-def computing(device: str):
-    """On a CPU, leave one core to the link."""
+def computing(device: str, *, all_cores: bool = False):
+    """On a CPU, leave one core to the link, or with `all_cores` none."""
     threads = torch.get_num_threads()
-    if device == "cpu" and threads > 1:
+    if device == "cpu" and threads > 1 and not all_cores:
         torch.set_num_threads(threads - 1)
     try:
         yield
@@ -41,10 +41,10 @@ def host_ahead(device: str) -> None:
         torch.cuda._sleep(HOLD_CYCLES)
 
 
-def seconds(call: Callable, device: str) -> float:
+def seconds(call: Callable, device: str, *, all_cores: bool = False) -> float:
     """About how long `call` takes: to choose a bandwidth and a plan by, and never a result."""
     times = []
-    with computing(device):
+    with computing(device, all_cores=all_cores):
         for _ in range(CALIBRATIONS + 2):
             start = time.perf_counter()
             call()
@@ -68,6 +68,15 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     out = x.new_empty(m, n)
     runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
     return 2 * m * n * k / min(seconds(run, device) for run in runs)
+
+
+@functools.cache
+def copy_bytes_per_s(device: str) -> float:
+    """Of a copy on all cores, far beyond the cache: what it reads and writes together."""
+    source = torch.ones(max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0), dtype=torch.int8)
+    source = source.to(device)
+    target = torch.zeros_like(source)
+    return 2 * source.nbytes / seconds(lambda: target.copy_(source), device, all_cores=True)
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ import torch
 
 import kernels
 from collectives import links
-from collectives.bench.operands import chip_flops, computing, host_ahead, seconds, unsplit
+from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
@@ -51,16 +51,22 @@ class Setting:
     `gemms` (`unrelated`), and what the product is to be of (`whole`).
     """
 
-    def __init__(self, options, case):
+    def __init__(self, options, case, known: dict | None = None):
+        """`known` are the facts of the case that an earlier process of the run has journalled."""
         self.options, self.case, self.device = options, case, options.device
         self.wire = wires.parse(case.wire)
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
         self.unsplit = unsplit(self.device, *self.factors)
-        times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
-        self.best = self.unsplit[min(times, key=times.get)]
-        self.t_gemm_s = min(times.values())
-        self.bytes_per_s = self._bytes_per_s()
+        if known:
+            self.t_gemm_s, self.bytes_per_s = known["t_gemm_planned_s"], known["link_bytes_per_s_requested"]
+            fastest = known["unsplit"]
+        else:
+            times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
+            fastest = min(times, key=times.get)
+            self.t_gemm_s = times[fastest]
+            self.bytes_per_s = self._bytes_per_s()
+        self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run
 
@@ -72,7 +78,9 @@ class Setting:
         case, model = self.case, parse_model(self.case.model)
         rows = max(self.options.gather.rows, default=case.m)
         flops = chip_flops(self.device, case.dtype, rows, -(-model.d_ff // 4), model.d_model)
-        return self.wire.bytes_per_s(chip_flops=flops, t_gemm_s=self.t_gemm_s, wire_bytes=case.work.wire_bytes)
+        of_copy = {"copy_bytes_per_s": copy_bytes_per_s(self.device)} if self.wire.kind == "memory" else {}
+        of_case = {"t_gemm_s": self.t_gemm_s, "wire_bytes": case.work.wire_bytes}
+        return self.wire.bytes_per_s(chip_flops=flops, **of_case, **of_copy)
 
     def _gemm_seconds(self, contender) -> float:
         return seconds(self._gemms(contender)[0], self.device)
@@ -98,6 +106,7 @@ class Setting:
     def facts(self) -> dict:
         """Of the case, for the journal."""
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
+        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
@@ -182,7 +191,7 @@ class Setting:
     def pinned(self) -> bool:
         return self.wire.kind == "pcie"
 
-    def relative_error(self, arm: Callable, link, operands) -> float:
+    def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""
         transfers = self.transfers(operands)
         for transfer in transfers:
@@ -191,7 +200,7 @@ class Setting:
         if link.kind == "preset":
             link.fill(transfers)
         x, w = self.whole(operands)
-        with computing(self.device):
+        with computing(self.device, all_cores=all_cores):
             arm(operands, link)
         link.timeline()  # raises where the link is dead
         if any(not torch.equal(transfer.target, transfer.source.to(self.device)) for transfer in transfers):

@@ -1,7 +1,7 @@
 """The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
 
 Tensor-parallel degrees run from one side of the balance to the other, and where the default wire is taken, one degree
-above it is measured over further wires and with further ranks too.
+above it is measured over further wires and with further ranks too; and some with as many ranks as the degree.
 """
 
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ def sweep(options) -> list[AllGatherMatmul]:
         own = choose(gather.tp, gather.ranks, gather.wires)
         middle = _middle(own, exercise(options.model, dtype))
         found += own + choose(middle, gather.ranks, gather.more_wires) + choose(middle, gather.more_ranks, gather.wires)
+        found += choose([max(gather.tp, default=1)], gather.ranks, gather.widest_wires)
+        found += [case for tp in gather.own_ranks for case in choose([tp], [tp], gather.wires)]
     return found
 
 

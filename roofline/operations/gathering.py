@@ -32,18 +32,24 @@ BALANCE = "balance"
 """Stands for the exercise's balance, scaled to model and dtype."""
 
 MODES = {
-    # mode: (rows, tp, tokens of the prefetch, further wires at one tp, further ranks at one tp)
+    # mode: (rows, tp, tokens of the prefetch, further wires at one tp, at the greatest tp, further ranks at one tp)
     "cuda": (
         (8192,),
         (4, 8, 16, 26, 32, 64),
         (1024, 2048, EXERCISE_BALANCE, 4096, 8192),
         ("ridge", "ridge1.4", Wire("fixed", NVLINK_BYTES_PER_S).token, Wire("fixed", INFINIBAND_BYTES_PER_S).token),
+        (),
         (4,),
     ),
-    "cpu": ((4096,), (4, 16, 26, 64), (64, 128, 172, 256, 512), ("ridge", "ridge1.4"), ()),
-    "test-cuda": ((200,), (8,), (100,), (), ()),
-    "test-cpu": ((200,), (8,), (100,), (), ()),
+    "cpu": ((4096,), (8, 16, 26, 64), (64, 128, 172, 256, 512), ("ridge", "ridge1.4"), ("memory0.18",), ()),
+    "test-cuda": ((200,), (8,), (100,), (), (), ()),
+    "test-cpu": ((200,), (8,), (100,), (), (), ()),
 }
+"""memory0.18: an H100's wire of the exercise's balance takes some 0.15 to 0.2 of its memory bandwidth. At the greatest
+tp a CPU's T_gemm and T_comm are nearest to each other over it."""
+
+EMULATED_RANKS = range(2, 17)
+"""Where a tensor-parallel degree is one of these, as many ranks gather, too, as they would in a model."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class Gathering(Matmul):
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows, degrees, ranks and wires, resolved. `more_wires` and `more_ranks` are measured at one degree only."""
+    """Rows, degrees, ranks and wires, resolved. `more_wires` and `more_ranks` are measured at one degree only,
+    `widest_wires` at the greatest. Of `own_ranks`, each is measured at the same degree."""
 
     rows: tuple[int, ...] = ()
     tp: tuple[int, ...] = ()
@@ -94,7 +101,9 @@ class Sweep:
     ranks: tuple[int, ...] = ()
     wires: tuple[str, ...] = ()
     more_wires: tuple[str, ...] = ()
+    widest_wires: tuple[str, ...] = ()
     more_ranks: tuple[int, ...] = ()
+    own_ranks: tuple[int, ...] = ()
 
 
 def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> list:
@@ -115,9 +124,10 @@ def make(
     tp: tuple[int, ...] = (),
 ) -> Sweep:
     """The sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in the place of it."""
-    rows, degrees, prefetched, more_wires, more_ranks = MODES[mode]
+    rows, degrees, prefetched, more_wires, widest_wires, more_ranks = MODES[mode]
     d_model, d_ff = parse_model(model).d_model, parse_model(model).d_ff
     dividing = [count for count in RANKS if d_model % count == d_ff % count == 0]
+    fitting = [tp for tp in degrees if tp in EMULATED_RANKS and d_model % tp == d_ff % tp == 0]
     return Sweep(
         rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else rows,
         tp=tp or tuple(degree for degree in degrees if d_ff % degree == 0) or (1,),
@@ -126,7 +136,9 @@ def make(
         ranks=ranks or tuple(dividing[:1]),
         wires=wires or ((BALANCE,) if "test" not in mode else ("1GBps",)),
         more_wires=() if wires or tp else more_wires,
+        widest_wires=() if wires or tp else widest_wires,
         more_ranks=() if ranks or tp or dividing[:1] != [8] else more_ranks,
+        own_ranks=() if ranks or tp or wires else tuple(p for p in fitting if p not in dividing[:1]),
     )
 
 
@@ -155,7 +167,9 @@ def notes(options, cases: list[str]) -> list[str]:
             "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
             "at the pace that was asked for."
         )
-        of_cpu = "Arms, and the matmuls they are compared with, leave one thread's core to the link."
+        of_cpu = (
+            "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
+        )
         return [emulated, of_cpu] if options.device == "cpu" else [emulated]
     if not options.gather.ranks and "up" in options.layers:
         return [f"Nothing is gathered: {nobody(options.model)}."]

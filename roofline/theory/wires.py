@@ -1,5 +1,7 @@
-"""Which wire is asked for: so many bytes/s, or what balances a chip or a matmul. Parses the option's words."""
+"""Which wire is asked for: so many bytes/s, what balances a chip or a matmul, or a share of the memory's bandwidth.
+Parses the option's words."""
 
+import math
 from dataclasses import dataclass
 
 EXERCISE_BALANCE = 2750
@@ -23,7 +25,8 @@ class Wire:
     """A bandwidth that is asked for: what one rank receives, summed over its links.
 
     `kind` is `fixed` (`value` bytes/s), `balance` (`value` FLOP/byte under the chip's FLOP/s), `ridge` (as much as
-    makes the unsplit matmul of the case take `value` times as long as its gather), or one of `LINKS`.
+    makes the unsplit matmul of the case take `value` times as long as its gather), `memory` (what comes is read and
+    written at `value` times the bytes/s that a copy moves), or one of `LINKS`.
     """
 
     kind: str
@@ -31,35 +34,39 @@ class Wire:
 
     @property
     def token(self) -> str:
-        """Its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`."""
+        """Its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`, `memory0.18`."""
         if self.kind == "fixed":
             return f"{self.value / 1e9:.6g}GBps"
         if self.kind in LINKS:
             return self.kind
         return self.kind + ("" if (self.kind, self.value) == ("ridge", 1) else f"{self.value:.6g}")
 
-    def bytes_per_s(self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int) -> float | None:
-        """The bandwidth, for a chip of `chip_flops` FLOP/s and a case whose unsplit matmul takes `t_gemm_s`. None of
-        one of `LINKS`."""
+    def bytes_per_s(
+        self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int, copy_bytes_per_s: float = math.nan
+    ) -> float | None:
+        """The bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s` together, and
+        a case whose unsplit matmul takes `t_gemm_s`. None of one of `LINKS`."""
         if self.kind in LINKS:
             return None
         if self.kind == "fixed":
             return self.value
+        if self.kind == "memory":
+            return self.value * copy_bytes_per_s / 2
         return chip_flops / self.value if self.kind == "balance" else self.value * wire_bytes / t_gemm_s
 
 
 def parse(text: str) -> Wire:
     """The wire that `text` means.
 
-    >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("ridge1.4").value
-    ('100GBps', 450000000000.0, 'balance', 1.4)
+    >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("memory0.18").value
+    ('100GBps', 450000000000.0, 'balance', 0.18)
 
-    Raises ValueError for anything but a number above 0 (bytes/s, or with GBps), `balanceX`, `ridge`, `ridgeX` or one of
-    `LINKS`.
+    Raises ValueError for anything but a number above 0 (bytes/s, or with GBps), `balanceX`, `ridge`, `ridgeX`,
+    `memoryX` or one of `LINKS`.
     """
     if text in LINKS:
         return Wire(text, 0.0)
-    for kind, default in (("balance", ""), ("ridge", "1")):
+    for kind, default in (("balance", ""), ("ridge", "1"), ("memory", "")):
         if text.startswith(kind):
             return Wire(kind, _above_0(text.removeprefix(kind) or default, text))
     scale = 1e9 if text.endswith("GBps") else 1.0
@@ -78,6 +85,6 @@ def _above_0(number: str, text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
-            "the matmul; ridge1.4: 1.4 times), pcie or preset"
+            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), pcie or preset"
         )
     return value

@@ -10,6 +10,7 @@ import torch
 from collectives import flagged_arms, links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, operands, setting, weight_prefetch
+from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
@@ -235,6 +236,48 @@ def test_preset_link_has_no_time_of_its_own(options):
     assert found.references == ["gemm torch"]
     assert not hasattr(found.entrants["serial"].call, "notes")
     assert found.facts["link_bytes_per_s_requested"] is None
+
+
+def test_a_memory_wire_takes_its_share_of_what_a_copy_moves(options, monkeypatch):
+    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
+    assert all_gather_matmul.AllGather(options, all_gather("memory0.01")).bytes_per_s == pytest.approx(0.1e9)
+
+
+def test_bytes_of_a_copy_count_both_ways_on_every_core(monkeypatch):
+    monkeypatch.setattr(operands, "cache_bytes", lambda device: 1000)
+    monkeypatch.setattr(operands, "seconds", lambda call, device, all_cores: call() is not None and all_cores and 2e-6)
+    assert operands.copy_bytes_per_s.__wrapped__("cpu") == pytest.approx(2 * 8 * 1000 / 2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("runner", "case"), [(all_gather_matmul.Runner, all_gather()), (weight_prefetch.Runner, PREFETCH)]
+)
+def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(runner, case, threads, options, monkeypatch):
+    used, serial, before = [], runner.own_arms["serial"], torch.get_num_threads()
+
+    def watched(operands, link):
+        plain, operands.matmul = operands.matmul, lambda *given: used.append(torch.get_num_threads()) or plain(*given)
+        try:
+            return serial(operands, link)
+        finally:
+            operands.matmul = plain
+
+    monkeypatch.setitem(runner.own_arms, "serial", watched)
+    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
+    torch.set_num_threads(threads)
+    try:
+        found = runner(options).prepare(case, runner(options).names(case))
+        for name in found.contenders:
+            found.entrants[name].call()
+    finally:
+        torch.set_num_threads(before)
+    assert not found.rejected
+    assert (ALL_CORES in found.contenders) == (threads > 1)
+    alone, checks = max(1, threads - 1), len(used) // (1 + (threads > 1)) - 1
+    assert checks >= 2
+    assert used == [n for n in (alone, threads)[:threads] for _ in range(checks)] + [alone, threads][:threads]
+    assert torch.get_num_threads() == before
 
 
 def test_one_core_is_left_to_the_link():

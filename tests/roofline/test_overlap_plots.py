@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, SWEEP, gather_matmul, gathering, gpu_lines, prefetch
+from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, ON_CPU, SWEEP, gather_matmul, gathering, gpu_lines, prefetch
 from made_up_run import HEAD, LINES, boxes_of, touching
 
 from roofline.analysis.overlap import style
@@ -75,7 +75,7 @@ def test_roof_is_the_best_matmul_and_the_link_of_the_shapes_that_share_a_wire(sw
     assert f"ridge {corner[0]:.3g} FLOP/byte" in sweep.texts["network_roofline"]
     assert len(points_of(axes, "serial")) == 3  # without the wire ridge
     alone = lines["matmul alone, no gather"].get_ydata()
-    assert alone == pytest.approx([flops / 1e12, flops / 1e12, gather_matmul(64).work.flop / 6e-3 / 1e12])
+    assert alone == pytest.approx([flops / 1e12, flops / 1e12, gather_matmul(64).work.flop / 6.1e-3 / 1e12])
     texts = sweep.texts["network_roofline"]
     assert {"serial", "chunk_launches", "row_block", "overlapped"} <= {*texts}
     assert {"tp=4", "tp=16", "tp=64", "M=64", "M=172"} <= {*texts}
@@ -121,15 +121,15 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     (axes,) = sweep.figures["overlap"].axes
     ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
     assert [bar.get_x() for bar in axes.patches] == [1] * 6
-    # By T_gemm / T_comm: 6/16, 20/20, 20/16 and 80/16 of one operation, 7/16 and 18/16 of the other.
-    assert ends == pytest.approx([1 + 6 / 16, 2, 1.8, 1.2, 1 + 7 / 16, 1 + 16 / 18])
+    # By T_gemm / T_comm: 6.1/16, 20/20, 20/16 and 80/16 of one operation, 7/16 and 18.1/16 of the other.
+    assert ends == pytest.approx([1 + 6.1 / 16, 2, 1.8, 1.2, 1 + 7 / 16, 1 + 16 / 18.1])
     assert [x for x, _ in points_of(axes, "serial")] == pytest.approx(ends)
-    assert [x for x, _ in points_of(axes, "row_block")] == pytest.approx([1.075, 1.2, 1.16, 1.04])
+    assert [x for x, _ in points_of(axes, "row_block")] == pytest.approx([1 + 0.2 * 6.1 / 16, 1.2, 1.16, 1.04])
     texts = sweep.texts["overlap"]
     order = [text for text in texts if text.startswith(("tp=", "M="))]
     assert order == ["tp=64", "tp=16", "tp=16", "tp=4", "M=64", "M=172"]
     ratios = [text for text in texts if re.fullmatch(r"\d\.\d\d", text)]
-    assert ratios == ["0.38", "1.00", "1.25", "5.00", "0.44", "1.12"]
+    assert ratios == ["0.38", "1.00", "1.25", "5.00", "0.44", "1.13"]
     assert [text for text in texts if text.endswith(" %")] == ["90 %"] * 4 + ["95 %"] * 2
 
 
@@ -145,7 +145,7 @@ def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
 def test_timeline_shows_the_shape_at_the_ridge(sweep):
     texts = sweep.texts["timeline"]
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.00" in texts
-    assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.12" in texts  # nearer than M=64
+    assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.13" in texts  # nearer than M=64
     assert "the longer one, T_gemm: 20.0 ms" in texts
     assert "both, T_gemm + T_comm: 40.0 ms" in texts
     assert {"serial", "chunk_launches", "row_block", "overlapped", "link", "chip", "own", "waits", "matmul"} <= {*texts}
@@ -236,13 +236,26 @@ def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof
 def test_every_arm_has_a_look_of_its_own(gpu):
     for key in ("color", "marker"):
         assert len({getattr(spec, key) for spec in ARMS.values()}) == len(ARMS)
-    found = style.styles(record["arm"] for record in gpu.records)
+    found = style.styles(["serial_all_cores", *(record["arm"] for record in gpu.records)])
     assert [arm for arm in found if arm in ARMS] == [*ARMS]
     for arm, look in found.items():
         if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
             assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
             assert [*found].index(arm) == [*found].index(base) + 1
     assert len(found) == len(ARMS) + 4
+
+
+def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
+    case = gather_matmul()
+    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block": 0.8})])
+    texts = drawn.texts["overlap"]
+    best = texts.index("hidden by the best arm")
+    assert "serial_all_cores" in texts  # of the legend
+    assert {"20 %", "row_block"} <= {*texts[best:]}
+    (axes,) = drawn.figures["overlap"].axes
+    assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
+    panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
+    assert not any(c.get_label() == "serial_all_cores" for axes in panels for c in axes.containers)
     assert [*style.styles(["new"])] == ["new"]
 
 

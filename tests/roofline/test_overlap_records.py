@@ -30,13 +30,17 @@ def shown(found):
     return [column.header for column in columns], cells
 
 
-def lines(times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, about=None, clocks=None, **fields):
+def lines(
+    times=TIMES, beside=BESIDE, requested=WIRE_BYTES / T_COMM, drift=0.02, about=None, clocks=None, waits=None, **fields
+):
     """A shape in whose rounds all drift by as much; only what is compared within a round stays the same. `about` are
-    further fields of contenders, `clocks` their SM clocks in Hz, `fields` those of the shape."""
+    further fields of contenders, `clocks` their SM clocks in Hz, `waits` when first waits began, `fields` those of the
+    shape."""
     about = {name: {"role": role} for name, role in ROLES.items()} | (about or {})
     read = {name: {"last_arrival_s": 3.3e-3, "first_wait_s": 4.4e-3} for name in times | beside}
     read |= {"link": {"last_arrival_s": T_COMM}}
     read |= {name: read[name] | {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
+    read |= {name: read[name] | {"first_wait_s": wait_s} for name, wait_s in (waits or {}).items()}
     fields = {
         "device_bytes": 10**6, "vendor": "serial", "link": "paced", "link_bytes_per_s_requested": requested,
         "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
@@ -212,13 +216,76 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
-def test_arm_that_shares_no_round_with_the_link_has_no_share(tmp_path):
+def test_arm_that_shares_no_round_with_the_link_is_told_beside_the_baseline_as_it_is(tmp_path):
     found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
     found = [line for line in found if line.get("contender") != "row_block_launches" or line["round"] >= 5]
     run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *found]))
     record = next(record for record in run.records() if record["arm"] == "row_block_launches")
-    assert record["hidden_fraction"] is None
-    assert not record["above_roof"]
+    assert record["hidden_fraction"] == pytest.approx(2.5 / 3)
+
+
+def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
+    found = records(TIMES | {"serial_all_cores": 5.5e-3})
+    gains = {arm: (record["ratio_to_vendor"], record["gain_all_cores"]) for arm, record in found.items()}
+    known = {arm: (7e-3 / time, 5.5e-3 / time) for arm, time in TIMES.items()}
+    assert gains == {arm: pytest.approx(both) for arm, both in (known | {"serial_all_cores": (7 / 5.5, 1)}).items()}
+    chunks, all_cores = found["chunk_launches"], found["serial_all_cores"]
+    assert chunks["gain_all_cores_low"] == pytest.approx(chunks["gain_all_cores_high"])  # the drift cancels
+    header, cells = shown(found)
+    names = ("gain [95 %]", "over all cores [95 %]")
+    assert [cells[1][header.index(name)] for name in names] == ["1.400 [1.400, 1.400]", "1.100 [1.100, 1.100]"]
+    for name in ("hidden_fraction", "of_ideal", "of_own_ideal", "of_roof", "t_own_ideal_s", "diagnosis"):
+        assert all_cores[name] is None
+    lines = OVERLAP.summary([*found.values()])
+    assert not any("serial_all_cores" in line for line in lines)
+    assert lines[-1] == "all_gather_matmul, cache cold (1 shapes)"
+    assert "over all cores [95 %]" not in shown(records())[0]
+
+
+@pytest.mark.parametrize(
+    ("arm", "times", "waits", "parts", "diagnosis"),
+    [  # milliseconds. Alone: 4 of matmul, 3 of gather; the link takes 3.3 beside an arm
+        # a chunk of 1 comes every 1; beside traffic of 1.1 every 1.1
+        ("chunk_launches", {"chunk_launches": 4.5}, {"gemm beside link": 4.4}, (0, None, 0.4, 0.1), "contention"),
+        ("chunk_launches", {"chunk_launches": 6.0}, {"gemm beside link": 4.4}, (0, None, 0.4, 1.6), "the rest"),
+        # the first block waits 0.75 for its last piece; beside traffic 0.825, and then multiplies for 4.4
+        ("row_block_launches", {"row_block_launches": 5}, {"gemm beside link": 4.4}, (0.75, None, 0.475, -0.225),
+         "schedule"),
+        # programs that wait, 4.6 with all flags up; chunks of 0.275 come before they are looked for
+        ("row_block", {"row_block": 4.7, "preset": 4.6}, {"preset beside link": 4.6}, (0, 0.6, 0, 0.1), "waiting code"),
+        ("row_block", {"row_block": 5.8, "preset": 4.6}, {"preset beside link": 5.7}, (0, 0.6, 1.1, 0.1), "contention"),
+        # its last chunk would come at 3.3, and did not
+        ("chunk_launches", {"chunk_launches": 4.0}, {"gemm beside link": 4.0}, (0, None, 0.3, -0.3), "undecided"),
+        # the wire sets the pace: that the matmul takes twice as long costs nothing, and the link's tenth does
+        ("overlapped", {"overlapped": 3.4, "gemm fast": 1}, {"gemm beside link": 2}, (0, None, 0.3, 0.1), "contention"),
+    ],
+)  # fmt: skip
+def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, times, waits, parts, diagnosis):
+    times = {name: 1e-3 * time_s for name, time_s in times.items()}
+    own, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
+    waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
+    record = records(own, beside, drift=0.0, waits=waits)[arm]
+    found = [record[name] for name in metrics.LOST]
+    assert [lost is None for lost in found] == [part is None for part in parts]
+    assert [1e3 * (lost or 0) for lost in found] == pytest.approx([part or 0 for part in parts], abs=0.01)
+    above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
+    assert sum(lost or 0 for lost in found) == pytest.approx(above, rel=1e-12, abs=1e-18)
+    assert record["diagnosis"] == diagnosis
+
+
+def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_path):
+    (table,) = (table for table in OVERLAP.tables if table.columns == metrics.SPLIT)
+    rows = table.rows([*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
+    assert [row["arm"] for row in rows] == ["chunk_launches", "row_block_launches"]
+    columns, cells = tables.cells(rows, table.columns)
+    at = dict(zip([column.header for column in columns], cells[0], strict=True))
+    known = {"time": "5 ms", "ideal": "4 ms", "above it": "+20.0 %", "diagnosis": "the rest"}
+    known |= {"schedule": "+0.0 %", "contention": "+8.0 %", "the rest": "+12.0 %"}
+    assert {name: at[name] for name in known} == known
+    assert "waiting code" not in at  # which no arm of a CPU has
+    assert table.lines(rows)[0] == "all_gather_matmul, chunk_launches: 1 x the rest"
+    void = records(requested=1.07 * WIRE_BYTES / T_COMM).values()
+    assert not table.rows([*void])
 
 
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
@@ -234,7 +301,9 @@ def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     assert live_line("case", gathered.rows[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
     write(folder)
     report = (folder / "report.md").read_text()
-    assert report.index("ratio to vendor") < report.index("| hidden [95 %] |")
+    assert (
+        report.index("ratio to vendor") < report.index("| hidden [95 %] |") < report.index("Where an arm's time goes")
+    )
 
 
 def test_timelines_are_read_back(tmp_path):

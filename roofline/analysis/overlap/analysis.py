@@ -1,26 +1,30 @@
 """The analysis of what gathers over a wire while it computes: how much of it an arm hides, and how much it could."""
 
+from collections import Counter
 from statistics import median
 
-from roofline.analysis.base import Analysis, Figure, grouped
+from roofline.analysis.base import Analysis, Figure, Table, grouped
 from roofline.analysis.overlap import chart, network_roofline, timeline
-from roofline.analysis.overlap.arms import ARMS, base_arm
-from roofline.analysis.overlap.metrics import COLUMNS, metrics
+from roofline.analysis.overlap.arms import ARMS, is_serial
+from roofline.analysis.overlap.metrics import COLUMNS, SPLIT, metrics
 from roofline.analysis.throughput import analysis as throughput
 from roofline.analysis.throughput.metrics import shape_of
 
 
 def summary(records: list[dict]) -> list[str]:
-    """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost."""
+    """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost, and
+    what its caches hold."""
     lines = []
-    gathered = [r for r in records if base_arm(r["arm"]) != "serial" and r["hidden_fraction"] is not None]
+    gathered = [r for r in records if not is_serial(r["arm"]) and r["hidden_fraction"] is not None]
     for (op, arm), own in grouped(((r["op"], r["arm"]), r) for r in gathered).items():
         lines.append(
             f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and gather, "
             f"reaches {median(r['of_own_ideal'] for r in own):.2f} of its own ideal (medians over {len(own)} cases)"
         )
     preset = grouped((r["op"], r) for r in gathered if r["preset_slowdown"])
-    return [*lines, *(_costs(op, own) for op, own in preset.items())]
+    lines += [_costs(op, own) for op, own in preset.items()]
+    caches = grouped(((r["op"], r["cache"]), shape_of(r)) for r in records if r["cache"])
+    return lines + [f"{op}, cache {cache} ({len({*shapes})} shapes)" for (op, cache), shapes in caches.items()]
 
 
 def _costs(op: str, own: list[dict]) -> str:
@@ -37,6 +41,28 @@ def _costs(op: str, own: list[dict]) -> str:
     return f"{text} (medians over {len(shapes)} shapes)"
 
 
+def overlapped(records: list[dict]) -> list[dict]:
+    """Those whose loss is split: of arms that overlap."""
+    return [record for record in records if record.get("diagnosis") and not is_serial(record["arm"])]
+
+
+def diagnoses(records: list[dict]) -> list[str]:
+    """A line per operation and arm: how often each diagnosis was made."""
+    found = grouped(((r["op"], r["arm"]), r["diagnosis"]) for r in records)
+    counts = {who: Counter(own).most_common() for who, own in found.items()}
+    return [f"{op}, {arm}: {', '.join(f'{n} x {why}' for why, n in own)}" for (op, arm), own in counts.items()]
+
+
+SPLITS = Table(
+    "Where an arm's time goes",
+    "*Ideal* is the longer of T_gemm and T_comm. What an arm takes above it is split by what the same rounds measured, "
+    "in shares of the arm's time: *schedule* is what its order of work costs by the simulator; *waiting code* what its "
+    "own matmul costs beyond the fastest; *contention* what matmul and link take from each other; the rest is what is "
+    "left. Each is the growth of the simulated time when that is let in: what hides behind the other costs nothing.",
+    SPLIT,
+    overlapped,
+    diagnoses,
+)
 TIMED = frozenset({"t_gemm_s", "t_comm_s"})
 OVERLAP = Analysis(
     "overlap",
@@ -48,5 +74,5 @@ OVERLAP = Analysis(
         Figure("timeline", frozenset(), timeline.draw, timeline.is_there),
     ),
     summary,
-    throughput.TABLES,
+    (SPLITS, *throughput.TABLES),
 )

@@ -30,6 +30,9 @@ STEP = 1.01
 PERSISTENT = "_persistent"
 """How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
 
+ALL_CORES = "serial_all_cores"
+"""On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
+
 GATHERED = ("all_gather_matmul",)
 
 
@@ -40,6 +43,11 @@ def base_arm(arm: str) -> str:
     ('chunk_launches', 'serial')
     """
     return arm.removesuffix(PERSISTENT)
+
+
+def is_serial(arm: str) -> bool:
+    """Whether it overlaps nothing."""
+    return base_arm(arm) in ("serial", ALL_CORES)
 
 
 class OverlapPlan(NamedTuple):
@@ -180,7 +188,7 @@ def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
 @dataclass(frozen=True)
 class ArmSpec:
     """`color` and `marker` of its points: the colour-blind can tell them apart. `simulate(plan, t_gemm_s, t_comm_s)`;
-    None of an arm over a fabric of its own, whose schedule is not ours."""
+    None where T_gemm or T_comm is not the arm's own: over a fabric of its own, or on more cores."""
 
     name: str
     ops: tuple[str, ...]
@@ -197,6 +205,7 @@ ARMS = {
     spec.name: spec
     for spec in (
         ArmSpec("serial", (*GATHERED, "weight_prefetch"), "#666666", "o", _serial),
+        ArmSpec(ALL_CORES, (*GATHERED, "weight_prefetch"), "#111111", "*", None),
         ArmSpec("chunk_launches", GATHERED, "#0173b2", "s", _chunk_launches),
         ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),

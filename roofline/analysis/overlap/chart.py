@@ -7,6 +7,7 @@ there to their sum, which is what serial pays.
 import numpy as np
 
 from roofline.analysis.overlap import style
+from roofline.analysis.overlap.arms import is_serial
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
@@ -90,7 +91,7 @@ def _row(axes, own, drawn, looks: dict) -> None:
     for (at, side, _), text in zip(COLUMNS, (style.label(first, drawn), first.wire, f"{first.ratio:.2f}"), strict=True):
         _word(axes, at, y, text, side)
     hidden = own.set_index("arm")["hidden_fraction"].dropna()
-    hidden = hidden[~hidden.index.map(style.is_serial).astype(bool)]
+    hidden = hidden[~hidden.index.map(is_serial).astype(bool)]
     if first.void:
         _word(axes, BEST[0], y, style.void_text(first), "left", color=GREY)
     elif len(hidden):
@@ -103,7 +104,7 @@ def _points(axes, arm: str, own, look: dict) -> None:
     """Times of one arm with their intervals, and ticks at its own ideals."""
     fabric = f", over {own['link'].iloc[0]}" if own["own_fabric"].any() else ""
     style.draw_points(axes, own["over"], own["y"], look, label=arm + fabric, xerr=style.interval(own, "over"))
-    if not style.is_serial(arm):
+    if not is_serial(arm):
         axes.plot(own["t_own_ideal_s"] / own["ideal_s"], own["y"], color=look["color"], zorder=3, **OWN_IDEAL)
 
 

@@ -1,13 +1,14 @@
 """How much of a gather an arm hid, by the rounds in which all took turns, and the columns that show it."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from roofline.analysis.base import Column
-from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm
+from roofline.analysis.overlap.arms import ALL_CORES, ARMS, SIMULATED, OverlapPlan, base_arm
 from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
 from roofline.report.format import bytes_text, interval_text, number_text, percent_text, time_text
-from roofline.stats import Interval, median_interval, paired_ratio
+from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import Run, Shape
 from roofline.theory.schedule import Grid
 
@@ -22,6 +23,15 @@ OF_THE_LINK = (
 
 HIDDEN = "hidden_fraction", "hidden_low", "hidden_high"
 CLOCK_NORMALISED = tuple(f"hidden_clock_normalised{end}" for end in ("", "_low", "_high"))
+
+
+GAIN = tuple(f"gain_all_cores{end}" for end in throughput.ENDS)
+
+LOST = {
+    "lost_schedule_s": "schedule", "lost_code_s": "waiting code", "lost_contention_s": "contention",
+    "lost_rest_s": "the rest",
+}  # fmt: skip
+"""The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
 
 def link_text(record: dict) -> str:
@@ -50,6 +60,10 @@ OWN = (
            "arm's clock: arms that wait run cooler and clock higher. What an arm waits for is paced by a timer and "
            "stays", "1", "hidden at equal clock", of_row=lambda r: hidden_text(r, CLOCK_NORMALISED),
            shown=lambda r: r["hidden_clock_normalised"] is not None),
+    replace(throughput.RATIO, doc="", header="gain [95 %]"),
+    Column("gain_all_cores", "the time of `serial_all_cores`, which overlaps nothing and has the link's core for its "
+           "matmul, over this one's; null on a GPU", "1", "over all cores [95 %]",
+           of_row=lambda r: interval_text(*(r[name] for name in GAIN)), shown=lambda r: r["gain_all_cores"]),
     Column("of_ideal", "max(T_gemm, T_comm) / T, median over the rounds", "1", "of ideal", percent_text),
     Column("of_own_ideal", "own ideal / T, median over the rounds", "1", "of own ideal", percent_text),
     throughput.TFLOPS,
@@ -61,7 +75,8 @@ OWN = (
     ),
     Column("link", "what carries the chunks. A `paced` one is an emulation, whatever its bandwidth; an arm over a "
            "fabric of its own names that", header="link", of_row=link_text),
-    replace(throughput.BOUND, doc="`compute` or `wire`: the longer of T_gemm and T_comm"),
+    replace(throughput.BOUND, doc="`compute` or `wire`: the longer of T_gemm and T_comm, which bounds the model. What "
+            "an arm loses, and to what, is in `diagnosis`", header="model's bound"),
     Column(header="notes", of_row=notes_text, right=False, shown=notes_text),
     Column("arm", "as the contender. `_persistent` at the end: by our persistent matmul"),
     Column("ranks", "P ranks that gather", "1"),
@@ -94,7 +109,39 @@ OWN = (
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),
     Column("above_roof", "true where the whole interval of the hidden fraction lies above 1"),
+    Column("gain_all_cores_low", "95 % interval of `gain_all_cores`", "1"),
+    Column("gain_all_cores_high", "its other end", "1"),
+    Column("lost_schedule_s", "own ideal less max(T_gemm, T_comm). The four parts add up to the arm's time less that",
+           "s"),
+    Column("lost_code_s", "what the own ideal grows by when the arm's own matmul, all data here, takes the place of "
+           "T_gemm: the kernel with all flags up of an arm that waits on the device, `persistent` of one named for it; "
+           "null of others, whose own is T_gemm", "s"),
+    Column("lost_contention_s", "what it grows by further when the matmul takes `gemm_slowdown` of its time, and the "
+           "gather `link_slowdown` of T_comm; null where neither was measured", "s"),
+    Column("lost_rest_s", "the arm's time less all of that: launches, sums in memory, whatever was not measured", "s"),
+    Column("diagnosis", "the largest part, in words; `undecided` where the interval of `of_ideal` reaches 1"),
 )  # fmt: skip
+
+
+def _part(name: str) -> Column:
+    """The time that an arm loses to one thing, as a share of its time."""
+    there = lambda r: r[name] is not None  # noqa: E731
+    return Column(name, header=LOST[name], of_row=lambda r: _share(r[name], r) if there(r) else "-", shown=there)
+
+
+def _share(lost_s: float, record: dict) -> str:
+    return f"{100 * lost_s / record['time_s']:+.1f} %"
+
+
+SPLIT = (
+    *throughput.CASE,
+    throughput.TIME,
+    Column(header="ideal", of_row=lambda r: time_text(_ideal_s(r))),
+    Column(header="above it", of_row=lambda r: _share(r["time_s"] - _ideal_s(r), r)),
+    *map(_part, LOST),
+    Column("diagnosis", header="diagnosis", right=False),
+)
+"""Where an arm's time goes."""
 
 COLUMNS = (
     *throughput.CASE,
@@ -126,13 +173,19 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
     T_gemm all of a shorter gather, and their sum nothing.
     """
-    passes, about, work, middle = shape.passes, shape.entrants[arm], shape.work, throughput.middle
+    groups, about, work = shape.groups, shape.entrants[arm], shape.work
+
+    def middle(series: dict[int, float]) -> float | None:
+        """Its typical value, over passes and processes."""
+        return time_of(series, groups, shape.anchor).value if series else None
+
     gemms = [name for name in shape.of_role("gemm") if shape.times_s(name)]
     gemm_name = min(gemms, key=lambda name: middle(shape.times_s(name)), default=None)
     link_name, preset_name = (next(iter(shape.of_role(role)), None) for role in ("link", "preset"))
     own, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
     t_gemm_s, t_comm_s = middle(gemm), middle(link)
     both, fabric = bool(gemm and link), about.get("link")
+    plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
     arrival, requested = shape.values(link_name, "last_arrival_s"), shape.facts["link_bytes_per_s_requested"]
     reached = work.wire_bytes / middle(arrival) if arrival else None
@@ -140,16 +193,16 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
     scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
 
-    def over_rounds(value, gemm=gemm) -> Interval | None:
-        """Of value(T_gemm, T_comm, the arm's time) in each round; None where they are not to be compared."""
-        rounds = sorted(own.keys() & gemm.keys() & link.keys())
-        if void or fabric or not rounds:
+    def of_times(value, gemm=gemm, log=True) -> Interval | None:
+        """Of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
+        if not plan or void:
             return None
-        return median_interval([value(gemm[r], link[r], own[r]) for r in rounds], passes=passes)
+        return estimate(value, gemm, link, own, groups=groups, anchor=shape.anchor, log=log)
 
-    hidden = over_rounds(hidden_fraction)
-    of_ideal = over_rounds(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-    of_own_ideal = over_rounds(lambda t_gemm, t_comm, time: plan_of(shape, arm).ideal_s(t_gemm, t_comm) / time)
+    beside, alone = _own_matmul(shape, arm, preset, gemm)
+    hidden = of_times(hidden_fraction, log=False)
+    of_ideal = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
+    of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     found = {
         "arm": arm,
         **{key: shape.get(key) for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "copier_programs")},
@@ -165,49 +218,81 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "t_comm_s": t_comm_s,
         "t_serial_s": middle(shape.times_s("serial")),
         "t_preset_s": middle(preset),
-        "t_own_ideal_s": plan_of(shape, arm).simulate(t_gemm_s, t_comm_s).end_s if both and not fabric else None,
+        "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
         **throughput.with_ends(hidden, *HIDDEN),
-        **throughput.with_ends(over_rounds(hidden_fraction, scaled), *CLOCK_NORMALISED),
+        **throughput.with_ends(ratio_of(shape.times_s(ALL_CORES), own, groups, shape.anchor) if own else None, *GAIN),
+        **throughput.with_ends(of_times(hidden_fraction, scaled, log=False), *CLOCK_NORMALISED),
         "sm_clock_hz": middle(clock),
         "gemm_sm_clock_hz": middle(gemm_clock),
-        "of_ideal": of_ideal and of_ideal.median,
-        "of_own_ideal": of_own_ideal and of_own_ideal.median,
-        "preset_slowdown": _ratio(preset, gemm, passes),
-        "gemm_slowdown": _gemm_slowdown(shape, arm, preset, gemm, passes),
-        "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, passes),
+        "of_ideal": of_ideal and of_ideal.value,
+        "of_own_ideal": of_own_ideal and of_own_ideal.value,
+        "preset_slowdown": _ratio(preset, gemm, groups),
+        "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
+        "link_slowdown": _ratio(shape.values(arm, "last_arrival_s"), arrival, groups),
         "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
-        "of_roof": of_ideal and of_ideal.median,
+        **throughput.with_ends(of_ideal, "of_roof", "of_roof_low", "of_roof_high"),
         "above_roof": hidden is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
     if fabric:
         found |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
-    return throughput.metrics(run, shape, arm) | found
+    found = throughput.metrics(run, shape, arm) | found
+    own_gemm_s = None if alone is gemm else middle(alone)
+    return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+
+
+def _ideal_s(record: dict) -> float:
+    return max(record["t_gemm_s"], record["t_comm_s"])
+
+
+def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
+    """What the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
+
+    Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured it.
+    So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round. `own_gemm_s` is
+    the arm's own matmul with all data here; None where that is T_gemm.
+    """
+    t_gemm_s, t_comm_s, slower = (record[name] for name in ("t_gemm_s", "t_comm_s", "gemm_slowdown"))
+    gemm_s, later = own_gemm_s or t_gemm_s, record["link_slowdown"]
+    ends_s = [
+        _ideal_s(record),
+        plan.ideal_s(t_gemm_s, t_comm_s),
+        plan.ideal_s(gemm_s, t_comm_s),
+        plan.ideal_s(gemm_s * (slower or 1), t_comm_s * (later or 1)),
+        record["time_s"],
+    ]
+    parts = dict(zip(LOST, (after - before for before, after in pairwise(ends_s)), strict=True))
+    largest = LOST[max(parts, key=parts.get)]
+    measured = {"lost_code_s": own_gemm_s, "lost_contention_s": slower or later}
+    unknown = {name: None for name, there in measured.items() if not there}
+    return parts | unknown | {"diagnosis": "undecided" if record["of_roof_high"] >= 1 else largest}
 
 
 def _row_blocks(shape: Shape, arm: str) -> int:
     return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
 
 
-def _gemm_slowdown(shape: Shape, arm: str, preset: dict, gemm: dict, passes: int) -> float | None:
-    """The matmul that `arm` runs, beside the link's traffic over alone: the kernel with all flags up of an arm by its
-    tables, `persistent` of one that is named for it, else the fastest. Where a weight prefetch has none beside other
-    traffic (older journals), its own arm stands for it."""
+def _own_matmul(shape: Shape, arm: str, preset: dict, gemm: dict) -> tuple[str, dict]:
+    """The matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with all
+    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest. Where a weight
+    prefetch has none beside other traffic (older journals), its own arm stands for it."""
     beside, alone = "gemm beside link" if "gemm beside link" in shape.late else "overlapped", gemm
     if preset and arm in ARMS and ARMS[arm].table:
         beside, alone = "preset beside link", preset
     elif arm != base_arm(arm) and "gemm persistent beside link" in shape.late:
         beside, alone = "gemm persistent beside link", shape.times_s("gemm persistent")
-    return _ratio(shape.values(beside, "first_wait_s"), alone, passes)
+    return beside, alone
 
 
-def _ratio(numerator: dict, denominator: dict, passes: int) -> float | None:
-    ratio = paired_ratio(numerator, denominator, passes=passes)
-    return ratio and ratio.median
+def _ratio(numerator: dict, denominator: dict, groups: Groups) -> float | None:
+    ratio = ratio_of(numerator, denominator, groups)
+    return ratio and ratio.value
 
 
-def plan_of(shape: Shape, arm: str) -> OverlapPlan:
-    """How `arm` was cut, by what was journalled of it."""
+def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
+    """How `arm` was cut, by what was journalled of it; None of one that has no schedule."""
     known_as = shape.entrants[arm].get("simulated_as", base_arm(arm))
+    if known_as not in SIMULATED:
+        return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
     return OverlapPlan(known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm))

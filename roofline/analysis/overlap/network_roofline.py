@@ -1,7 +1,8 @@
 """The figure network_roofline: FLOP/s over FLOP per byte that comes over the wire, and every wire in one panel.
 
 A roof needs one bandwidth, so an operation's panel shows only the shapes that share the wire of most. The last panel
-has them all: over T_gemm / T_comm they have one roof, and one bound for what runs one after the other.
+has them all: over T_gemm / T_comm they have one roof, and one bound for what runs one after the other. An arm that
+multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
 """
 
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from roofline.analysis.overlap import style
+from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.theme import BEHIND_TEXT, DARK, GREY
@@ -29,7 +31,8 @@ CURVE = 200
 
 def draw(run: Run, frame):
     frame = style.prepared(frame)
-    valid = frame[frame["timed"] & ~frame["own_fabric"] & ~frame["void"]]
+    own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
+    valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
     looks, sweeps = style.styles(valid["arm"]), _sweeps(valid)
     last = len(sweeps)
     places = [*range(last), *[last - 1] * (last % 2), last, last]  # two panels a row; one that is alone takes all of it

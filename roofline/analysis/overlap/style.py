@@ -2,7 +2,7 @@
 
 from itertools import cycle
 
-from roofline.analysis.overlap.arms import ARMS, PERSISTENT, base_arm
+from roofline.analysis.overlap.arms import ARMS, PERSISTENT
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY, MARKERS
@@ -42,10 +42,6 @@ def prepared(frame):
         over_low=over("hidden_high", "time_low_s"),
         over_high=over("hidden_low", "time_high_s"),
     )
-
-
-def is_serial(arm: str) -> bool:
-    return base_arm(arm) == "serial"
 
 
 def styles(arms) -> dict[str, dict]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.analysis.overlap import style, timeline_raster
-from roofline.analysis.overlap.arms import PERSISTENT, base_arm
+from roofline.analysis.overlap.arms import PERSISTENT, base_arm, is_serial
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
@@ -97,7 +97,7 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     spans = _between([span for _, *span in waits], timeline["end_s"])
     blocks = []
     for count, span in zip([0, *(count for count, *_ in waits)], spans, strict=True):
-        if base_arm(arm) in ("serial", "overlapped"):
+        if is_serial(arm) or base_arm(arm) == "overlapped":
             blocks.append(Block(*span, None, "matmul"))
         elif count:
             blocks.append(Block(*span, units[count - 1], str(units[count - 1])))
