@@ -1,15 +1,17 @@
 """The cost model, and the model of a machine, against numbers worked out by hand."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from roofline import operations
 from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.arms import TILE, OverlapPlan, plan
-from roofline.analysis.prediction import cost_model
+from roofline.analysis.prediction import cost_model, residual
 from roofline.analysis.prediction import model as predictor
 from roofline.analysis.prediction.cost_model import PRIORS, Constants, MachineSpec, Tile
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -129,6 +131,62 @@ def test_gather_by_hand():
     assert spilled.time_s == pytest.approx(spilled.terms["memory_s"], rel=1e-3)
 
 
+@pytest.mark.parametrize(("machine", "tiles"), [(GPU, TILES), (CPU, ())])
+def test_slopes_are_what_a_constant_that_is_off_makes_of_the_time(machine, tiles):
+    constants, step = Constants(0.8, 0.25, 50, 1e-5, 2.0 if tiles else 1.0, None if tiles else 0.5), 1e-6
+    for m in (1, 300):
+        load = cost_model.load(m, 2000, 450, 10**7, machine, tiles)
+        names = [name for name in cost_model.SPREAD if getattr(constants, name) is not None]
+        for name, slope in zip(names, cost_model.slopes(load, constants), strict=True):
+            least = name == "p"
+            moved = replace(constants, **{name: least + (getattr(constants, name) - least) * (1 + step)})
+            change = math.log(cost_model.terms(load, moved).time_s / cost_model.terms(load, constants).time_s) / step
+            assert slope == pytest.approx(cost_model.SPREAD[name] * change, abs=1e-5), name
+
+
+def test_process_by_hand():
+    """One known case of slope 0.3: what is far keeps what the constants share, what is near more, itself nearly all."""
+    known, far = residual.Place((0.0, 0.0, 0.0), (0.3,)), residual.Place((1e9, 0.0, 0.0), (0.3,))
+    near = residual.Place((math.log(4), 0.0, 0.0), (0.3,))
+    told = residual.process([known], [0.2], scale=0.1)
+    whole = 0.3**2 + 0.1**2 + residual.NOISE**2
+    for place, shared in ((known, 0.1), (far, 0.09), (near, 0.09 + 0.01 / math.e)):
+        assert told.at(place) == pytest.approx((0.2 * shared / whole, whole - shared**2 / whole)), place
+    assert residual.process([], [], 0.1).at(known) == (0.0, pytest.approx(whole))
+
+
+def test_process_is_that_of_numpy():
+    draw = np.random.default_rng(0)
+    places = [residual.Place(tuple(row[:3]), tuple(row[3:] / 10)) for row in draw.normal(size=(12, 5))]
+    off, (new, *known) = draw.normal(size=11) / 10, places
+    cover = np.array([[residual._covariance(a, b, 0.07) for b in known] for a in known]) + residual.NOISE**2 * np.eye(
+        11
+    )
+    seen = np.array([residual._covariance(new, place, 0.07) for place in known])
+    mean, variance = residual.process(known, list(off), 0.07).at(new)
+    assert mean == pytest.approx(seen @ np.linalg.solve(cover, off))
+    whole = residual._covariance(new, new, 0.07) + residual.NOISE**2
+    assert variance == pytest.approx(whole - seen @ np.linalg.solve(cover, seen))
+
+
+@pytest.mark.parametrize("truth", [0.03, 0.2])
+def test_scale_is_found_again(truth):
+    draw, sizes = np.random.default_rng(1), [(m, n, k) for m in range(0, 8, 2) for n in (5, 7) for k in (5, 7)]
+    places = [residual.Place(tuple(map(float, size)), (0.0,)) for size in sizes]
+    cover = np.array([[residual._covariance(a, b, truth) for b in places] for a in places])
+    off = draw.multivariate_normal(np.zeros(len(places)), cover)
+    assert residual.best_scale(places, list(off)) == pytest.approx(truth, rel=0.5)
+
+
+def test_gather_bound_by_its_wire_does_not_spread_with_its_matmul():
+    case = AllGatherMatmul("1024x2640", "up", 1, 6400, "bf16", 8, "1GBps")
+    known = model(loss_spread=0.03)
+    fast, slow = (known.gather(case, "overlapped", case.work.wire_bytes / t, max) for t in (1e-6, 1.0))
+    gemm = known.gemm(case).spread
+    assert (slow.spread, fast.spread) == (0.03, pytest.approx(math.hypot(0.03, gemm)))
+    assert slow.low_s == pytest.approx(slow.time_s * math.exp(-1.2816 * 0.03))
+
+
 def test_shape_of_unknown_tile_takes_that_of_the_nearest():
     known = ((16, 1000, Tile(64, 128)), (4096, 1000, Tile(128, 256)), (4096, 8000, Tile(256, 128)))
     family = predictor.Family("tiled", "bf16", PERFECT, tile_of=known)
@@ -140,7 +198,8 @@ def test_shape_of_unknown_tile_takes_that_of_the_nearest():
 def test_model_survives_being_written():
     known = ((16, 1000, Tile(64, 128)),)
     family = predictor.Family("tiled", "bf16", PRIORS["cpu"], 3, (), known)
-    written = replace(model(losses={"serial": 1.1}, arms={"op": ["serial"]}), families=(family,))
+    family = replace(family, residuals=((16, 1000, 64, 10**6, 0.1),), scale=0.1)
+    written = replace(model(losses={"serial": 1.1}, arms={"op": ["serial"]}, drift=0.02), families=(family,))
     assert predictor.of_values(json.loads(json.dumps(asdict(written)))) == written
 
 

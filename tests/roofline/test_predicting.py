@@ -50,7 +50,7 @@ def test_shape_lists_the_contenders_of_the_run_with_their_terms(gpu, capsys):
         *(f"{MATMUL}-{name}" for name in ("cublas", "persistent", "tiled")),
         "matmul-llama-3-70b-down-tp1-m300-bf16-tiled",
     ]
-    assert re.split("  +", lines[0])[:6] == ["case", "time", "TFLOP/s", "compute", "memory", "start"]
+    assert re.split("  +", lines[0])[:6] == ["case", "time", "80 % interval", "TFLOP/s", "compute", "memory"]
     assert "7 of 256x128" in lines[2]
     assert re.search(r"of run .*, made-up GPU \(GPU\); its error on cases left out: median \d.* %, 95th", lines[-1])
 
@@ -61,12 +61,38 @@ def test_saved_constants_predict_what_was_measured_and_terms_make_the_time(gpu, 
         assert row["time_s"] == pytest.approx(made_up_gpu.exact_s(row["contender"], case), rel=0.1)
         terms = row["terms"]
         both = (terms["compute_s"] ** terms["p"] + terms["memory_s"] ** terms["p"]) ** (1 / terms["p"])
-        assert row["time_s"] == pytest.approx(terms["start_s"] + both)
+        assert row["time_s"] == pytest.approx(terms["correction"] * (terms["start_s"] + both))
+        assert row["time_low_s"] < row["time_s"] < row["time_high_s"] < 1.3 * row["time_low_s"]
         assert row["tflops"] == pytest.approx(row["flop"] / row["time_s"] / 1e12)
     (row,) = as_json(capsys, GATHER + "-serial", "--run", cpu)["cases"]
     terms = row["terms"]
     assert terms["ideal_s"] == pytest.approx(terms["t_gemm_s"] + terms["t_comm_s"])
     assert row["time_s"] == pytest.approx(terms["loss"] * terms["ideal_s"])
+
+
+def test_another_runs_ceilings_scale_an_answer(gpu, cpu, tmp_path, capsys):
+    half = [
+        line | {name: line[name] / 2 for name in ("value", "low", "high")} if line["kind"] == "ceiling" else line
+        for line in made_up_gpu.lines()
+    ]
+    slow = predicted_run(tmp_path / "run", half)
+    (own,), (other,) = (
+        as_json(capsys, f"{MATMUL}-cublas", "--run", gpu, *more)["cases"] for more in ((), ("--on", slow))
+    )
+    assert other["terms"]["compute_s"] == pytest.approx(2 * own["terms"]["compute_s"])
+    assert other["time_s"] == pytest.approx(2 * own["time_s"], rel=0.03)  # but for the start
+    assert main(["predict", MATMUL, "--run", str(gpu), "--on", str(slow)]) == 0
+    assert f"at the ceilings of {slow}" in capsys.readouterr().out
+    assert main(["predict", MATMUL, "--run", str(gpu), "--on", str(cpu)]) == 2
+    assert "is of a gpu, and" in capsys.readouterr().err
+
+
+def test_datasheet_answers_have_wider_intervals_than_fitted_ones(gpu, capsys):
+    def width(*source):
+        row = as_json(capsys, f"{MATMUL}-cublas", *source)["cases"][0]
+        return row["time_high_s"] / row["time_low_s"]
+
+    assert width("--run", gpu) < 1.3 < width(*H100)
 
 
 def test_wires_by_their_words(cpu, capsys):
@@ -129,8 +155,10 @@ def test_priors_of_a_run_are_called_so(tmp_path, capsys):
         ([MATMUL, "--chip", "exercise"], "gives no memory bandwidth"),
         ([MATMUL, "--run", "nowhere"], "nowhere is no run folder"),
         ([MATMUL, "--run", "a", *H100], "not allowed with"),
+        ([MATMUL, "--on", "a", *H100], "--on goes with --run"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
+        (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-memory0.18", *H100], "nothing says how fast memory0.18 is: give it"),
         ([MATMUL.replace("m4096", "m0"), *H100], "m=0: it must be 1 or more"),
         (["matmul-xxl-up", *H100], "is not written as cases are"),
         ([MATMUL, "--chip", "TPU v4", "--jsno"], "did you mean --json?"),
@@ -154,10 +182,10 @@ def test_runs_that_keep_no_prediction_are_named(tmp_path, capsys):
     folder = save(tmp_path / "run", [HEAD, *shape(16, {"cublas": 2e-6})])
     for text, said in (
         (None, "has no prediction.json: roofline report"),
-        ("{", "is not of schema 1"),
-        ('{"schema": 2}', "is not of schema 1"),
-        ('{"schema": 1, "model": {}}', "is not of schema 1"),
-        ("[]", "is not of schema 1"),
+        ("{", "is not of schema 2"),
+        ('{"schema": 1}', "is not of schema 2"),
+        ('{"schema": 2, "model": {}}', "is not of schema 2"),
+        ("[]", "is not of schema 2"),
     ):
         if text:
             (folder / "prediction.json").write_text(text)
@@ -175,8 +203,8 @@ def test_answer_in_half_a_second_without_packages(gpu, in_a_blink):
 
 
 def test_json_is_documented(gpu, cpu, capsys):
-    text = README.read_text().partition("## `roofline predict --json`, schema 1")[2].partition("\n## ")[0]
+    text = README.read_text().partition("## `roofline predict --json`, schema 2")[2].partition("\n## ")[0]
     for found in (as_json(capsys, MATMUL, "--run", gpu), as_json(capsys, GATHER, "--run", cpu)):
         names = {*found, *found["source"], *found["cases"][0], *found["cases"][0]["terms"]}
-        assert found["schema"] == 1
+        assert found["schema"] == 2
         assert [name for name in sorted(names) if f"`{name}`" not in text] == []

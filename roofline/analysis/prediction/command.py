@@ -6,7 +6,7 @@ Reads `prediction.json` of a run, or a datasheet; needs neither numpy nor torch.
 import difflib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roofline import operations
@@ -17,11 +17,11 @@ from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import ANY, Model, Prediction
 from roofline.operations.matmul import Matmul
 from roofline.report import tables
-from roofline.report.format import error_text, rate_text, time_text
+from roofline.report.format import error_text, percent_text, rate_text, time_text
 from roofline.store import journal
 from roofline.theory import chips, wires
 
-SCHEMA = 1
+SCHEMA = 2
 """Of `--json`."""
 
 
@@ -45,13 +45,17 @@ def add_command(commands) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="a folder of results/")
     source.add_argument("--chip", help="a datasheet, e.g. 'H100 SXM', with constants that nobody fitted")
+    command.add_argument("--on", metavar="RUN", type=Path, help="with --run: another run, whose ceilings to go by")
     command.add_argument("--json", action="store_true", help="every term, as results/README.md documents it")
     command.set_defaults(run=run)
 
 
 def run(options) -> int:
     """Print the predictions. Raises ValueError for a case, run or chip that has none."""
+    if options.on and not options.folder:
+        raise ValueError("--on goes with --run: it has the ceilings, --run the constants")
     source = of_run(options.folder) if options.folder else of_datasheet(options.chip)
+    source = at_ceilings_of(of_run(options.on), source) if options.on else source
     rows = [row for text in options.cases for row in predict(source, text)]
     if options.json:
         about = {"name": source.name, "chip": source.chip, "constants": source.model.source, "scores": source.scores}
@@ -81,8 +85,17 @@ def of_run(folder: Path) -> Source:
     words = f"ceilings and constants of run {folder}, {chip} ({model.source.upper()})"
     if errors:
         words += f"; its error on cases left out: median {error_text(errors['median'])}, "
-        words += f"95th percentile {error_text(errors['p95'])}, over {errors['cases']}"
+        words += f"95th percentile {error_text(errors['p95'])}, over {errors['cases']} cases, of "
+        words += f"which {percent_text(errors['coverage'])} lie in their interval of 80 %"
     return Source(model, str(folder), chip, words, scores)
+
+
+def at_ceilings_of(other: Source, source: Source) -> Source:
+    """`source` on the machine of `other`. Raises ValueError for one of another kind."""
+    if other.model.source != source.model.source:
+        raise ValueError(f"{source.name} is of a {source.model.source}, and {other.name} of a {other.model.source}")
+    model = source.model.at_ceilings_of(other.model)
+    return replace(source, model=model, words=f"{source.words}; at the ceilings of {other.name}, {other.chip}")
 
 
 def of_datasheet(name: str) -> Source:
@@ -117,7 +130,8 @@ def predict(source: Source, text: str) -> list[dict]:
     for name in [contender] if contender else known:
         found = gather(model, case, name) if gathers else model.matmul(case, ANY if known == [ANY] else name)
         about = {"case": case.id if name == ANY else f"{case.id}-{name}", "contender": name, "flop": case.work.flop}
-        about |= {"time_s": found.time_s, "tflops": case.work.flop / found.time_s / 1e12}
+        about |= {"time_s": found.time_s, "time_low_s": found.low_s, "time_high_s": found.high_s}
+        about |= {"tflops": case.work.flop / found.time_s / 1e12}
         rows.append(about | {"fitted_on": found.fitted_on, "terms": found.terms})
     return rows
 
@@ -140,7 +154,7 @@ def bytes_per_s(model: Model, case: Matmul, t_gemm_s: float) -> float:
     wire = wires.parse(case.wire)
     if wire.kind == "preset":
         return math.inf
-    if wire.kind in wires.LINKS:
+    if wire.kind in (*wires.LINKS, "memory"):
         raise ValueError(f"case {case.id!r}: nothing says how fast {case.wire} is: give it in figures, as in 50GBps")
     flops = model.balance_flops.get(case.dtype) or case.work.flop / t_gemm_s
     return wire.bytes_per_s(chip_flops=flops, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
@@ -161,15 +175,17 @@ def terminal(source: Source, rows: list[dict]) -> list[str]:
 WHAT = (
     Column("case", header="case", right=False),
     Column("time_s", header="time", text=time_text),
+    Column(header="80 % interval", of_row=lambda r: f"{time_text(r['time_low_s'])} to {time_text(r['time_high_s'])}"),
     Column("tflops", header="TFLOP/s", text=rate_text),
 )
 FITTED_ON = Column("fitted_on", header="fitted on")
-OF_MATMULS = "time = start + (compute^p + memory^p)^(1/p)"
+OF_MATMULS = "time = correction * (start + (compute^p + memory^p)^(1/p))"
 MATMULS = (
     *WHAT,
     *(Column(f"{name}_s", header=name, text=time_text) for name in ("compute", "memory", "start")),
     Column(header="waves", of_row=lambda row: f"{row['waves']:.3g} of {row['tile']}", shown=lambda row: "waves" in row),
     Column("p", header="p", text="{:.3g}".format),
+    Column("correction", header="correction", text="{:.3f}".format),
     FITTED_ON,
 )
 OF_GATHERS = "time = loss * own ideal of T_gemm and T_comm, as the simulator of tiles says it"

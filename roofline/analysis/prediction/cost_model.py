@@ -15,7 +15,7 @@ Knows sizes and ceilings, and nothing of arms, runs or files: `model` puts cases
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from roofline.theory import waves
@@ -41,9 +41,10 @@ class Constants:
 
 
 PRIORS = {
-    # BLAS packs the weights: it reads, writes and reads them again, so a third. `vector`: a single row of the larger
-    # weights reached 0.5 to 0.8 in committed runs of an AMD EPYC. `extra_k`, `start_s`: orders of magnitude.
-    "cpu": Constants(compute=1.0, memory=1 / 3, extra_k=64, start_s=2e-5, vector=0.6),
+    # Reasoned; no run set them. BLAS packs the weights: it reads, writes and reads them again, so a third. `vector`: a
+    # single row reads them once, at 1 at best, and below a third a library would rather pack: the middle of both, in
+    # logarithms. `extra_k`, `start_s`: orders of magnitude.
+    "cpu": Constants(compute=1.0, memory=1 / 3, extra_k=64, start_s=2e-5, vector=3**-0.5),
     # Reasoned, not measured: filling four stages of 64 takes some 100 of K and storing a tile of 128 x 256 as much
     # again; a kernel takes microseconds to begin and end; loads hide behind products but at the ends of a wave.
     "gpu": Constants(compute=1.0, memory=0.9, extra_k=256, start_s=5e-6, p=4.0),
@@ -52,6 +53,16 @@ PRIORS = {
     "datasheet": Constants(compute=0.72, memory=0.9, extra_k=256, start_s=5e-6, p=4.0),
 }
 """What is used where nothing was fitted, and what fits lean to."""
+
+SPREAD = {"compute": 0.2, "memory": 0.4, "extra_k": 1.0, "start_s": 1.0, "p": 1.0, "vector": 0.3}
+"""How far a constant may well lie from its prior, in logarithms (of p: that of p - 1): shares of a ceiling by a part of
+themselves, orders of magnitude by a factor of e. `vector`: as what lies anywhere between 1/3 and 1."""
+
+STEP = 1e-20
+"""Of derivatives along the imaginary axis, which lose no digits."""
+
+NO_SUM = 200.0
+"""A `p` by which the longer of compute and memory is all."""
 
 FITTED = {
     "cpu": ("compute", "memory", "extra_k", "start_s", "vector"),
@@ -163,6 +174,34 @@ def terms(load: Load, constants: Constants) -> Terms:
     scale, p = compute_s + memory_s, constants.p  # a power of tiny numbers would vanish
     both_s = scale * ((compute_s / scale) ** p + (memory_s / scale) ** p) ** (1 / p)
     return Terms(constants.start_s + both_s, compute_s, memory_s, constants.start_s)
+
+
+def slopes(load: Load, constants: Constants) -> tuple[float, ...]:
+    """By how much the logarithm of the time would be off, were each constant off by its SPREAD: exact derivatives."""
+    found = []
+    for name, spread in SPREAD.items():
+        least = float(name == "p")
+        if (value := getattr(constants, name)) is not None:
+            moved = replace(constants, **{name: least + (value - least) * (1 + 1j * STEP)})
+            time_s = terms(load, moved).time_s
+            found.append(spread * time_s.imag / STEP / time_s.real)
+    return tuple(found)
+
+
+def losses(load: Load, constants: Constants, flop_s: float) -> dict[str, float]:
+    """Where a time goes beyond the plain roofline's, in seconds: what each constant costs, put right one by one, so
+    that they sum to the difference. `flop_s`: the FLOP at the matmul ceiling."""
+    time_s, found = terms(load, constants).time_s, {}
+    better = {
+        "start": {"start_s": 0.0}, "tile fill": {"extra_k": 0.0}, "packing": {"memory": 1.0, "vector": 1.0},
+        "waves": {}, "below the ceiling": {"compute": 1.0}, "no overlap": {"p": NO_SUM},
+    }  # fmt: skip
+    for name, change in better.items():
+        constants = replace(constants, **change)
+        load = load._replace(wave_s=flop_s / load.k) if name == "waves" else load
+        then_s = terms(load, constants).time_s
+        found[name], time_s = time_s - then_s, then_s
+    return found
 
 
 def roofline_s(work: Work, machine: MachineSpec, wire_bytes_per_s: float = math.inf) -> float:

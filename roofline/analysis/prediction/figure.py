@@ -30,6 +30,8 @@ def draw(run: Run, scored: list[dict]):
         for look, label, own in _groups(scored):
             xs, ys = [one["time_s"] for one in own], [one[field] for one in own]
             axes.plot(xs, ys, linestyle="none", markersize=6.5, label=label, zorder=4, **look)
+            if field == "predicted_s":
+                axes.vlines(xs, *([one[f"predicted_{end}_s"] for one in own] for end in ("low", "high")), DARK, lw=0.7)
         text = f"median error {error_text(errors[middle])}\n95th percentile {error_text(errors[far])}"
         axes.annotate(text, (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=12.5, color=DARK)
         axes.set_title(title, loc="left", fontsize=12)

@@ -4,21 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from roofline.analysis.prediction.cost_model import Constants, Load, terms
+from roofline.analysis.prediction.cost_model import SPREAD, STEP, Constants, Load, terms
+from roofline.analysis.prediction.residual import MODEL_ERROR
 
-MODEL_ERROR = 0.05
-"""What the model itself is taken to be wrong by: the scale that errors count in."""
-
-SPREAD = 1.0
-"""How far a constant may well lie from its prior, in logarithms: a factor of e. Few cases cannot carry it further."""
-
-STEP = 1e-20
 TIGHT, ROUNDING, MOST_STEPS = 1e-10, 1e-12, 200
 
 
 def fit(loads: list[Load], times_s: list[float], prior: Constants, free: tuple[str, ...]) -> tuple[Constants, float]:
     """The constants that explain `times_s` best, and the cost of it: the sum of squares of log(predicted / measured)
-    over MODEL_ERROR, and of each of the `free` constants' log over its prior, over SPREAD.
+    over MODEL_ERROR, and of each of the `free` constants' log over its prior, over its SPREAD.
 
     Damped Gauss-Newton on logarithms (of p: that of p - 1), whose derivatives are exact, until nothing moves any more:
     noise in the last digits of the times moves the constants as little. Without cases the prior comes back.
@@ -27,13 +21,14 @@ def fit(loads: list[Load], times_s: list[float], prior: Constants, free: tuple[s
         return prior, 0.0
     columns = Load(*(np.array(column, dtype=float) for column in zip(*loads, strict=True)))
     measured = np.log(np.array(times_s))
+    spreads = np.array([SPREAD[name] for name in free])
     start = np.array([_inward(name, getattr(prior, name)) for name in free])
 
     def errors(at: np.ndarray) -> np.ndarray:
         """Of `at`, or of each row of it."""
         values = {name: _outward(name, at[..., i, None]) for i, name in enumerate(free)}
         off = np.log(terms(columns, replace(prior, **values)).time_s) - measured
-        return np.concatenate([off / MODEL_ERROR, (at - start) / SPREAD], axis=-1)
+        return np.concatenate([off / MODEL_ERROR, (at - start) / spreads], axis=-1)
 
     at, damping, now = start, 1e-2, errors(start)
     for _ in range(MOST_STEPS):

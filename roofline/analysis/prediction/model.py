@@ -9,34 +9,58 @@ A matmul is predicted by the constants of its contender (`cost_model`). A case t
     ideal  = what the tile simulator says the arm could reach (`overlap.arms`); the longer of the two for `overlapped`
 
 and the loss, 1 or more, is what an arm costs beyond that. A run keeps its `Model` in SAVED.
+
+A prediction has an interval that shall hold four of five answers, of this run or another. It is made of what the
+measured cases leave open (`residual`), of the losses' spread, and of `drift`: from run to run all times move.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from roofline.analysis.prediction import cost_model
+from roofline.analysis.prediction import cost_model, residual
 from roofline.analysis.prediction.cost_model import PRIORS, USUAL, Constants, MachineSpec, Tile
 from roofline.operations.matmul import Matmul
 from roofline.theory.chips import Chip
 from roofline.theory.work import ITEMSIZE
 
-SAVED, SCHEMA = "prediction.json", 1
+SAVED, SCHEMA = "prediction.json", 2
 """The file of a run that has its model, and the file's schema. results/README.md documents it."""
 
 ANY = "any"
 """The contender of a datasheet, which knows none."""
 
+Z = 1.2816
+"""Half of an interval that shall hold four of five answers, in standard deviations."""
+
+LOSS_SPREAD = 0.1
+"""How far the loss of an arm may well lie from none, in logarithms."""
+
+DRIFT = 0.07
+"""What all times of a run may well be off by in another one, in logarithms, where one process alone measured them."""
+
 
 @dataclass(frozen=True)
 class Prediction:
     """Seconds, and the terms they are made of, so that they can be checked by hand: `_s` are seconds, `loss` a factor,
-    `p` the exponent, `waves` (of a GPU) rounds of `tile`. What compute, memory and start make is T_gemm of a gather."""
+    `p` the exponent, `waves` (of a GPU) rounds of `tile`, `correction` a factor: what the measured cases close by say
+    beyond the constants. What they make is T_gemm of a gather."""
 
     time_s: float
     terms: dict[str, float | str | None]
     fitted_on: int
     """Cases that the constants come of."""
+    spread: float
+    """Standard deviation of its logarithm."""
+
+    @property
+    def low_s(self) -> float:
+        return self.time_s * math.exp(-Z * self.spread)
+
+    @property
+    def high_s(self) -> float:
+        return self.time_s * math.exp(Z * self.spread)
 
 
 @dataclass(frozen=True)
@@ -51,25 +75,40 @@ class Family:
     """Of a library, which takes the best of them."""
     tile_of: tuple[tuple[int, int, Tile], ...] = ()
     """(m, n, tile) of shapes whose tile is known; others take that of the nearest."""
+    residuals: tuple[tuple[int, int, int, int, float], ...] = ()
+    """(m, n, k, device bytes, log(measured / said by the constants)) of the cases it was fitted on."""
+    scale: float = residual.MODEL_ERROR
+    """How far off the constants alone are, a standard deviation of logarithms."""
 
     def tiles_for(self, m: int, n: int) -> tuple[Tile, ...]:
         if not self.tile_of:
             return self.tiles
         return (min(self.tile_of, key=lambda known: abs(math.log(known[0] / m)) + abs(math.log(known[1] / n)))[2],)
 
-    def load(self, case: Matmul, machine: MachineSpec, spilled_bytes: int = 0) -> cost_model.Load:
-        nbytes = case.work.device_bytes + spilled_bytes
-        return cost_model.load(case.m, case.n, case.k, nbytes, machine, self.tiles_for(case.m, case.n))
+    def load(self, m: int, n: int, k: int, device_bytes: int, machine: MachineSpec) -> cost_model.Load:
+        return cost_model.load(m, n, k, device_bytes, machine, self.tiles_for(m, n))
+
+    def place(self, m: int, n: int, k: int, device_bytes: int, machine: MachineSpec) -> residual.Place:
+        slopes = cost_model.slopes(self.load(m, n, k, device_bytes, machine), self.constants)
+        return residual.Place((math.log(m), math.log(n), math.log(k)), slopes)
 
     def predict(self, case: Matmul, machine: MachineSpec, spilled_bytes: int = 0) -> Prediction:
-        terms = cost_model.terms(self.load(case, machine, spilled_bytes), self.constants)._asdict()
-        time_s = terms.pop("time_s")
-        terms["p"] = self.constants.p
+        sizes = case.m, case.n, case.k, case.work.device_bytes + spilled_bytes
+        terms = cost_model.terms(self.load(*sizes, machine), self.constants)._asdict()
+        mean, variance = _told(self, machine).at(self.place(*sizes, machine))
+        time_s = terms.pop("time_s") * math.exp(mean)
+        terms |= {"p": self.constants.p, "correction": math.exp(mean)}
         if machine.workers > 1:
-            shape = case.m, case.n, case.k
-            tile = cost_model.best_tile(*shape, self.tiles_for(case.m, case.n), machine)
-            terms |= {"waves": cost_model.cost(*shape, tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
-        return Prediction(time_s, terms, self.fitted_on)
+            tile = cost_model.best_tile(*sizes[:3], self.tiles_for(case.m, case.n), machine)
+            terms |= {"waves": cost_model.cost(*sizes[:3], tile, machine).rounds, "tile": f"{tile.rows}x{tile.columns}"}
+        return Prediction(time_s, terms, self.fitted_on, math.sqrt(variance))
+
+
+@lru_cache
+def _told(family: Family, machine: MachineSpec) -> residual.Process:
+    """What the cases tell that `family` was fitted on."""
+    places = [family.place(*sizes, machine) for *sizes, _ in family.residuals]
+    return residual.process(places, [off for *_, off in family.residuals], family.scale)
 
 
 @dataclass(frozen=True)
@@ -85,6 +124,10 @@ class Model:
     latency_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
     """By arm; 1 of others."""
+    loss_spread: float = LOSS_SPREAD
+    """Of an arm's loss from case to case, in logarithms."""
+    drift: float = DRIFT
+    """Of all times together from run to run, in logarithms; 0 within a run."""
     arms: dict[str, list[str]] = field(default_factory=dict)
     """By operation: those that were measured."""
     balance_flops: dict[str, float] = field(default_factory=dict)
@@ -92,14 +135,23 @@ class Model:
 
     def matmul(self, case: Matmul, contender: str) -> Prediction:
         """Raises KeyError where nothing is known of `contender` in the dtype of `case`."""
-        known = {(family.contender, family.dtype): family for family in self.families}
-        return known[contender, case.dtype].predict(case, self.machines[case.dtype])
+        return self._drifted(self.family(contender, case.dtype).predict(case, self.machines[case.dtype]))
+
+    def family(self, contender: str, dtype: str) -> Family:
+        return {(family.contender, family.dtype): family for family in self.families}[contender, dtype]
+
+    def _drifted(self, found: Prediction) -> Prediction:
+        return replace(found, spread=math.hypot(found.spread, self.drift))
 
     def gemm(self, case: Matmul, spilled_bytes: int = 0) -> Prediction:
         """The fastest unsplit matmul beside a link."""
         own = [family for family in self.gemms if family.dtype == case.dtype]
         found = [family.predict(case, self.machines[case.dtype], spilled_bytes) for family in own]
-        return min(found, key=lambda prediction: prediction.time_s)
+        return self._drifted(min(found, key=lambda prediction: prediction.time_s))
+
+    def at_ceilings_of(self, other: "Model") -> "Model":
+        """On the other's machine. Its ceilings tell how two kinds of work moved: half of the drift may be left."""
+        return replace(self, machines=other.machines, balance_flops=other.balance_flops, drift=self.drift / 2)
 
     def t_comm_s(self, wire_bytes: int, bytes_per_s: float) -> float:
         """An infinite bandwidth is that of a link on which all is here before the start."""
@@ -115,7 +167,9 @@ class Model:
         own = {"t_gemm_s": gemm.time_s, "t_comm_s": t_comm_s, "ideal_s": ideal, "loss": loss}
         own["link_bytes_per_s"] = None if math.isinf(bytes_per_s) else bytes_per_s
         fitted_on = sum(family.fitted_on for family in self.gemms if family.dtype == case.dtype)
-        return Prediction(loss * ideal, own | gemm.terms, fitted_on)
+        # How far the ideal goes with T_gemm: not at all where it waits for the wire.
+        by_gemm = math.log(ideal_s(gemm.time_s * math.exp(gemm.spread), t_comm_s) / ideal)
+        return Prediction(loss * ideal, own | gemm.terms, fitted_on, math.hypot(by_gemm, self.loss_spread))
 
 
 def of_values(values: dict) -> Model:
@@ -124,7 +178,8 @@ def of_values(values: dict) -> Model:
     def family(of: dict) -> Family:
         constants, tiles = Constants(**of["constants"]), tuple(Tile(*tile) for tile in of["tiles"])
         tile_of = tuple((m, n, Tile(*tile)) for m, n, tile in of["tile_of"])
-        return Family(**of | {"constants": constants, "tiles": tiles, "tile_of": tile_of})
+        residuals = tuple(map(tuple, of["residuals"]))
+        return Family(**of | {"constants": constants, "tiles": tiles, "tile_of": tile_of, "residuals": residuals})
 
     machines = {dtype: MachineSpec(**machine) for dtype, machine in values["machines"].items()}
     families, gemms = (tuple(map(family, values[name])) for name in ("families", "gemms"))

@@ -19,8 +19,16 @@ DIGITS = 6
 ABOUT = (
     "Each case is predicted from this run's ceilings and a few constants, fitted on its cases of other token counts "
     "alone. The error is |predicted / measured - 1|; the plain roofline is the longest of FLOP, device bytes and wire "
-    "bytes, each at its measured ceiling or the link's requested pace."
+    "bytes, each at its measured ceiling or the link's requested pace. Each prediction has an interval that shall hold "
+    "four of five, of a later run too."
 )
+LOST = (
+    "Where matmuls' time beyond the plain roofline's goes, by the constants: of each contender and largest part the "
+    "case that loses most. `packing`: operands moved more than once, or more slowly than the ceiling; `no overlap`: "
+    "compute and memory in turns; `unexplained`: what was measured beside all that."
+)
+LEAST_NAMED = 0.05
+"""Of the time: a part that a table names."""
 CONSTANTS = (
     "The constants, fitted on all cases, by which `roofline predict --run` goes on from here (a matmul `beside a link` "
     "is T_gemm):"
@@ -32,8 +40,9 @@ def saved(run: Run, found: Found) -> dict:
     about = {key: run.metadata[key] for key in ("title", "method_version")}
     about |= {key: run.metadata["machine"].get(key) for key in ("chip", "source", "threads", "sms")}
     fields = {
-        "case": "case", "predicted_s": "predicted_s", "measured_s": "time_s", "roofline_s": "roofline_s",
-        "fitted_on": "fitted_on",
+        "case": "case", "predicted_s": "predicted_s", "predicted_low_s": "predicted_low_s",
+        "predicted_high_s": "predicted_high_s", "measured_s": "time_s", "roofline_s": "roofline_s",
+        "fitted_on": "fitted_on", "lost": "lost",
     }  # fmt: skip
     cases = [{field: record[own] for field, own in fields.items()} for record in found.scored]
     missing = [{"case": case, "reason": why} for case, why in found.missing.items()]
@@ -42,14 +51,16 @@ def saved(run: Run, found: Found) -> dict:
 
 
 def scores(scored: list[dict]) -> dict[str, dict]:
-    """Median and 95th percentile of both errors, of `all` cases and of each operation; {} of none."""
+    """Median and 95th percentile of both errors, and the share that lies in its interval, of `all` cases and of each
+    operation; {} of none."""
     groups = {"all": scored} if scored else {}
     groups |= grouped((record["op"], record) for record in sorted(scored, key=lambda r: (r["op"] != "matmul", r["op"])))
     return {name: _errors(own) for name, own in groups.items()}
 
 
 def _errors(scored: list[dict]) -> dict:
-    found = {"cases": len(scored)}
+    held = [one["predicted_low_s"] <= one["time_s"] <= one["predicted_high_s"] for one in scored]
+    found = {"cases": len(scored), "coverage": sum(held) / len(held)}
     for field, prefix in (("predicted_s", ""), ("roofline_s", "roofline_")):
         errors = [abs(record[field] / record["time_s"] - 1) for record in scored]
         found |= {f"{prefix}median": float(np.median(errors)), f"{prefix}p95": float(np.quantile(errors, 0.95))}
@@ -79,6 +90,7 @@ SCORES = (
     Column("cases", header="cases"),
     Column("median", header="median error", text=error_text),
     Column("p95", header="95th percentile", text=error_text),
+    Column("coverage", header="in the 80 % interval", text=percent_text),
     Column("roofline_median", header="plain roofline, median", text=error_text),
     Column("roofline_p95", header="plain roofline, 95th percentile", text=error_text),
 )
@@ -93,7 +105,28 @@ FAMILIES = (
     Column("start_s", header="start", text=time_text),
     Column("p", header="p", text=lambda p: number_text(p, 2)),
     Column("tile", header="tile"),
+    Column("scale", header="off by", text=percent_text),
 )
+LOSERS = (
+    Column("case", header="case", right=False),
+    Column("like", header="cases alike"),
+    Column("time_s", header="time", text=time_text),
+    Column("roofline_s", header="plain roofline", text=time_text),
+    Column(header="lost, of the time", right=False, of_row=lambda row: ", ".join(
+        f"{name} {percent_text(share)}" for name, share in falling(row["lost"]) if share >= LEAST_NAMED)),
+    Column("diagnosis", header="diagnosis", right=False),
+)  # fmt: skip
+
+
+def falling(parts: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(parts.items(), key=lambda part: -part[1])
+
+
+def losers(scored: list[dict]) -> list[dict]:
+    """Of each contender and largest part of what is lost, the case that loses most."""
+    own = [one | {"diagnosis": falling(one["lost"])[0][0]} for one in scored if one["lost"]]
+    alike = grouped(((one["contender"], one["diagnosis"]), one) for one in own).values()
+    return [max(ones, key=lambda one: sum(one["lost"].values())) | {"like": len(ones)} for ones in alike]
 
 
 def _row(family: Family, where: str = "") -> dict:
@@ -111,13 +144,16 @@ def section(found: Found) -> list[str]:
         both = {name: error_text(value) for name, value in errors["all"].items()}
         parts += [
             f"Median error {both['median']}, 95th percentile {both['p95']}, over {len(found.scored)} cases; the plain "
-            f"roofline's {both['roofline_median']} and {both['roofline_p95']}.",
+            f"roofline's {both['roofline_median']} and {both['roofline_p95']}. In their interval of 80 % lie "
+            f"{percent_text(errors['all']['coverage'])}.",
             "![prediction](prediction.svg)",
             markdown([{"case": name} | own for name, own in errors.items()], SCORES),
         ]
         rows = [_row(family) for family in found.model.families]
         rows += [_row(family, " beside a link") for family in found.model.gemms if family.fitted_on]
         parts += [CONSTANTS, markdown(rows, FAMILIES)]
+        if lost := losers(found.scored):
+            parts += [LOST, markdown(lost, LOSERS)]
         if found.model.losses:
             losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in found.model.losses.items())
             parts.append(
