@@ -39,8 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=_report)
 
     command = commands.add_parser("compare", help="what became faster or slower from one run to another")
-    command.add_argument("base", metavar="BASE", type=Path, help="a run folder")
-    command.add_argument("new", metavar="NEW", type=Path, help="another one")
+    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
+    command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
+    command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
     command.add_argument("--by", choices=("ratio", "time"), default="ratio", help="ratio to the vendor, or plain time")
     command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
@@ -50,6 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
     form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     command.set_defaults(run=_compare)
+
+    command = commands.add_parser("agreement", help="how well runs of one machine agree, over every pair of them")
+    command.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="run folders")
+    command.add_argument("--cases", metavar="PREFIX", default="matmul-", help="of case ids (default: matmul-)")
+    command.set_defaults(run=_agreement)
 
     command = commands.add_parser("reference", help="add a run to the reference runs, and renew the table of them")
     command.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="a folder of results/local")
@@ -128,7 +134,13 @@ def _compare(options) -> int:
     from roofline.report import compare
     from roofline.store.journal import load
 
-    base, new = load(options.base), load(options.new)
+    sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
+    if not options.new and len(options.runs) != 2:
+        said = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
+        raise ValueError(f"{said} Say roofline compare BASE NEW, or BASE... --new NEW...")
+    if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
+        raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
+    base, new = ([load(folder) for folder in side] for side in sides)
     found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow)
     if options.json:
         print(json.dumps(compare.as_json(found, base, new, strict=options.strict), indent=2))
@@ -137,6 +149,13 @@ def _compare(options) -> int:
     else:
         print("\n".join(compare.terminal(found)))
     return found.exit_code(strict=options.strict)
+
+
+def _agreement(options) -> int:
+    from roofline.report.agreement import agreement, measured
+
+    print(agreement([measured(folder, options.cases) for folder in options.folders]))
+    return 0
 
 
 def _reference(options) -> int:

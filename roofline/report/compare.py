@@ -1,37 +1,90 @@
-"""Two runs, case by case: what became faster, what slower, and what the samples cannot tell.
+"""Two sides of one or more runs, case by case: what became faster, what slower, and what cannot be told.
 
 A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the vendor, which took
-turns with the case in either run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by
-time (`by="time"`), where the vendor itself is under test or changed. Intervals come from the rounds of each run and are
-joined by the method of variance estimates recovery (Zou and Donner 2008) on logarithms. With a margin of 3 %:
+turns with the case in every run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by time
+(`by="time"`), where the vendor itself is under test or changed.
 
-    FASTER    the whole interval lies above 1.03
-    SLOWER    the whole interval lies below 1/1.03
-    SAME      the whole interval lies between the two
-    UNCLEAR   anything else: the samples allow more than one of these
+A run says the mean over its processes (of a single one: over its blocks) of the logarithm of the speed, and how far it
+varies. What moves a whole run shows in no run alone: `BETWEEN_RUNS` is added, with the weight of `KNOWN` degrees of
+freedom. Where a side has several runs, their own spread is pooled with that, and taken alone where it is larger. The
+interval is Student's at 95 %, by Welch's and Satterthwaite's degrees of freedom. With a margin of 3 %:
 
-`tests/roofline/test_compare.py` measures how often equal runs are called FASTER or SLOWER. What rounds cannot show, and
-no interval here includes, is what changes from one process to the next: where memory came to lie, who else was there.
+    FASTER    no change is refuted, and NEW was faster by more than the margin
+    SLOWER    no change is refuted, and NEW was slower by more than the margin
+    SAME      the whole interval lies within the margin
+    UNCLEAR   anything else
+
+FASTER and SLOWER hold for all cases at once: the two-sided tests of no change are corrected by Holm (1979), so that of
+20 comparisons of equal machines one calls any case changed. Intervals are those of each case alone.
+`tests/roofline/test_compare.py` measures coverage, false verdicts and power on made-up runs whose spread is known;
+`roofline agreement` on runs of one machine, in docs/trust.md.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
+from itertools import chain
+from statistics import fmean, variance
 
-from roofline.analysis.base import Column
+from roofline.analysis.base import Column, grouped
+from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import tables
 from roofline.report.format import interval_text, time_text
-from roofline.stats import Interval, geometric_mean
-from roofline.store.conditions import NUMBERS, conditions, differences
+from roofline.stats import BLOCKS, Interval, beyond, by_process, geometric_mean, student_quantile
+from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.run import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
 MARGIN = 0.03
-SCHEMA = 1
+LEVEL = 0.05
+"""The chance that any of the equal cases of a comparison is called changed."""
+BETWEEN_RUNS = 0.013
+"""Standard deviation from run to run of the logarithm of a speed, beyond what varies within a run: so much covers
+made-up runs of up to 1.4 %. docs/trust.md says what committed runs have; a GPU's is not known."""
+KNOWN = 16
+"""Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
+MOST_RUNS = 20
+AND = " and "
+SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What one run says of a case: the logarithm of its speed, the variance of that, its degrees of freedom."""
+
+    value: float
+    variance: float
+    freedom: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """The logarithm of NEW's speed over BASE's, its standard error, and the degrees of freedom of that."""
+
+    value: float
+    error: float
+    freedom: int
+
+    @property
+    def interval(self) -> Interval:
+        """Of the speed, at 95 %."""
+        half = student_quantile(self.freedom) * self.error
+        return Interval(*(math.exp(self.value + step) for step in (0, -half, half)))
+
+    @property
+    def chance(self) -> float:
+        """That equal machines differ as far: the two-sided test of no change."""
+        return beyond(self.value / self.error, self.freedom)
+
+    def within(self, margin: float) -> bool:
+        """Whether the whole interval is."""
+        return abs(self.value) + student_quantile(self.freedom) * self.error <= math.log1p(margin)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case in both runs. `speed` is NEW's over BASE's, above 1 where NEW is faster, with its 95 % interval."""
+    """One case of both sides. Times are geometric means over the runs of a side; `speed` is NEW's over BASE's, above 1
+    where NEW is faster, with its 95 % interval."""
 
     case: str
     base_time_s: float
@@ -40,17 +93,24 @@ class Case:
     speed_low: float
     speed_high: float
     verdict: str
+    more_runs: int | None
+    """How many more on each side would decide, if the change stayed as it is: 0 if decided, None of above 20."""
+    baseline_speed: float | None
+    """The vendor's own on this shape, NEW's over BASE's."""
+    notes: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. `missing` says which cases only one run measured, and what the other says about them."""
+    """What `compare` found. `missing` says which cases a run lacks, and what it says about them."""
 
     by: str
     margin: float
+    base_runs: int
+    new_runs: int
     differences: dict[str, tuple[str, str]]
     unfinished: list[str]
-    """Which of BASE and NEW was cut short."""
+    """Which runs were cut short."""
     cases: list[Case]
     missing: list[dict]
     vendor_speed: float | None
@@ -64,72 +124,150 @@ class Comparison:
         return int(bool(self.count(SLOWER) or (strict and (self.count(UNCLEAR) or self.missing))))
 
 
-def compare(base: Run, new: Run, *, by: str = "ratio", margin: float = MARGIN, allow=()) -> Comparison:
-    """Compare `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow` names them,
-    where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
-    differ = differences(base.metadata, new.metadata)
+def compare(
+    base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=()
+) -> Comparison:
+    """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
+    names them, where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
+    a, b = side_conditions(base), side_conditions(new)
+    differ = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
     for name in NUMBERS:
         if name in differ and name not in allow:
-            a, b = differ[name]
-            raise ValueError(f"another {name}: BASE has {a}, NEW has {b}; --allow {name} compares them all the same")
-    a, b = ({record["case"]: record for record in run.records()} for run in (base, new))
-    common = [case for case in a if case in b]
+            raise ValueError(
+                f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
+            )
+    known = [[{record["case"]: record for record in run.records()} for run in runs] for runs in (base, new)]
+    common = [case for case in dict.fromkeys(chain(*known[0])) if any(case in records for records in known[1])]
     if not common:
-        raise ValueError("the two runs have no case in common: nothing can be compared")
-    cases, unpaired, vendors = [], [], []
+        raise ValueError("the two sides have no case in common: nothing can be compared")
+    found, unpaired, vendors = [], [], []
     for case in common:
-        own, other = a[case], b[case]
-        if is_vendor := own["contender"] == own["vendor"]:
-            vendors.append(own["time_s"] / other["time_s"])
-        if by == "ratio" and None in (own["ratio_to_vendor"], other["ratio_to_vendor"]):
-            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": "no vendor was timed beside it"})
-        elif by == "ratio" and own["vendor"] != other["vendor"]:
-            raise ValueError(f"{case}: the two runs have no vendor in common to measure it by; say --by time")
-        elif by == "time" or not is_vendor:
-            cases.append(_judge(case, own, other, by, margin))
-    if not cases:
-        raise ValueError("no case has a ratio to a vendor in both runs: nothing can be compared; say --by time")
-    unfinished = [name for name, run in (("BASE", base), ("NEW", new)) if run.end is None or run.unfinished]
-    missing = unpaired + _missing(base, new, a, b)
-    return Comparison(by, margin, differ, unfinished, cases, missing, geometric_mean(vendors) if vendors else None)
-
-
-def _judge(case: str, base: dict, new: dict, by: str, margin: float) -> Case:
-    names, pair = ("time_s", "time_low_s", "time_high_s"), (base, new)
-    if by == "ratio":
-        names, pair = ("ratio_to_vendor", "ratio_low", "ratio_high"), (new, base)
-    speed = quotient(*(Interval(*(record[name] for name in names)) for record in pair))
-    return Case(case, base["time_s"], new["time_s"], *astuple(speed), verdict(speed, margin))
-
-
-def quotient(a: Interval, b: Interval) -> Interval:
-    """a / b of two independent medians with their intervals, all above 0."""
-    middle, other = math.log(a.median), math.log(b.median)
-    down = math.hypot(middle - math.log(a.low), math.log(b.high) - other)
-    up = math.hypot(math.log(a.high) - middle, other - math.log(b.low))
-    return Interval(*(math.exp(middle - other + step) for step in (0, -down, up)))
-
-
-def verdict(speed: Interval, margin: float) -> str:
-    """FASTER, SLOWER, SAME or UNCLEAR by an interval of NEW's speed over BASE's."""
-    if speed.low > 1 + margin:
-        return FASTER
-    if speed.high < 1 / (1 + margin):
-        return SLOWER
-    return SAME if speed.low >= 1 / (1 + margin) and speed.high <= 1 + margin else UNCLEAR
-
-
-def _missing(base: Run, new: Run, a: dict, b: dict) -> list[dict]:
-    """{case, missing_in, reason} of the cases that one run alone measured."""
-    found = []
-    for name, run, own, other in (("NEW", new, b, a), ("BASE", base, a, b)):
-        reasons = {entry["case"]: f"{entry['outcome'].replace('_', ' ')}: {entry['reason']}" for entry in run.missing}
-        found += [
-            {"case": case, "missing_in": name, "reason": reasons.get(case, "not asked for")}
-            for case in other
-            if case not in own
+        sides = [
+            [(run, of[case]) for run, of in zip(runs, records, strict=True) if case in of]
+            for runs, records in zip((base, new), known, strict=True)
         ]
-    return found
+        own = sides[0][0][1]
+        if is_vendor := own["contender"] == own["vendor"]:
+            vendors.append(_speed(sides, "time_s"))
+        spreads = [[s for run, record in one if (s := spread_of(run, record, by))] for one in sides]
+        if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
+            raise ValueError(f"{case}: the runs have no vendor in common to measure it by; say --by time")
+        if list(map(len, spreads)) != list(map(len, sides)):
+            alone = by == "ratio" and any(record["ratio_to_vendor"] is None for _, record in chain(*sides))
+            reason = "no vendor was timed beside it" if alone else "too few rounds to say how far they vary"
+            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
+        if all(spreads) and (by == "time" or not is_vendor):
+            found.append((case, sides, change(*spreads)))
+    if not found:
+        raise ValueError("no case has a ratio to a vendor on both sides: nothing can be compared; say --by time")
+    said = verdicts([one for _, _, one in found], margin)
+    cases = [_case(*one, verdict, margin, len(found)) for one, verdict in zip(found, said, strict=True)]
+    runs = {**_named("BASE", base), **_named("NEW", new)}
+    unfinished = [name for name, run in runs.items() if run.end is None or run.unfinished]
+    missing = unpaired + _missing(runs, dict(zip(runs, chain(*known), strict=True)))
+    moved = geometric_mean(vendors) if vendors else None
+    return Comparison(by, margin, len(base), len(new), differ, unfinished, cases, missing, moved)
+
+
+def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
+    """The conditions of all `runs`; what differs among them is joined by `and`."""
+    each = [conditions(run.metadata) for run in runs]
+    return {name: AND.join(dict.fromkeys(one[name] for one in each)) for name in each[0]}
+
+
+def spread_of(run: Run, record: dict, by: str = "ratio") -> Spread | None:
+    """What `run` says of the case of `record`; None where it has no ratio, or fewer than two values of it."""
+    shape = run.shapes[shape_of(record)]
+    series, groups = [shape.times_s(record["contender"])], shape.groups
+    if by == "ratio":
+        if record["ratio_to_vendor"] is None:
+            return None
+        series.append(shape.anchor)
+    if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
+        whole = len(set(groups.values())) >= BLOCKS
+        groups = {
+            index: (groups[index][1] if whole else place * BLOCKS // len(groups), 0)
+            for place, index in enumerate(sorted(groups))
+        }
+    of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
+    values = [math.log(value) for value in of]
+    return Spread(fmean(values), variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
+
+
+def change(base: Sequence[Spread], new: Sequence[Spread]) -> Change:
+    """NEW over BASE, by what the runs of each say of one case."""
+    runs = [*base, *new]
+    within = fmean(run.variance for run in runs)
+    of_one = within + BETWEEN_RUNS**2
+    noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
+    known = min(KNOWN, of_one**2 / noise) if noise else KNOWN
+    means = [fmean(run.value for run in side) for side in (base, new)]
+    spread = sum((run.value - mean) ** 2 for side, mean in zip((base, new), means, strict=True) for run in side)
+    own = len(runs) - 2
+    pooled = max((known * of_one + spread) / (known + own), spread / max(1, own))
+    error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
+    return Change(means[1] - means[0], error, int(known + own))
+
+
+def verdicts(changes: Sequence[Change], margin: float = MARGIN) -> list[str]:
+    """FASTER, SLOWER, SAME or UNCLEAR of each of all the cases that are tested at once."""
+    refuted = holm([one.chance for one in changes])
+    return [
+        (FASTER if one.value > 0 else SLOWER) if sure and abs(one.value) > math.log1p(margin)
+        else SAME if one.within(margin) else UNCLEAR
+        for one, sure in zip(changes, refuted, strict=True)
+    ]  # fmt: skip
+
+
+def holm(chances: Sequence[float]) -> list[bool]:
+    """Which tests are refuted, so that the chance that any falsely is stays within `LEVEL` (Holm 1979)."""
+    refuted = [False] * len(chances)
+    for rank, index in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        if chances[index] > LEVEL / (len(chances) - rank):
+            break
+        refuted[index] = True
+    return refuted
+
+
+def more_runs(now: Change, runs: tuple[int, int], margin: float, tests: int) -> int | None:
+    """The fewest further runs a side that decide a case among `tests` if its change stays as it is; None of above
+    `MOST_RUNS`. Of Holm's steps the first is asked for, the hardest."""
+    for more in range(1, MOST_RUNS + 1):
+        share = sum(1 / (count + more) for count in runs) / sum(1 / count for count in runs)
+        then = Change(now.value, now.error * math.sqrt(share), now.freedom + 2 * more)
+        if verdicts([then], margin) != [UNCLEAR] and (then.within(margin) or then.chance <= LEVEL / tests):
+            return more
+    return None
+
+
+def _speed(sides: list, field: str) -> float | None:
+    """NEW's over BASE's by geometric means of a time; None where a run lacks it."""
+    times = [[record[field] for _, record in side] for side in sides]
+    return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
+
+
+def _case(case: str, sides: list, found: Change, verdict: str, margin: float, tests: int) -> Case:
+    times = [geometric_mean(record["time_s"] for _, record in side) for side in sides]
+    more = more_runs(found, tuple(map(len, sides)), margin, tests) if verdict == UNCLEAR else 0
+    moved, note = _speed(sides, "vendor_time_s"), ""
+    if moved and abs(math.log(moved)) > math.log1p(margin):
+        note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
+    return Case(case, *times, *astuple(found.interval), verdict, more, moved, note)
+
+
+def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:
+    return {side if len(runs) == 1 else f"{side} {number}": run for number, run in enumerate(runs, 1)}
+
+
+def _missing(runs: dict[str, Run], known: dict[str, dict]) -> list[dict]:
+    """{case, missing_in, reason} of the cases that some run measured and others did not."""
+    lacking = []
+    for name, run in runs.items():
+        reasons = {entry["case"]: f"{entry['outcome'].replace('_', ' ')}: {entry['reason']}" for entry in run.missing}
+        own = [case for case in dict.fromkeys(chain(*known.values())) if case not in known[name]]
+        lacking += [((case, reasons.get(case, "not asked for")), name) for case in own]
+    found = grouped(lacking).items()
+    return [{"case": case, "missing_in": ", ".join(names), "reason": reason} for (case, reason), names in found]
 
 
 COLUMNS = (
@@ -138,16 +276,23 @@ COLUMNS = (
     Column(header="new", of_row=lambda c: time_text(c.new_time_s)),
     Column(header="speed, new / base [95 %]", of_row=lambda c: interval_text(c.speed, c.speed_low, c.speed_high)),
     Column(header="verdict", of_row=lambda c: c.verdict, right=False),
-)
+    Column(header="more runs a side would decide", shown=lambda c: c.more_runs != 0,
+           of_row=lambda c: f"> {MOST_RUNS}" if c.more_runs is None else str(c.more_runs or "")),
+    Column(header="notes", of_row=lambda c: c.notes, right=False, shown=lambda c: c.notes),
+)  # fmt: skip
 
 
 def summary(found: Comparison) -> list[str]:
     """What the verdicts rest on, and their counts, in lines."""
     counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
     against = "relative to the vendor in each run" if found.by == "ratio" else "by time alone"
-    lines = [f"{counts} of {len(found.cases)} cases, {against}, margin {100 * found.margin:g} %"]
-    if found.cases:
-        lines.append(f"speed in the geometric mean: {geometric_mean(c.speed for c in found.cases):.3f} x")
+    tests = len(found.cases)
+    lines = [
+        f"{counts} of {tests} cases, {against}, margin {100 * found.margin:g} %, runs: {found.base_runs} BASE, "
+        f"{found.new_runs} NEW",
+        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
+        f"speed in the geometric mean: {geometric_mean(c.speed for c in found.cases):.3f} x",
+    ]
     if found.vendor_speed:
         lines.append(f"the vendor's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
     lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
@@ -156,29 +301,29 @@ def summary(found: Comparison) -> list[str]:
 
 
 def terminal(found: Comparison) -> list[str]:
-    return [*(tables.terminal(found.cases, COLUMNS) if found.cases else ()), "", *summary(found)]
+    return [*tables.terminal(found.cases, COLUMNS), "", *summary(found)]
 
 
-def markdown(found: Comparison, base: Run, new: Run) -> str:
+def markdown(found: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
     """For a pull request: the counts first, what changed in the open, the rest folded away."""
     changed = [case for case in found.cases if case.verdict in (SLOWER, FASTER)]
     parts = ["\n".join(f"- {line}" for line in summary(found))]
     if changed:
         parts.append(tables.markdown(changed, COLUMNS))
-    if found.cases:
-        table = tables.markdown(found.cases, COLUMNS)
-        parts.append(f"<details><summary>all {len(found.cases)} cases</summary>\n\n{table}\n\n</details>")
-    parts.append(f"BASE: {base.metadata['footer']}  \nNEW: {new.metadata['footer']}")
+    table = tables.markdown(found.cases, COLUMNS)
+    parts.append(f"<details><summary>all {len(found.cases)} cases</summary>\n\n{table}\n\n</details>")
+    runs = {**_named("BASE", base), **_named("NEW", new)}
+    parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
     return "\n\n".join(parts)
 
 
-def as_json(found: Comparison, base: Run, new: Run, *, strict: bool) -> dict:
+def as_json(found: Comparison, base: Sequence[Run], new: Sequence[Run], *, strict: bool) -> dict:
     """Plain values; results/README.md documents them."""
     return {
         "schema": SCHEMA,
         **asdict(found),
-        "base": conditions(base.metadata),
-        "new": conditions(new.metadata),
+        "base": side_conditions(base),
+        "new": side_conditions(new),
         "counts": {name: found.count(name) for name in (SLOWER, FASTER, SAME, UNCLEAR)},
         "exit_code": found.exit_code(strict=strict),
     }
