@@ -68,7 +68,7 @@ STEPS = (
         ),
     ),
     Step("tune", 540, ((*MEASURE, "--ffn-tune"),), measures=True),
-    Step("matmuls", 420, ((*MEASURE, "-k", "test_matmul", "--ffn-steady"),), measures=True),
+    Step("matmuls", 330, ((*MEASURE, "-k", "test_matmul"),), measures=True),
     Step("gathers", 480, ((*MEASURE, "-k", "test_all_gather or test_weight_prefetch"),), measures=True),
     Step("counters", 540, ((*PYTEST, "--benchmark-only", "--ffn-counters=48"),), after="matmuls"),
 )  # fmt: skip

@@ -1,116 +1,164 @@
-"""Statistics of timed samples: medians, paired ratios, and intervals that allow for correlation between neighbours.
+"""Statistics of timed samples: typical times, what is formed of them, and intervals that hold in another process.
 
-Samples of one run are not independent: clocks drift, heat builds up, a neighbour on the host comes and goes. So
-intervals come from a moving-block bootstrap (Kuensch 1989), whose blocks are as long as the lag-1 correlation asks for
-(the AR(1) plug-in rule of Carlstein 1986). `tests/roofline/test_stats.py` states and tests their coverage.
+Samples of one run are not independent: neighbouring rounds are alike, passes differ by what else the machine did, and
+processes by where their memory came to lie. So each process says one value, and an interval is Student's over the
+processes: few clusters with estimates of their own need no more (Ibragimov and Mueller 2010). Within a single process
+its passes take their place, or runs of its rounds.
+
+All times of a shape are told beside one anchor, its baseline: the anchor's typical time, times the typical ratio to it
+within rounds. What all met alike in a round cancels, and times and ratios agree. Typical is the mean of the middle half
+of the logarithms: one sample in four may be as far off as it likes.
+`tests/roofline/test_stats.py` states and tests what the intervals cover.
 """
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
+from itertools import pairwise
+from statistics import fmean, median, stdev
 
 CONFIDENCE = 0.95
-RESAMPLES = 1000
-FEW_BLOCKS = {0: 6.483, 1: 6.483, 2: 2.195, 3: 1.624}
-"""Degrees of freedom -> Student's 97.5 % quantile over the normal one (of one degree where there is none)."""
-FEWEST = 6
-"""Below this many samples no interval is given: the extremes stand in for it."""
+BLOCKS = 8
+"""Of a process that is alone and had fewer passes, the rounds are cut into so many runs."""
+MOST_FREEDOM = 200
+"""Beyond so many degrees of freedom Student's distribution is taken to be that of so many."""
+
+Series = Mapping[int, float]
+"""{round: value above 0}."""
+Groups = Mapping[int, tuple[int, int]]
+"""{round: (process, pass)}."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median with its interval at `CONFIDENCE`, in the unit of the samples."""
+    """A value with its interval at `CONFIDENCE`, in the unit of the samples."""
 
-    median: float
+    value: float
     low: float
     high: float
 
     @property
     def relative_width(self) -> float:
-        """Full width over the median."""
-        return (self.high - self.low) / self.median if self.median else math.inf
+        """Full width over the value."""
+        return (self.high - self.low) / self.value if self.value else math.inf
 
 
-def lag1_correlation(samples) -> float:
-    """Correlation of each sample with the next; 0 where it is undefined (constant, or fewer than three samples)."""
-    values = np.asarray(samples, dtype=float)
-    if len(values) < 3:
-        return 0.0
-    centred = values - values.mean()
-    energy = float(centred @ centred)
-    return float(centred[:-1] @ centred[1:]) / energy if energy > 0 else 0.0
+def estimate(
+    of: Callable[..., float],
+    *series: Series,
+    groups: Groups | None = None,
+    anchor: Series | None = None,
+    log: bool = True,
+) -> Interval | None:
+    """`of(typical value of each series)`; None where no process has all of them.
 
-
-def block_length(samples) -> int:
-    """How many neighbouring samples to keep together in a resample: 1 when uncorrelated, at most a fifth of them.
-
-    The correlation is taken of the signs about the median, which one outlier in a hundred cannot hide or feign, and
-    turned back into that of a Gaussian series, which is sin(pi/2 * that of its signs).
+    Without `groups` all rounds are of one pass; without an `anchor` the first series is it. `log`: what `of` returns is
+    above 0, and its logarithm is what spreads evenly.
     """
-    values = np.asarray(samples, dtype=float)
-    signs = lag1_correlation(np.sign(values - np.median(values)))
-    correlation = max(0.0, math.sin(math.pi / 2 * signs))
-    if correlation >= 1:
-        return max(1, len(values) // 5)
-    ideal = (2 * correlation / (1 - correlation**2)) ** (2 / 3) * len(values) ** (1 / 3)
-    return int(min(max(1, math.ceil(ideal)), max(1, len(values) // 5)))
-
-
-def median_interval(samples, *, passes: int = 1, seed: int = 0) -> Interval:
-    """Median of `samples` with its bootstrap interval. The same samples and seed give the same interval.
-
-    Samples taken in several `passes`, of about as many each, are resampled by blocks as long as a pass: what differs
-    from one pass to the next is then in the interval, however alike the samples within a pass are.
-    With fewer than `FEWEST` samples the interval runs from the least to the greatest. Raises ValueError on none.
-    """
-    return _median_interval(np.asarray(samples, dtype=float).tobytes(), passes, seed)
-
-
-@lru_cache(maxsize=4096)  # tables, plots and live lines ask for the same interval again and again
-def _median_interval(samples: bytes, passes: int, seed: int) -> Interval:
-    values = np.frombuffer(samples)
-    if values.size == 0:
-        raise ValueError("no samples: a median needs at least one")
-    median = float(np.median(values))
-    if len(values) < FEWEST:
-        return Interval(median, float(values.min()), float(values.max()))
-    length = max(block_length(values), math.ceil(len(values) / passes) if passes > 1 else 1)
-    blocks = math.ceil(len(values) / length)
-    # Circular blocks: every sample is as likely as any other to be drawn.
-    starts = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, blocks, 1))
-    picks = (starts + np.arange(length)).reshape(RESAMPLES, -1)[:, : len(values)]
-    drawn = np.tile(values, 2)[picks]
-    drawn.sort(axis=1)  # a fifth of the time of np.median
-    medians = (drawn[:, (len(values) - 1) // 2] + drawn[:, len(values) // 2]) / 2
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    widen = _student_over_normal(blocks - 1)
-    low, high = median - (median - float(low)) * widen, median + (float(high) - median) * widen
-    return Interval(median, max(low, float(values.min())), min(high, float(values.max())))
-
-
-def _student_over_normal(freedom: float) -> float:
-    """Student's 97.5 % quantile over the normal one: few independent blocks show too little of their spread.
-
-    First two terms of the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), exact where they are too few.
-    """
-    if freedom in FEW_BLOCKS:
-        return FEW_BLOCKS[freedom]
-    z, v = 1.959964, max(1.0, freedom)
-    return 1 + (z**2 + 1) / (4 * v) + (5 * z**4 + 16 * z**2 + 3) / (96 * v**2)
-
-
-def paired_ratio(numerator: dict[int, float], denominator: dict[int, float], *, passes: int = 1) -> Interval | None:
-    """Median over rounds of numerator / denominator, both {round: seconds}; rounds that lack either are left out.
-
-    Pairing within a round cancels what both met alike (drift, heat). None where no round has both.
-    """
-    rounds = sorted(numerator.keys() & denominator.keys())
-    if not rounds:
+    anchor, groups = anchor or series[0], groups or dict.fromkeys(anchor or series[0], (0, 0))
+    found = _typical(anchor, series, {index: process for index, (process, _) in groups.items()})
+    if not found:
         return None
-    return median_interval([numerator[r] / denominator[r] for r in rounds], passes=passes)
+    overall = of(*(math.exp(fmean(values)) for values in zip(*found.values(), strict=True)))
+    if len(found) == 1:
+        found = _typical(anchor, series, _blocks(tuple(groups.items())))
+    return student(overall, [of(*map(math.exp, values)) for values in found.values()], log=log)
+
+
+def by_process(of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None) -> list[float]:
+    """`of(typical value of each series)` in each process that has all of them."""
+    found = _typical(anchor or series[0], series, {index: process for index, (process, _) in groups.items()})
+    return [of(*map(math.exp, values)) for values in found.values()]
+
+
+def student(value: float, values: list[float], *, log: bool = True) -> Interval:
+    """`value` with Student's interval by independent `values` of it; of fewer than two, its ends are the value."""
+    if len(values) < 2:
+        return Interval(value, value, value)
+    spread = stdev(map(math.log, values) if log else values) / math.sqrt(len(values))
+    half = student_quantile(len(values) - 1) * spread
+    ends = (value * math.exp(-half), value * math.exp(half)) if log else (value - half, value + half)
+    return Interval(value, *ends)
+
+
+def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
+    """A series' typical time; None of none."""
+    return estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
+
+
+def ratio_of(
+    numerator: Series, denominator: Series, groups: Groups | None = None, anchor: Series | None = None
+) -> Interval | None:
+    """numerator / denominator, within rounds."""
+    return estimate(lambda a, b: a / b, numerator, denominator, groups=groups, anchor=anchor)
+
+
+def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, object]) -> dict[object, list[float]]:
+    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
+    rounds: dict[object, list[int]] = {}
+    for index in anchor:
+        rounds.setdefault(unit_of[index], []).append(index)
+    found = {}
+    for unit, own in rounds.items():
+        at = middle([math.log(anchor[index]) for index in own])
+        beside = [[math.log(one[index] / anchor[index]) for index in own if index in one] for one in series]
+        if all(beside):
+            found[unit] = [at + middle(ratios) for ratios in beside]
+    return dict(sorted(found.items()))
+
+
+def middle(values: list[float]) -> float:
+    """The mean of the middle half of `values`; of fewer than four, their median."""
+    ranked, cut = sorted(values), len(values) // 4
+    return fmean(ranked[cut : len(ranked) - cut]) if cut else median(ranked)
+
+
+@lru_cache(maxsize=64)
+def _blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
+    """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
+    if len({group for _, group in groups}) >= BLOCKS:
+        return {index: pass_index for index, (_, pass_index) in groups}
+    rounds = sorted(index for index, _ in groups)
+    return {index: place * BLOCKS // len(rounds) for place, index in enumerate(rounds)}
+
+
+@lru_cache
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """How many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of freedom.
+
+    >>> round(student_quantile(4), 3), round(student_quantile(1), 2)
+    (2.776, 12.71)
+    """
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle, freedom) > 1 - confidence else (low, middle)
+    return high
+
+
+def beyond(t: float, freedom: int) -> float:
+    """The chance that Student's t with `freedom` degrees of freedom lies farther from 0 than `t`.
+
+    The finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    """
+    freedom = min(freedom, MOST_FREEDOM)
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    sine, square, odd = math.sin(angle), math.cos(angle) ** 2, freedom % 2
+    term = total = (math.cos(angle) if odd else 1.0) if freedom > 1 else 0.0
+    for n in range(1 + odd, freedom - 2, 2):
+        term *= square * n / (n + 1)
+        total += term
+    return max(0.0, 1 - (2 / math.pi * (angle + sine * total) if odd else sine * total))
+
+
+def lag1_correlation(samples: Iterable[float]) -> float:
+    """Correlation of each sample with the next; 0 where it is undefined (constant, or fewer than three samples)."""
+    values = list(samples)
+    centre = fmean(values) if len(values) > 2 else 0.0
+    centred = [value - centre for value in values]
+    energy = sum(value * value for value in centred)
+    return sum(a * b for a, b in pairwise(centred)) / energy if len(values) > 2 and energy else 0.0
 
 
 def geometric_mean(values) -> float:

@@ -147,12 +147,7 @@ class Trial:
             if self._stopped:
                 self.stop()
                 return ""
-            code = self._process.returncode
-            if code < 0:
-                return f"signal {-code} ({signal.Signals(-code).name})"
-            said.seek(0)
-            last = (said.read().strip().splitlines() or ["it said nothing"])[-1]
-            return f"exit code {code}: {last}"
+            return worker.ended(self._process.returncode, said)
 
     def _limit_s(self, step: dict | None) -> float:
         if step and step["step"] == worker.CALL:

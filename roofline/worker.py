@@ -4,25 +4,35 @@
 
 FOLDER has a request, which `request` writes: the options of the run, the runner of each operation, and the cases, to be
 counted by a tool that the worker runs under, or to be tried before a run trusts them. What the worker does, it says in
-a file there, line by line, since what it does next may be its end. It journals nothing and times nothing.
+a file there, line by line, since what it does next may be its end; it journals nothing and times nothing.
+
+Or the worker is one of the processes of a run (`measure`): it makes its share of the passes, and journals them in the
+run's folder while the process that began the run waits.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
 from roofline import operations
-from roofline.measure import device_errors
+from roofline.measure import device_errors, runner, telemetry
 from roofline.measure.prepared import FAILED, Entrant, Prepare
+from roofline.measure.session import Session
 from roofline.pytest_plugin.options import of_values
+from roofline.pytest_plugin.watchdog import Watchdog
+from roofline.store import journal
+from roofline.store.run import INTERRUPTED
 
 REQUEST, PROGRESS = "request.json", "progress.jsonl"
 PREPARE, CALL, DONE, LOST, UNTRIED = "prepare", "call", "done", "lost", "untried"
@@ -35,16 +45,70 @@ Case = tuple[str, str]
 """(shape, contender)."""
 
 
-def request(folder: Path, options: dict, cases: list[Case], refused: dict[Case, str] | None = None) -> list[str]:
+def request(
+    folder: Path, options: dict, cases: list[Case], refused: dict[Case, str] | None = None, share: dict | None = None
+) -> list[str]:
     """Ask for `cases` by the `options` of a run, as its metadata has them; returns the command that does it. They are
-    called to be counted; where there are `refused` (or {}), to be tried, but for these, each with its reason."""
+    called to be counted; where there are `refused` (or {}), to be tried, but for these, each with its reason. Where
+    there is a `share`, that is measured."""
     (folder / PROGRESS).unlink(missing_ok=True)
     runners = {name: one.runner for name, one in operations.OPERATIONS.items() if isinstance(one.runner, str)}
     asked = {"options": options, "runners": runners, "cases": cases}
+    asked |= {"share": share} if share else {}
     if refused is not None:
         asked["refused"] = {"-".join(case): reason for case, reason in refused.items()}
     (folder / REQUEST).write_text(json.dumps(asked), encoding="utf-8")
     return [sys.executable, "-m", "roofline.worker", str(folder)]
+
+
+def measure(session: Session, process: int, root: Path) -> str:
+    """Have a worker make the share of `process` of the run of `session`; returns why it ended early, or ""."""
+    clock = type(session.clock)
+    share = {"folder": str(session.folder.resolve()), "planned": session.planned, "process": process}
+    share["clock"] = f"{clock.__module__}:{clock.__qualname__}"
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+", errors="replace") as said:
+        command = request(Path(name), session.run.metadata["options"], [], share=share)
+        process = subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        return ended(code, said) if code else ""
+
+
+def ended(code: int, said) -> str:
+    """How a process ended, in words: by its exit code, and the last line of the file that has its output."""
+    if code < 0:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    said.seek(0)
+    last = (said.read().strip().splitlines() or ["it said nothing"])[-1]
+    return f"exit code {code}: {last}"
+
+
+def take_share(asked: dict, options, runners: operations.Runners) -> None:
+    """Make the passes that `asked` says, as `measure` writes it."""
+    folder = Path(asked["folder"])
+    run = journal.load(folder)
+    own = [name for name, shape in run.shapes.items() if shape.stopped_by == INTERRUPTED and name in asked["planned"]]
+    for name in own:
+        run.shapes[name].keep_whole_shares()
+        runners.of(operations.find(run.shapes[name].op)).known_facts[name] = run.shapes[name].facts
+    module, _, name = asked["clock"].partition(":")
+    clock, any_runner = getattr(import_module(module), name)(), next(iter(runners.known.values()))
+    runner.equip(clock, any_runner.instruments())
+    readings = telemetry.for_device(options.device)
+    session = Session(options, folder, clock, readings, run, asked["planned"], process=asked["process"])
+    watchdog = Watchdog(folder) if sys.platform == "linux" else None
+    session.expect = watchdog.expect if watchdog else session.expect
+    session.prepare = runners.prepare
+    session.begin(any_runner.probes, when="")
+    session.take_share(own)
+    if watchdog:
+        watchdog.close()
+    sys.exit(session.over or None)
 
 
 def progress(folder: Path) -> list[dict]:
@@ -168,9 +232,13 @@ def main(folder: Path) -> None:
     options = of_values(asked["options"])
     if options.device == "cpu" and not options.timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-    for name, runner in asked["runners"].items():
-        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=runner)
-    prepare, cases = operations.Runners(options).prepare, [tuple(case) for case in asked["cases"]]
+    for name, own in asked["runners"].items():
+        operations.OPERATIONS[name] = replace(operations.OPERATIONS[name], runner=own)
+    runners, cases = operations.Runners(options), [tuple(case) for case in asked["cases"]]
+    prepare = runners.prepare
+    if "share" in asked:
+        _bound(options.device)
+        take_share(asked["share"], options, runners)
     if "refused" not in asked:
         return call_each(cases, prepare, folder, options.device)
     _bound(options.device)

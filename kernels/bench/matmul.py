@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import zlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import torch
@@ -33,6 +34,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
+
+PARTS = 4
+"""Of what a CPU's probe of the read bandwidth reads, by turns."""
 
 POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
@@ -67,6 +71,11 @@ class Runner(runner.Runner):
 
     def untrusted(self, names: list[str]) -> list[str]:
         return [name for name in names if name in CONTENDERS and CONTENDERS[name].kind not in ("vendor", "library")]
+
+    def release(self) -> None:
+        _pool.cache_clear()
+        if self.options.device == "cuda":
+            torch.cuda.empty_cache()
 
     def probes(self) -> list[Probe]:
         return probes(self.options)
@@ -164,8 +173,8 @@ def _room(shape: tuple[int, int]) -> int:
 
 @functools.lru_cache(maxsize=9)
 def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> torch.Tensor:
-    if scale is None:
-        return torch.empty(elements, dtype=dtype, device=device)
+    if scale is None:  # written once: the first call that writes a page would pay for it
+        return torch.zeros(elements, dtype=dtype, device=device)
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
 
@@ -179,13 +188,21 @@ def cache_bytes(device: str) -> int:
     return machine(device)["cache_bytes"]
 
 
+def _read(run, vector: torch.Tensor, turns: Iterator[torch.Tensor], product: torch.Tensor) -> None:
+    run(vector, next(turns), product)
+
+
+def _sum(turns: Iterator[torch.Tensor]) -> torch.Tensor:
+    return next(turns).sum()
+
+
 def probes(options) -> list[Probe]:
     """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
     if device == "cuda":
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
-        shapes = ((1024, 1024, 1024), (1024, 3328, 1024), (1024, 1024, 3328))
+        shapes = ((1024, 1024, 1024), (512, 3328, 1024))
     own = {name: c for name, c in CONTENDERS.items() if c.device == device and c.default}
     libraries = {name: c.run for name, c in own.items() if c.kind != "triton"}
     found = []
@@ -196,16 +213,21 @@ def probes(options) -> list[Probe]:
             call = functools.partial(run, x, w, out)
             found.append(Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, call, dtype))
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
-    # millisecond, so that the launch weighs nothing. Rows as long as those of the weights: on a CPU that matters.
-    size = max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0)
+    # millisecond, so that the launch weighs nothing. On a CPU a part at a time, by turns: a probe takes its turn beside
+    # calls of a fraction of a millisecond. Rows as long as those of the weights: there that matters.
+    size, parts = (max(ROTATION * cache_bytes(device), 2**31), 1) if device == "cuda" else (
+        ROTATION * cache_bytes(device), PARTS
+    )  # fmt: skip
     model = parse_model(options.model)
-    matrices = [torch.randn(max(1, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
+    matrices = [torch.randn(max(parts, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
     for matrix in matrices:
-        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.empty(1, len(matrix), device=device)
-        calls = {name: functools.partial(run, vector, matrix, product) for name, run in libraries.items()}
-        calls["sum"] = functools.partial(torch.sum, matrix)
-        shape = "x".join(map(str, matrix.shape))
-        found += [Probe("read", f"{name} {shape}", matrix.nbytes, call) for name, call in calls.items()]
+        part = matrix[: len(matrix) // parts]
+        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(part), device=device)
+        turns = itertools.cycle(matrix.split(len(part))[:parts])
+        calls = {name: functools.partial(_read, run, vector, turns, product) for name, run in libraries.items()}
+        calls["sum"] = functools.partial(_sum, turns)
+        shape = "x".join(map(str, part.shape))
+        found += [Probe("read", f"{name} {shape}", part.nbytes, call) for name, call in calls.items()]
     other = torch.empty_like(matrices[0])
     found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return found

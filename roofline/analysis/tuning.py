@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from roofline.analysis.base import Column, Table
 from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
 from roofline.report.format import interval_text
-from roofline.stats import FEWEST, Interval, median_interval
+from roofline.stats import BLOCKS, Interval, ratio_of
 from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
@@ -72,9 +72,9 @@ def verdict(run: Run, case: str) -> Verdict | None:
     late = ratios.index >= shape.round_count // 2
     medians = ratios[~late].median()[ratios[late].notna().any()].dropna()
     best = None if medians.empty else medians.idxmax()
-    gains = ratios[late][best].dropna() if best else []
-    ratio = median_interval(gains) if best else None
-    winner = best if best and len(gains) >= FEWEST and ratio.low > 1 else INCUMBENT
+    gains = ratios[late][best].dropna().index if best else []
+    ratio = ratio_of({r: incumbent[r] for r in gains}, {r: shape.times_s(best)[r] for r in gains}) if best else None
+    winner = best if best and len(gains) >= BLOCKS and ratio.low > 1 else INCUMBENT
     configs = {name: own["config"] for name, own in shape.entrants.items()}
     return Verdict(
         case, shape.op.removeprefix(OP), winner, configs[winner], best, ratio, configs[INCUMBENT], len(names),
@@ -100,7 +100,7 @@ def verdicts(run: Run) -> list[Verdict]:
 
 def ratio_text(found: Verdict) -> str:
     """`1.031 [1.024, 1.040]`, of the best candidate."""
-    return "-" if found.ratio is None else interval_text(found.ratio.median, found.ratio.low, found.ratio.high)
+    return "-" if found.ratio is None else interval_text(found.ratio.value, found.ratio.low, found.ratio.high)
 
 
 def _left_out(found: Verdict) -> str:

@@ -1,13 +1,18 @@
-"""The machine's own roof: the most FLOP/s and bytes/s that probes reach, measured at the start and the end of a run.
+"""The machine's own roof: the most FLOP/s and bytes/s that probes reach.
 
-Which calls make good probes is the caller's knowledge; this module times them and keeps the best of each kind.
+Which calls make good probes is the caller's knowledge. At the start of a run they take turns among themselves; the best
+of each kind then takes turns with the contenders, so that a case's share of the roof is of the same minute as its time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from roofline.measure.prepared import Entrant
 from roofline.measure.rounds import StopRule, take_turns
-from roofline.stats import median_interval
+from roofline.stats import time_of
+from roofline.store.run import PROBE
+from roofline.theory.bounds import bound
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best probe of a kind: `value`, `low` and `high` per second. `when`: `start`, `end`, or a shape's id."""
+    """The best probe of a kind: `value`, `low` and `high` per second. `when`: `start` or `resume`."""
 
     ceiling: str
     dtype: str | None
@@ -38,7 +43,9 @@ class Ceiling:
     rounds: int
 
 
-STOP_RULE = StopRule(max_seconds=6.0, min_rounds=15, max_rounds=60, warmup_s=0.1)
+STOP_RULE = StopRule(max_seconds=2.0, min_rounds=10, max_rounds=60, warmup_s=0.1)
+LONG_S = 0.005
+"""A call that takes longer need not be called once more, untimed, to wake its threads."""
 
 
 def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule = STOP_RULE) -> list[Ceiling]:
@@ -50,8 +57,8 @@ def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule 
         found = []
         for name, times in turns.times_s.items():
             if times:
-                time, amount = median_interval(list(times.values())), group[name].amount
-                rates = amount / time.median, amount / time.high, amount / time.low
+                time, amount = time_of(times), group[name].amount
+                rates = amount / time.value, amount / time.high, amount / time.low
                 found.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
         if not found:
             raise RuntimeError(
@@ -59,3 +66,24 @@ def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule 
             )
         best.append(max(found, key=lambda ceiling: ceiling.value))
     return best
+
+
+def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
+    """What takes turns with the contenders of the matmul `case`: the probe that reached the ceiling above it, by the
+    `ceilings` of the run so far; None where one of the two was not measured."""
+    best = {}
+    for line in ceilings:
+        key = line["ceiling"], line["dtype"]
+        if key not in best or line["value"] > best[key]["value"]:
+            best[key] = line
+    matmul, read = best.get(("matmul", case.dtype)), best.get(("read", None))
+    if not (matmul and read):
+        return None
+    line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul
+    probe = next((one for one in probes if (one.kind, one.name) == (line["ceiling"], line["probe"])), None)
+    if probe is None:
+        return None
+    call = partial(probe.call)
+    call.long = probe.amount / line["value"] > LONG_S
+    facts = {"ceiling": probe.kind, "amount": probe.amount}
+    return Entrant(f"{PROBE} {probe.kind}", call, PROBE, probe.name, facts=facts)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from roofline.measure.clocks import Call
-from roofline.stats import median_interval
+from roofline.stats import time_of
 from roofline.store.run import Round
+
+PATIENCE = 3
+"""Times the cap on a shape's time that its fewest rounds may take."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,21 @@ class StopRule:
     """When to stop. Fixed before the first sample is seen."""
 
     max_seconds: float = 7.0
-    """Cap on the time of one shape's rounds, all contenders together. A pass in which a call raises begins again."""
+    """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
+    begins again."""
     width: float = 0.01
     """Stop once every contender's interval is narrower than this share of its median; looked at in the last pass."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2
     """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
-    warmup_s: float = 0.2
+    warmup_s: float | None = 0.2
+
+    @classmethod
+    def share(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
+        """That of one of so many processes. On a CPU what was checked is warm."""
+        rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
+        return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
 
 
 class CallError(Exception):
@@ -42,11 +52,15 @@ class Rounds:
     """The rounds of one shape, in one pass or in several with other shapes between them.
 
     What slows a shared machine down comes and goes within seconds: passes apart from one another meet more of it than
-    the same time at one go, and their differences are in the interval (`stats.median_interval`'s `passes`).
+    the same time at one go, and their differences are in the interval.
     """
 
-    def __init__(self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1):
-        """Entrants are {name: call}. The same seed gives the same orders.
+    def __init__(
+        self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1, process: int = 0,
+        before: tuple[int, int] = (0, 0),
+    ):  # fmt: skip
+        """Entrants are {name: call}. The same seed gives the same orders. `before` are the rounds and passes of earlier
+        processes, behind which those of this `process` are numbered.
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
@@ -62,8 +76,9 @@ class Rounds:
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._clock, self._rule, self._passes = clock, rule, passes
+        self._process, self._before = process, before
         self._rng = np.random.default_rng(seed)
-        self._look = rule.min_rounds
+        self._look, self._spent_s = rule.min_rounds, 0.0
         self._passed = 0
 
     @property
@@ -79,34 +94,40 @@ class Rounds:
             one.time_s, one.values = ({n: v for n, v in of.items() if n != name} for of in (one.time_s, one.values))
 
     def run_pass(self) -> None:
-        """Run rounds for this pass's share of the rule's time, the first pass's after a warm-up.
+        """Run rounds up to this pass's share of the rule's time and rounds, in the first pass after a warm-up.
 
-        Whole rounds are in `rounds` as soon as they are done, and stay there when this is interrupted. At least one is
-        run, and at least `rule.min_rounds` in all unless the time cap comes first. The last pass notes what stopped
-        it. Raises `CallError` where a call raises, and what the clock raises.
+        Whole rounds are in `rounds` as soon as they are done, and stay there when this is interrupted. The first pass
+        runs one at least; where rounds are long, and so ahead of their share, a later one may run none. There are
+        `rule.min_rounds` in all, unless those take `PATIENCE` times the time. The last pass notes what stopped it.
+        Raises `CallError` where a call raises, and what the clock raises.
         """
         if not self._passed:
             self._warm_up()
-        share = (self._passed + 1) / self._passes
-        deadline = self._clock.now() + self._rule.max_seconds / self._passes
-        stopped_by = ""
-        while not stopped_by:
+        rule, share, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
+        while not (stopped_by := self._enough(share)):
             self._round()
-            done = len(self.rounds)
-            if done >= self._rule.max_rounds * share:
-                stopped_by = "rounds"
-            elif self._clock.now() >= deadline:
-                stopped_by = "time"
-            elif done >= self._look:
-                self._look = math.ceil(done * self._rule.check_every)
-                if share == 1 and self._narrow():
+            self._spent_s = spent_s + self._clock.now() - began
+            if share == 1 and len(self.rounds) >= self._look:
+                self._look = math.ceil(len(self.rounds) * rule.check_every)
+                if self._narrow():
                     stopped_by = "width"
+                    break
         self._passed += 1  # not if a call raised: then this pass begins again
         if share == 1:
             self.stopped_by = stopped_by
 
+    def _enough(self, share: float) -> str:
+        """What says that so large a `share` of all passes has its rounds; empty if nothing does."""
+        rule, done = self._rule, len(self.rounds)
+        if done >= rule.max_rounds * share:
+            return "rounds"
+        cap_s = rule.max_seconds * share * (1 if done >= rule.min_rounds * share else PATIENCE)
+        return "time" if done and self._spent_s >= cap_s else ""
+
     def _warm_up(self) -> None:
         """By time, not by count: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
+        if self._rule.warmup_s is None:
+            return
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
         self._clock.turn(calls)
         while self._clock.now() < deadline:
@@ -117,7 +138,8 @@ class Rounds:
         times = self._clock.turn([self._entrants[name] for name in order])
         notes = {name: said() for name, said in self._notes.items()}
         read = getattr(self._clock, "said", None) or [{}] * len(order)
-        one = Round(len(self.rounds), order, {}, {}, self._passed + 1)
+        rounds, passes = self._before
+        one = Round(rounds + len(self.rounds), order, {}, {}, passes + self._passed + 1, self._process)
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
                 self.late[name] += 1
@@ -131,9 +153,9 @@ class Rounds:
         self.rounds.append(one)
 
     def _narrow(self) -> bool:
+        groups = {one.index: (one.process, one.pass_index) for one in self.rounds}
         return all(
-            len(times) > 1
-            and median_interval(list(times.values()), passes=self._passes).relative_width < self._rule.width
+            len(times) > 1 and time_of(times, groups).relative_width < self._rule.width
             for times in self.times_s.values()
         )
 

@@ -1,5 +1,6 @@
 """What every operation brings to be run: a runner, found by the name that the operation is declared with."""
 
+from roofline.measure import device_errors
 from roofline.measure.ceilings import Probe
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import PreparedCase, unwatched
@@ -11,6 +12,8 @@ class Runner:
 
     def __init__(self, options, selected: dict[str, list[str]] | None = None):
         self.options, self.selected = options, {} if selected is None else selected
+        self.known_facts: dict[str, dict] = {}
+        """{shape: facts} that an earlier process of the run has journalled: what it chose, holds for all of them."""
 
     def cases(self) -> list:
         """Every case asked for, of an operation that is declared without a sweep."""
@@ -32,6 +35,9 @@ class Runner:
         """Those of the contenders `names` that are tried in another process first: all but what libraries bring."""
         return names
 
+    def release(self) -> None:
+        """Let go of operands that were kept for other shapes: another process is to have the room."""
+
     def probes(self) -> list[Probe]:
         """Calls that reach for the ceilings."""
         return []
@@ -42,3 +48,16 @@ class Runner:
     def observers(self, session) -> list[Observer]:
         """Who is to be told of the run that `session` measures."""
         return []
+
+
+def equip(clock, make_instruments) -> str:
+    """Give `clock` its instruments. Where they cannot be made it goes on without: returns a note of that, or ""."""
+    try:
+        clock.instruments = make_instruments and make_instruments()
+        return ""
+    except Exception as error:  # there is no C compiler, or no Python.h
+        return (
+            f"Instruments: none ({device_errors.reason(error)}). Samples wait behind a pre-roll in place of a gate, "
+            "and the SM clock is not read, so nothing is known at equal clock. Triton loads kernels with the help of a "
+            "C compiler and Python's headers: install them (gcc, python3-dev)."
+        )

@@ -19,9 +19,6 @@ from roofline.measure.shape_measurement import ShapeMeasurement
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run
 
-MOST_REMEASURED = 3
-"""Times a run measures its ceilings again because a point lay above them; after that the rows are marked only."""
-
 HUNG = "hung"
 """How the reason begins of what the watchdog ended."""
 
@@ -46,13 +43,22 @@ class Session:
     `run` is the metadata of a new one, or a run that was cut off and is gone on with.
     """
 
-    def __init__(self, options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]]):
-        """`planned` is {shape: contenders}, as they were selected. Raises OSError for a folder that cannot be written,
-        or has no room."""
+    def __init__(
+        self, options, folder: Path, clock, telemetry, run: dict | Run, planned: dict[str, list[str]], process: int = 0
+    ):
+        """`planned` is {shape: contenders}, as they were selected. `process` is another one than 0 where this process
+        makes its share of the passes of a run that goes on in the one that began it, which waits meanwhile. Raises
+        OSError for a folder that cannot be written, or has no room."""
         folder = journal.make_folder(folder) if isinstance(run, dict) else folder
         self._journal = journal.Journal(folder)
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
-        self.planned = planned
+        self.planned, self.process = planned, process
+        self.processes = getattr(options, "processes", None) or clock.processes
+        """How many share the passes over each shape, one after another."""
+        self.measure_elsewhere: Callable[[int], str] | None = None
+        """`measure_elsewhere(process)` has another process make its share, and says why that ended early, if it did."""
+        self.release: Callable[[], None] = lambda: None
+        """Lets go of what this process holds of the device, once its own share is made."""
         self.over = ""
         """Why nothing more can be measured, if that is so."""
         self.device_lost = False
@@ -68,15 +74,15 @@ class Session:
         """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
         self._closes, self._why_closed = math.inf, ""
         self._probes: list[ceilings.Probe] = []
-        self._remeasured = 0
         if isinstance(run, dict):
             self.run = Run(run)
             self.add({"kind": "run"} | run)
         else:
             self.run = run
-            for name in run.interrupted:
-                del run.shapes[name]
-            self.add({"kind": "resumed", "started": _now()})
+            if not process:
+                for name in [name for name in run.interrupted if not run.shapes[name].processes]:
+                    del run.shapes[name]
+                self.add({"kind": "resumed", "started": _now()})
         self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
         clock.while_busy = telemetry.read
 
@@ -85,7 +91,8 @@ class Session:
         try:
             with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
                 self._probes = make_probes()
-            self.measure_ceilings(when)
+            if not self.process:
+                self.measure_ceilings(when)
         except Exception as error:
             self.over = f"the ceilings could not be measured: {device_errors.reason(error)}"
         for observer in self.observers:
@@ -113,8 +120,8 @@ class Session:
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        On a clock that asks for several passes, all planned shapes are measured in them, and `say` is told how far they
-        are. Afterwards each contender has a record in the run, or an `entry`, unless the run is `over`.
+        Where there are several passes or processes, all planned shapes are measured in them, and `say` is told how far
+        they are. Afterwards each contender has a record in the run, or an `entry`, unless the run is `over`.
         """
         self.prepare = prepare
         if self.over or self._is_done(shape):
@@ -122,14 +129,34 @@ class Session:
         if self.clock.now() >= self._closes:
             self.closed = self._why_closed
             return
-        passes = self.clock.passes
-        shapes = [shape] if passes == 1 else [name for name in self.planned if not self._is_done(name)]
+        together = self.clock.passes > 1 or self.processes > 1
+        shapes = [name for name in self.planned if not self._is_done(name)] if together else [shape]
+        for process in range(self.processes):
+            if self.over or not (own := [name for name in shapes if self._lacks_share(name, process)]):
+                continue
+            if process:
+                self._measure_elsewhere(process)
+            else:
+                self.take_share(own, say)
+                self.release()
+            if self.processes > 1:
+                say(f"process {process + 1} of {self.processes} done: its passes over {len(own)} shapes")
+
+    def _lacks_share(self, shape: str, process: int) -> bool:
+        """Whether the passes of `process` over `shape` are not whole. Of one that was never begun, those of the first
+        are lacking."""
+        known = self.run.shapes.get(shape)
+        return shape in self.run.interrupted and known.processes <= process if known else not process
+
+    def take_share(self, shapes: list[str], say=lambda text: None) -> None:
+        """Make this process's passes over `shapes`."""
+        passes = max(1, self.clock.passes // self.processes)
         entered: dict[str, ShapeMeasurement] = {}
         for pass_index in range(1, passes + 1):
             for name in shapes:
                 if pass_index == 1:
-                    entered[name] = self._enter(name)
-                self._run_pass(entered[name], pass_index)
+                    entered[name] = self._enter(name, passes)
+                self._run_pass(entered[name], pass_index, pass_index == passes)
                 if pass_index == passes and name in self.run.shapes:
                     for observer in self.observers:
                         observer.shape_done(name, say)
@@ -137,6 +164,22 @@ class Session:
                     return
             if passes > 1 and (pass_index % PASSES_TOLD == 0 or pass_index == passes):
                 say(f"pass {pass_index} of {passes} over {len(shapes)} shapes done")
+
+    def _measure_elsewhere(self, process: int) -> None:
+        """Have another process make its share, and take in what it journalled. Where it ends early, once more."""
+        for _ in range(2):
+            read_from = self._journal.size()
+            try:
+                why = self.measure_elsewhere(process)
+            finally:
+                for line in self._journal.lines_from(read_from):
+                    self.run.take(line)
+                    if line["kind"] == "not_measured":
+                        self._entries[line["case"]] = {key: line[key] for key in ("case", "outcome", "reason")}
+            if not why:
+                return
+            self.add({"kind": "resumed", "started": _now()})
+        self.over = f"process {process + 1} of {self.processes} ended by {why}"
 
     def left(self, shape: str) -> list[str]:
         """Planned contenders of `shape` that have neither a number nor a reason yet."""
@@ -151,8 +194,9 @@ class Session:
         with self._watched(self.prepare_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
             return self.prepare(shape, names, lambda *call: self._first_call(shape, *call))
 
-    def _enter(self, shape: str) -> ShapeMeasurement:
+    def _enter(self, shape: str, passes: int) -> ShapeMeasurement:
         """Prepare what was planned for `shape`, but for what was tried before."""
+        before = self.run.shapes.get(shape) if self.process else None
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
         began = time.monotonic()
         try:
@@ -160,12 +204,20 @@ class Session:
         except Exception as error:  # operands that do not fit, for one
             found = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
             self._take_out(found, error)
+        if found.analysis == "throughput" and found.contenders:
+            probe = ceilings.beside(found.case, self._probes, self.run.ceilings)
+            found.entrants |= {probe.name: probe} if probe else {}
+        if before:  # who is out, is out
+            found.entrants = {name: entrant for name, entrant in found.entrants.items() if name in before.late}
         seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
-        rule = StopRule(max_seconds=self.options.max_seconds)
+        rule = StopRule.share(self.options.max_seconds, self.processes, self.options.device)
         calls = {name: entrant.call for name, entrant in found.entrants.items()}
-        rounds = Rounds(calls, self.clock, rule, seed=seed, passes=self.clock.passes)
+        done = (before.round_count, before.passes) if before else (0, 0)
+        rounds = Rounds(
+            calls, self.clock, rule, seed=seed + self.process, passes=passes, process=self.process, before=done
+        )
         within_s = FIRST_CALL_S[self.options.device] + rule.max_seconds + CALLS * (time.monotonic() - began)
-        return ShapeMeasurement(shape, found, rounds, seed, within_s)
+        return ShapeMeasurement(shape, found, rounds, seed, within_s, self.process, self.processes, before)
 
     def _first_call(self, shape: str, name: str, within_s: float | None = None) -> None:
         """The first call of a contender begins. Raises RuntimeError where that has failed before, when it was tried, or
@@ -176,8 +228,7 @@ class Session:
         self.add({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
-    def _run_pass(self, one: ShapeMeasurement, pass_index: int) -> None:
-        last = pass_index == self.clock.passes
+    def _run_pass(self, one: ShapeMeasurement, pass_index: int, last: bool) -> None:
         while one.found.contenders:
             self.telemetry.start()
             cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]
@@ -194,16 +245,16 @@ class Session:
             self._record(one, pass_index)
             if last:
                 self._recheck(one)
-            if (
-                last and not one.found.references and not one.found.device_lost
-            ):  # else its roof is what was measured beside it
-                self._explain_above_roof(one.shape)
-                if self.options.steady:
-                    self._steady_state(one)
+            if last and not self.process and not one.found.device_lost:
+                self._steady_state(one)
             break
         for name, refused in one.found.rejected.items():
             if not self.entry(f"{one.shape}-{name}"):
                 self.not_measured(f"{one.shape}-{name}", *refused)
+            if self.process and name in (late := self.run.shapes[one.shape].late):
+                self._correct(one.shape, late={other: count for other, count in late.items() if other != name})
+        if self.process and not one.found.contenders:  # nobody is left to have a share
+            self._correct(one.shape, processes=self.processes, stopped_by="time")
         if one.found.device_lost:
             self.over = f"the device was lost at {one.shape}: {one.found.device_lost}"
             self.device_lost = True
@@ -254,7 +305,7 @@ class Session:
                 with self._watched(FIRST_CALL_S[self.options.device], f"{HUNG} when it was checked again", case):
                     one.found.take(name, partial(again, one.found.entrants[name]))
             except KeyboardInterrupt:
-                self._correct(one.shape, stopped_by=INTERRUPTED)
+                self._correct(one.shape, stopped_by=INTERRUPTED, processes=0)
                 raise
             if name in one.found.rejected or one.found.device_lost:
                 late = self.run.shapes[one.shape].late
@@ -264,7 +315,7 @@ class Session:
 
     def _correct(self, shape: str, **changed) -> None:
         """Journal what the last pass over `shape` came to once more, some of it `changed`."""
-        known = ("passes", "stopped_by", "round_count", "telemetry", "late")
+        known = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
         values = {name: getattr(self.run.shapes[shape], name) for name in known}
         self.add({"kind": "pass", "shape": shape} | values | changed)
 
@@ -278,31 +329,20 @@ class Session:
                 raise error
             self.not_measured(f"{one.shape}-{name}-steady", *rejection(error))
 
-        calls = {name: one.found.entrants[name].call for name in one.found.contenders}
+        names = steady.chosen(one.found, medians, self.options)
+        calls = {name: one.found.entrants[name].call for name in names}
+        about = {"seed": one.seed, "count": steady.BLOCKS if self.options.steady else 1, "failed": failed}
         step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
         try:
             with self._watched(*step):
-                for block in steady.blocks(calls, medians, self.clock, self.telemetry, seed=one.seed, failed=failed):
+                for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
                     self.add({"kind": "steady", "shape": one.shape} | block)
                     self.expect(*step)
         except KeyboardInterrupt:
-            self._correct(one.shape, stopped_by=INTERRUPTED)
+            self._correct(one.shape, stopped_by=INTERRUPTED, processes=0)
             raise
         except Exception as error:  # the device is lost, or the clock failed
             self.not_measured(f"{one.shape}-steady", "failed", device_errors.reason(error))
-
-    def _explain_above_roof(self, shape_id: str) -> None:
-        """A point above the roof says that the ceiling was measured too low: measure it again, beside the point."""
-        above = any(self.run.record(shape_id, name)["above_roof"] for name in self.run.measured(shape_id))
-        if above and self._remeasured < MOST_REMEASURED:
-            self._remeasured += 1
-            self._ceilings_again(when=shape_id)
-
-    def _ceilings_again(self, when: str) -> None:
-        try:
-            self.measure_ceilings(when)
-        except Exception as error:
-            self.not_measured(f"ceilings-{when}", "failed", device_errors.reason(error))
 
     def entry(self, case_id: str) -> dict | None:
         """{case, outcome, reason} of a case that was tried and has no number; None of any other."""
@@ -334,11 +374,8 @@ class Session:
             self.run.take(line)
 
     def finish(self, why_cut_short: str) -> None:
-        """End the run: the ceilings once more if it came to its end, then what `observers` do, and a reason for
-        all that has no number."""
+        """End the run: what `observers` do if it came to its end, and a reason for all that has no number."""
         if not why_cut_short and not self.over:
-            self.lacking = "the last ceilings were not measured"
-            self._ceilings_again("end")
             for observer in self.observers:
                 self.lacking = observer.lacking
                 observer.finished()

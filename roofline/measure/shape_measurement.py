@@ -11,7 +11,7 @@ from roofline.store.run import INTERRUPTED, Shape
 
 @dataclass
 class ShapeMeasurement:
-    """A shape whose contenders are prepared, between the passes over it."""
+    """A shape whose contenders are prepared, between the passes over it that one process makes."""
 
     shape: str
     found: PreparedCase
@@ -19,25 +19,38 @@ class ShapeMeasurement:
     seed: int
     within_s: float
     """Longest that a pass may take."""
+    process: int = 0
+    processes: int = 1
+    """How many share its passes."""
+    before: Shape | None = None
+    """What earlier processes measured of it."""
     telemetry: list[dict] = field(default_factory=list)
     journalled: int = 0
     """Rounds that the journal has."""
 
+    def __post_init__(self):
+        self._passes, self._rounds, self._late = 0, 0, {}
+        if before := self.before:
+            self._passes, self._rounds, self._late = before.passes, before.round_count, before.late
+            self.telemetry += [before.telemetry] * before.passes
+
     def new_lines(self, pass_index: int) -> list[dict]:
         """What is new since these were asked for last: the line of the shape or pass, then rounds, and at the end of
         the last pass the timelines."""
-        rounds = self.rounds
+        rounds, is_last = self.rounds, self.process == self.processes - 1
         now = {
-            "passes": pass_index,
-            "stopped_by": rounds.stopped_by or INTERRUPTED,
-            "round_count": len(rounds.rounds),
+            "passes": self._passes + pass_index,
+            "processes": self.process + bool(rounds.stopped_by),
+            "stopped_by": rounds.stopped_by if is_last and rounds.stopped_by else INTERRUPTED,
+            "round_count": self._rounds + len(rounds.rounds),
             "telemetry": telemetry.merged(self.telemetry),
-            "late": rounds.late,
+            "late": {name: count + self._late.get(name, 0) for name, count in rounds.late.items()},
         }
-        line = self._shape(now).line() if pass_index == 1 else {"kind": "pass", "shape": self.shape} | now
+        is_first = pass_index == 1 and not self.before
+        line = self._shape(now).line() if is_first else {"kind": "pass", "shape": self.shape} | now
         new = [one.line(self.shape) for one in rounds.rounds[self.journalled :]]
         self.journalled = len(rounds.rounds)
-        return [line, *new, *(self._timelines() if rounds.stopped_by else [])]
+        return [line, *new, *(self._timelines() if rounds.stopped_by and not self.process else [])]
 
     def _shape(self, now: dict) -> Shape:
         found, case = self.found, self.found.case

@@ -1,7 +1,7 @@
-"""Steady state: what a long kernel sustains when it runs by itself for a second or more.
+"""Steady state: what a long kernel sustains when it runs by itself for seconds.
 
 Turn-taking puts all contenders on one shared clock, which no large matmul keeps by itself: these chips are bound by
-power there. So, on request, each contender also runs alone in blocks, in alternation, with energy and clock per block.
+power there. So contenders also run alone in blocks, in alternation, with energy and clock per block.
 """
 
 import math
@@ -10,17 +10,39 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from roofline.measure.clocks import Call
+from roofline.measure.prepared import PreparedCase
 from roofline.measure.rounds import CallError, named
+from roofline.measure.telemetry import power_w
 
 FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
-BLOCKS = 4
-"""For each contender. Power limits act within tens of milliseconds, temperature within many seconds."""
+FROM_TOKENS = 1024
+"""Shapes of so many have a steady state by default on a GPU; of fewer, the memory sets the pace."""
+BLOCKS = 2
+"""For each contender with `--ffn-steady`, else one: by default, the whole run has minutes."""
 DROPPED_S = 0.5
 """The first part of a block, in which clock and power settle: run and not counted."""
-COUNTED_S = 1.0
+COUNTED_S = 5.0
+"""Power limits act within tens of milliseconds, temperature within many seconds."""
 SLICE_S = 0.25
-"""Calls are enqueued by slices of about this long, and the clock is read in each."""
+"""Calls are enqueued by slices of about this long, and the clock and the energy are read in each."""
+SECOND = round(1 / SLICE_S)
+
+
+def chosen(found: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
+    """The contenders that get blocks, by their `medians_s` of single calls.
+
+    All with `--ffn-steady`; else, on a GPU and from FROM_TOKENS on, the baseline and the fastest other. None over a
+    link, in a tuning, and where the quickest takes less than FROM_S.
+    """
+    timed = sorted((name for name in found.contenders if name in medians_s), key=medians_s.get)
+    if not timed or medians_s[timed[0]] < FROM_S or options.tune_s or found.analysis != "throughput":
+        return []
+    if options.steady:
+        return timed
+    by_default = options.device == "cuda" and getattr(found.case, "m", 0) >= FROM_TOKENS
+    fastest = [name for name in timed if name != found.baseline][:1]
+    return [name for name in timed if by_default and name in (found.baseline, *fastest)]
 
 
 def blocks(
@@ -31,19 +53,19 @@ def blocks(
     *,
     seed: int,
     failed: Callable[[str, CallError], None],
+    count: int,
 ) -> Iterator[dict]:
-    """Run `entrants` ({name: call}, with their `medians_s` of single calls) in alternating blocks; none if too short.
+    """Run `entrants` ({name: call}, with their `medians_s` of single calls) in `count` alternating blocks each.
 
-    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`, None where
-    nobody counts it. The order within each alternation is seeded and differs, as in `rounds`.
+    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`,
+    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order within each
+    alternation is seeded and differs, as in `rounds`.
     A contender whose call raises is told to `failed(name, error)`, and the others go on.
     """
-    if min(medians_s.values(), default=0.0) < FROM_S:
-        return
     rng = np.random.default_rng(seed)
-    names = [name for name in entrants if name in medians_s]
+    names = list(entrants)
     entrants = {name: named(name, call) for name, call in entrants.items()}
-    for index in range(BLOCKS):
+    for index in range(count):
         for position, name in enumerate(rng.permutation(names).tolist()):
             try:
                 about = {"contender": name, "block": index, "position": position}
@@ -57,11 +79,24 @@ def _block(call: Call, median_s: float, clock, telemetry) -> dict:
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
-    before = telemetry.energy_j()
-    count, seconds = _run_for(COUNTED_S, call, calls, clock)
-    after = telemetry.energy_j()
-    energy = None if before is None or after is None else after - before
-    return {"calls": count, "time_s": seconds / count, "energy_j": energy} | telemetry.summary()
+    usual, readings = clock.while_busy, []
+    clock.while_busy = lambda: (telemetry.read(), readings.append(telemetry.energy()))
+    try:
+        count, seconds = _run_for(COUNTED_S, call, calls, clock)
+    finally:
+        clock.while_busy = usual
+    power, low, high = _power(readings)
+    counted = {"energy_j": power and power * seconds, "power_low_w": low, "power_high_w": high}
+    return {"calls": count, "time_s": seconds / count} | counted | telemetry.summary()
+
+
+def _power(readings: list) -> tuple:
+    """Power in W by what `telemetry.energy` read in each slice: mean, the least and the greatest of any second."""
+    if len(readings) < 2 or None in readings:
+        return None, None, None
+    mean = power_w(readings[0], readings[-1])
+    seconds = [power_w(*ends) for ends in zip(readings, readings[SECOND:], strict=False)] or [mean]
+    return mean, min(seconds), max(seconds)
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:

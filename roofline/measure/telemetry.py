@@ -4,6 +4,11 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
+RENEWED_S = 0.2
+"""NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
+IDLE_S = 5.0
+"""Over so long, power is read of a device on which nothing runs."""
+
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
 # (0x4) is among them: it is how large matmuls run on these chips, and a reader must be able to see it.
 THROTTLE_REASONS = {
@@ -65,8 +70,15 @@ class GpuTelemetry:
         except self._nvml.NVMLError:
             return None
 
-    def energy_j(self) -> float | None:
-        """Joules since the driver was loaded; NVML refreshes it some ten times a second. None where it has none."""
+    def energy(self) -> tuple[float, float] | None:
+        """(seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it has
+        none."""
+        before, deadline = self._energy_j(), time.perf_counter() + RENEWED_S
+        while (joules := self._energy_j()) == before is not None and time.perf_counter() < deadline:
+            time.sleep(0.001)
+        return None if joules is None else (time.perf_counter(), joules)
+
+    def _energy_j(self) -> float | None:
         millijoules = self._handle and self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1e3
 
@@ -100,7 +112,7 @@ class CpuTelemetry:
     def read(self) -> None:
         """Nothing to read while busy: the counters are cumulative."""
 
-    def energy_j(self) -> None:
+    def energy(self) -> None:
         """Not counted: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
@@ -123,6 +135,20 @@ def merged(summaries: list[dict]) -> dict:
         key: mean(numbers) if (numbers := [s[key] for s in summaries if type(s.get(key)) is float]) else value
         for key, value in summaries[-1].items()
     }
+
+
+def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:
+    """Mean power between two readings of `energy`."""
+    return (last[1] - first[1]) / (last[0] - first[0])
+
+
+def idle_power_w(telemetry) -> float | None:
+    """What a device draws, its context alive, while nothing runs; None where nobody counts it."""
+    if (first := telemetry.energy()) is None:
+        return None
+    time.sleep(IDLE_S)
+    last = telemetry.energy()
+    return last and power_w(first, last)
 
 
 def for_device(device: str):

@@ -122,6 +122,11 @@ class Runners:
             self.known[operation.name] = operation.load_runner()(*self._given)
         return self.known[operation.name]
 
+    def release(self) -> None:
+        """Let go of what the runners that were asked for hold."""
+        for runner in self.known.values():
+            runner.release()
+
     def prepare(self, shape: str, names: list[str], *first_call):
         """The `PreparedCase` of the case that the id `shape` names. `first_call` is as `measure.prepared.unwatched`."""
         case, _ = parse(shape)

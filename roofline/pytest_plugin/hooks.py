@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline import doctor, operations, trial
-from roofline.measure import clocks, device_errors, metadata, telemetry
+from roofline import doctor, operations, trial, worker
+from roofline.measure import clocks, metadata, runner, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.session import Session
@@ -265,7 +265,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
         if operation.mode == options.mode
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
-    lacking = _equip(ffn_clock, ffn_instruments)
+    lacking = runner.equip(ffn_clock, ffn_instruments)
     now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes))
     if run and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
@@ -276,6 +276,8 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.folder = state.session.folder  # another one, where that of its name was there
+    state.session.release = state.runners.release
+    state.session.measure_elsewhere = partial(worker.measure, state.session, root=request.config.rootpath)
     _watch(request.config, state)
     say = request.config.pluginmanager.get_plugin("ffn-narrator").say
     if lacking:
@@ -290,19 +292,6 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     trial.run(state.session, state.runners, request.config.rootpath, say)
     state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
     return state.session
-
-
-def _equip(clock, make_instruments) -> str:
-    """Give `clock` its instruments. Where they cannot be made it goes on without: returns a note of that, or ""."""
-    try:
-        clock.instruments = make_instruments and make_instruments()
-        return ""
-    except Exception as error:  # there is no C compiler, or no Python.h
-        return (
-            f"Instruments: none ({device_errors.reason(error)}). Samples wait behind a pre-roll in place of a gate, "
-            "and the SM clock is not read, so nothing is known at equal clock. Triton loads kernels with the help of a "
-            "C compiler and Python's headers: install them (gcc, python3-dev)."
-        )
 
 
 @pytest.fixture

@@ -47,12 +47,16 @@ class Options:
     """Of the paced link on a GPU; None for its default."""
     tune_s: float = 0.0
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
+    processes: int | None = None
+    """How many share the passes over each shape; None for the clock's own."""
 
     @property
     def mode(self) -> str:
         """Of the operations that are measured: `tune`, or `benchmark` for all else."""
         return "tune" if self.tune_s else "benchmark"
 
+
+MAX_SECONDS = {"cpu": 4.0, "cuda": 6.0}
 
 DEVICES = ("auto", "cpu", "cuda")
 TUNE_S = 420
@@ -113,12 +117,16 @@ OPTIONS = {
     "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4; or pcie, preset",
+        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
-    "max_seconds": Option("S", _seconds, "cap on the time of one shape (default: 7)"),
+    "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 4, on a GPU 6)"),
+    "processes": Option(
+        "N", partial(_at_least, 1), "that measure each shape, one after another, each in its share of the passes "
+        "(default: 6, on a GPU 3)",
+    ),
     "counters": Option(
         "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
         "matmuls (default: of all)", alone="0",
@@ -141,7 +149,12 @@ def add(parser) -> None:
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
     for name, (metavar, _, text, alone) in OPTIONS.items():
         group.addoption(FLAGS[name], metavar=metavar, help=text, **({"nargs": "?", "const": alone} if alone else {}))
-    group.addoption("--ffn-steady", action="store_true", help="kernels of 2 ms and more also in blocks of a second")
+    group.addoption(
+        "--ffn-steady",
+        action="store_true",
+        help="kernels of 2 ms and more also in blocks of 5 s, all contenders, twice (default: on a GPU from 1024 "
+        "tokens on, the baseline and the fastest other, once)",
+    )
 
 
 def value(name: str, get) -> Any:
@@ -184,7 +197,8 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         dtypes=given["dtype"] or dtypes,
         contenders=given["contenders"],
         seed=given["seed"] or 0,
-        max_seconds=given["max_seconds"] or 7.0,
+        max_seconds=given["max_seconds"] or MAX_SECONDS[device],
+        processes=given["processes"] or (1 if given["tune"] else None),
         results=given["results"] or root / "results" / "local",
         steady=bool(get("ffn_steady")),
         counters=given["counters"],

@@ -18,6 +18,11 @@ def percent_text(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
+def share_text(share: float | None, low: float, high: float) -> str:
+    """`54 % [51, 57]`: a share with its interval."""
+    return "-" if share is None else f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
 def error_text(share: float) -> str:
     """An error in percent, to two digits."""
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
@@ -30,6 +35,13 @@ def number_text(value: float | None, digits: int = 3) -> str:
 def interval_text(value: float | None, low: float, high: float, digits: int = 3) -> str:
     """`1.031 [1.024, 1.040]`: a value with its interval."""
     return "-" if value is None else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def range_text(value: float | None, low: float, high: float, text="{:.3f}".format) -> str:
+    """`689 [650, 702]`: a value with the least and the greatest; without them where there was one only."""
+    if value is None:
+        return "-"
+    return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
 def bytes_text(count: int) -> str:

@@ -104,7 +104,7 @@ def _versions(run: Run) -> str:
 
 def _roof(run: Run, records: list[dict]) -> str:
     """The measured roof of each dtype."""
-    roofs = {dtype: roof_of(run.ceilings, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
+    roofs = {dtype: roof_of(run, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
     return ", ".join(
         f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
         for dtype, roof in roofs.items()

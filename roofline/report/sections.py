@@ -5,8 +5,9 @@ from typing import NamedTuple
 from roofline.analysis import tuning
 from roofline.analysis.base import Column, Figure, grouped
 from roofline.analysis.records import ANALYSES, analysis_of
+from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.report import tables
-from roofline.report.format import rate_text
+from roofline.report.format import rate_text, time_text
 from roofline.store.run import Run
 
 
@@ -46,19 +47,18 @@ def missing(run: Run) -> list[str]:
 
 
 def ceilings(run: Run) -> list[str]:
-    """A line per ceiling: the best measured, its drift from start to end, and the datasheet's figure."""
+    """A line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of what an
+    empty call takes."""
     datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
-    for (kind, dtype), own in grouped(((c["ceiling"], c["dtype"]), c) for c in run.ceilings).items():
-        best, drift = max(own, key=lambda c: c["value"]), ""
-        ends = {c["when"]: c["value"] for c in own}
-        if {"start", "end"} <= ends.keys():
-            drift = f", {100 * (ends['end'] / ends['start'] - 1):+.1f} % from start to end"
-        if kind == "matmul":
-            value, sheet = f"{rate_text(best['value'] / 1e12)} TFLOP/s {dtype}", datasheet.get("flops", {}).get(dtype)
-            sheet = sheet and f"{rate_text(sheet / 1e12)} TFLOP/s"
+    for one in ceilings_of(run):
+        if one.kind == "matmul":
+            unit, scale, sheet = f"TFLOP/s {one.dtype}", 1e12, datasheet.get("flops", {}).get(one.dtype)
         else:
-            value, sheet = f"{best['value'] / 1e9:.3g} GB/s", datasheet.get("memory_bandwidth_bytes_per_s")
-            sheet = sheet and f"{sheet / 1e9:.4g} GB/s"
-        lines.append(f"{kind}: {value} measured ({best['probe']}{drift}); datasheet: {sheet or 'none'}")
+            unit, scale, sheet = "GB/s", 1e9, datasheet.get("memory_bandwidth_bytes_per_s")
+        value, *ends = (rate_text(rate / scale) for rate in (one.value, one.low, one.high))
+        sheet = f"{rate_text(sheet / scale)} {unit.split()[0]}" if sheet else "none"
+        lines.append(f"{one.kind}: {value} [{', '.join(ends)}] {unit} measured ({one.by}); datasheet: {sheet}")
+    if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:
+        lines.append(f"an empty call takes {time_text(empty_s)}: that much is in every sample")
     return lines

@@ -16,7 +16,9 @@ from pathlib import Path
 from roofline.store import upgrade
 from roofline.store.run import INTERRUPTED, Run
 
-SCHEMA = 6
+SCHEMA = 7
+READABLE = (*upgrade.OLDER, 6, SCHEMA)
+"""Those of 6 lack `processes`, probes beside contenders and the power of steady blocks."""
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"
@@ -96,6 +98,17 @@ class Journal:
             self._file.truncate(size)
             raise
 
+    def size(self) -> int:
+        return self._file.seek(0, 2)
+
+    def lines_from(self, size: int) -> list[dict]:
+        """What was written since it had this `size`, by another process too. A line that its end cut off is taken
+        away."""
+        text = Path(self._file.name).read_bytes()[size:]
+        whole, _, rest = text.rpartition(b"\n")
+        self._file.truncate(self.size() - len(rest))
+        return [json.loads(line) for line in whole.splitlines()]
+
     def close(self) -> None:
         self._file.close()
 
@@ -152,7 +165,7 @@ def load(folder: Path) -> Run:
     for shape in run.shapes.values():
         # Samples are lacking where the run was killed between the line of the shape and its rounds.
         if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
-            shape.stopped_by = INTERRUPTED
+            shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
     return run
 
 
@@ -173,9 +186,9 @@ def _checked(path: Path) -> Iterator[dict]:
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
-            if kind != "run" or line.get("schema") not in (*upgrade.OLDER, SCHEMA):
+            if kind != "run" or line.get("schema") not in READABLE:
                 raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
-            if line["schema"] != SCHEMA:
+            if line["schema"] in upgrade.OLDER:
                 required = {k: REQUIRED[k] for k in REQUIRED if k not in ("round", "pass")} | upgrade.REQUIRED
         if kind not in required or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")

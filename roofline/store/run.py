@@ -26,7 +26,7 @@ SAMPLE_COLUMNS = {
     "case": "its case id",
     "shape": "the case id without the contender",
     "contender": "contender, arm, or what took turns with them for comparison",
-    "role": 'of what took turns for comparison only: `gemm`, `link`, `preset`, `contended`; else ""',
+    "role": 'of what took turns for comparison only: `gemm`, `link`, `preset`, `contended`, `probe`; else ""',
     "round": "index of the round",
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
@@ -35,6 +35,9 @@ SAMPLE_COLUMNS = {
     "time_s": "seconds",
 }
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
+
+PROBE = "probe"
+"""The role of what takes turns with contenders to say where the roof is."""
 
 INTERRUPTED = "interrupt"
 """What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
@@ -80,15 +83,17 @@ class Shape:
     """The state of the cache that every sample starts from, in words."""
     entrants: dict[str, dict]
     """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
-    `gemm`, `link`, `preset`, `contended`."""
+    `gemm`, `link`, `preset`, `contended`, `probe`."""
     seed: int = 0
     """Of the orders in the rounds."""
     facts: dict = field(default_factory=dict)
     """What its operation says of it: sizes that are no parameters, and other plain values."""
     passes: int = 1
     """How many times it was returned to, by now."""
+    processes: int = 1
+    """How many have made all their passes over it."""
     stopped_by: str = ""
-    """`width`, `time` or `rounds`; `INTERRUPTED` until its last pass has ended."""
+    """`width`, `time` or `rounds`; `INTERRUPTED` until the last pass of the last process has ended."""
     round_count: int = 0
     """Rounds that were run. The journal of a run that was killed may hold fewer."""
     telemetry: dict = field(default_factory=dict)
@@ -105,6 +110,11 @@ class Shape:
         line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
         return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
 
+    def keep_whole_shares(self) -> None:
+        """Forget the rounds of a process that was cut off: its share is measured anew."""
+        self.rounds = [one for one in self.rounds if one.process < self.processes]
+        self.round_count, self.passes = len(self.rounds), len({one.pass_index for one in self.rounds})
+
     def get(self, name: str, default: Scalar = None):
         """A parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
@@ -112,6 +122,16 @@ class Shape:
     def times_s(self, entrant: str | None) -> dict[int, float]:
         """{round: seconds}; {} of an entrant that has none."""
         return {one.index: one.time_s[entrant] for one in self.rounds if entrant in one.time_s}
+
+    @property
+    def anchor(self) -> dict[int, float] | None:
+        """The baseline's {round: seconds}, beside which all times of the shape are told; None where it has none."""
+        return (self.baseline in self.late and self.times_s(self.baseline)) or None
+
+    @property
+    def groups(self) -> dict[int, tuple[int, int]]:
+        """{round: (process, pass)}, by which statistics know which rounds are alike."""
+        return {one.index: (one.process, one.pass_index) for one in self.rounds}
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
         """{round: value} of what was read beside the time."""
@@ -146,13 +166,14 @@ class Run:
     ceilings: list[dict] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
     steady: list[dict] = field(default_factory=list)
-    """Blocks of `--ffn-steady`."""
+    """Blocks in which a contender ran alone."""
     not_measured: list[dict] = field(default_factory=list)
     notes_by_topic: dict[str, str] = field(default_factory=dict)
     """What a reader should know beside the notes in the metadata."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
-    _records: list[dict] | None = field(default=None, init=False, repr=False, compare=False)
+    derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was derived once the run was closed."""
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
@@ -227,6 +248,8 @@ class Run:
             getattr(self, LISTS[kind]).append(line)
         elif kind in ("resumed", "end"):
             self.end = line if kind == "end" else None
+            for name in self.interrupted if kind == "resumed" else ():
+                self.shapes[name].keep_whole_shares()
 
     def frame(self):
         """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""
@@ -237,10 +260,10 @@ class Run:
     def records(self) -> list[dict]:
         """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
         the run is closed."""
-        if self._records is not None and self.end is not None:
-            return self._records
+        if self.end is not None and "records" in self.derived:
+            return self.derived["records"]
         found = [{"case": f"{shape.id}-{name}"} | self.record(shape.id, name) for shape, name in self.cases()]
-        self._records = found if self.end is not None else None
+        self.derived["records"] = found
         return found
 
     def record(self, shape: str | None, contender: str) -> dict | None:

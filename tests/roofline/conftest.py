@@ -165,28 +165,30 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    `more` follows its conftest, `fault` and `passes` are FAULT and PASSES in the environment, to which `env` adds.
+    `more` follows its conftest, `fault`, `passes` and `processes` are FAULT, PASSES and PROCESSES in the environment,
+    to which `env` adds.
     `file_bytes` limits the size of the files that may be written, as a full disk would.
     """
 
     def run(
-        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, env=None, root=None, cwd=None,
-        file_bytes=None,
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, env=None, root=None,
+        cwd=None, file_bytes=None,
     ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
         (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
+        about = {"FAULT": fault, "PASSES": str(passes), "PROCESSES": str(processes)}
         code, text = zygote.run(
             ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
-            env=_environment(**{"FAULT": fault, "PASSES": str(passes)} | (env or {})), file_bytes=file_bytes,
+            env=_environment(**about | (env or {})), file_bytes=file_bytes,
         )  # fmt: skip
         folder = max((root / "results" / "local").glob("*"), default=None)
 
         def go_on(*arguments, **about) -> Outcome:
             copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
             resume = f"--ffn-resume={copy / folder.relative_to(root)}"
-            about = {"tests": tests, "conftest": conftest, "passes": passes} | about
+            about = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes} | about
             return run("--benchmark-only", resume, *arguments, root=copy, **about)
 
         return Outcome(code, text, folder, root, go_on)

@@ -10,10 +10,13 @@ class FakeClock:
 
     timer = "fake_clock_replay"
 
-    def __init__(self, passes: int = 1):
-        self.passes, self.seconds, self.calls = passes, 0.0, 0
+    def __init__(self):
+        """In so many passes and processes as the environment variables PASSES and PROCESSES say."""
+        self.passes, self.processes = (int(os.environ.get(name, "1")) for name in ("PASSES", "PROCESSES"))
+        self.seconds, self.calls = 0.0, 0
         self.bursts = []
         """(call, calls) of each."""
+        self.while_busy = lambda: None
 
     def now(self):
         return self.seconds
@@ -26,6 +29,7 @@ class FakeClock:
 
     def burst(self, call, calls):
         seconds = sum(call() for _ in range(calls))
+        self.while_busy()
         self.seconds += seconds
         self.bursts.append((call, calls))
         return seconds
@@ -33,5 +37,5 @@ class FakeClock:
 
 @pytest.fixture(scope="session")
 def ffn_clock():
-    """Of a project that imports it, in so many passes as the environment variable PASSES says."""
-    return FakeClock(int(os.environ.get("PASSES", "1")))
+    """Of a project that imports it."""
+    return FakeClock()

@@ -50,12 +50,17 @@ def lines_of(case, times, *, about=None, rounds=30, slower=lambda index: 1.0, va
     return [line, *samples]
 
 
-def shape(m, times, *, throttled=False):
+def shape(m, times, *, throttled=False, **more):
     """Lines of a shape of 1024 x 1024 weights."""
     telemetry = {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""}
     case = Matmul("1024x1024", "up", 1, m, "bf16")
     return lines_of(
-        case, times, about={name: {"relative_error": 1e-3} for name in times}, vendor="cublas", telemetry=telemetry
+        case,
+        times,
+        about={name: {"relative_error": 1e-3} for name in times},
+        vendor="cublas",
+        telemetry=telemetry,
+        **more,
     )
 
 

@@ -2,7 +2,7 @@
 
 The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
 `late`, in the second of three passes, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
-in that contender's first call (`first-numpy`) or a steady block of it (`block-numpy`), or in so many-th call of the
+in that contender's first call (`first-numpy`) or a steady block of it (`block-numpy`), or in the first call of the
 probe `copy`. Calls take as many times as long as SLOWER says.
 """
 
@@ -12,12 +12,14 @@ import functools
 import itertools
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock, ffn_clock  # noqa: F401 what follows may be more than this file
 
 from roofline import operations
+from roofline.measure import runner
 from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
@@ -29,6 +31,7 @@ NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]
 
 def strike(place, number):
     where, at, what = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
+    place = f"later-{place}" if "worker" in sys.argv[0] else place
     if (where, int(at)) != (place, number):
         return
     if what.startswith("SIG"):
@@ -55,8 +58,7 @@ def hang():
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
-@pytest.fixture(scope="session")
-def ffn_probes():
+def probes():
     from roofline.measure.ceilings import Probe
 
     copies = itertools.count()
@@ -69,18 +71,22 @@ def ffn_probes():
     ]
 
 
+@pytest.fixture(scope="session")
+def ffn_probes():
+    return probes()
+
+
 def call(case, name, durations, calls):
-    """The warm-up's one turn first, so that round 0 gets the first duration."""
     index = next(calls)
-    strike({10: name, 300: "late", 1000: f"block-{name}"}.get(index), case.m)
-    return durations[(index - 1) % len(durations)] if index else 0.1
+    strike({9: name, 299: "late", 999: f"block-{name}"}.get(index), case.m)
+    return durations[index % len(durations)]
 
 
-class Runner:
-    """Also of the worker that counts, which finds it by this file's name."""
+class Runner(runner.Runner):
+    """Also of the workers that count or measure, which find it by this file's name."""
 
-    def __init__(self, options, selected=None):
-        pass
+    def probes(self):
+        return probes()
 
     def untrusted(self, names):
         return []

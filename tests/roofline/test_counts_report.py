@@ -185,7 +185,7 @@ def test_energy_is_told_in_joules_per_tflop(tmp_path):
     write(folder)
     report = (folder / "report.md").read_text()
     joules = 0.04 / FLOP[8192] * 1e12
-    assert "| J/TFLOP |" in report
+    assert "| J/TFLOP [range] |" in report
     assert f"| {joules:.3g} |" in report
     assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
     folder = save(tmp_path / "other", [*LINES[:-2], *[block | {"energy_j": None} for block in blocks]])

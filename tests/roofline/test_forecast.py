@@ -44,8 +44,11 @@ def test_it_has_every_default_case_contender_and_arm(asked):
         runner = declared.OPERATION.load_runner()(asked)
         default |= {f"{case.id}-{name}" for case in declared.OPERATION.sweep(asked) for name in runner.names(case)}
     for path in FILES:
-        known = {row["case"] for row in json.loads(path.read_text())["cases"]}
+        sealed = json.loads(path.read_text())
+        known = {row["case"] for row in sealed["cases"]}
         assert known <= default
+        if sealed["version"] < forecast.VERSION:  # there are more cases by now
+            continue
         assert {case.rsplit("-", 1)[1] for case in default - known} == {"decode"}  # above 64 rows: it takes no more
         assert len(default - known) == 16
 

@@ -30,9 +30,16 @@ def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share(passes):
     assert rounds.stopped_by == "rounds"
 
 
-def test_time_cap_stops_it_and_one_round_is_always_run():
-    turns = take_turns({"a": lambda: 1.0}, FakeClock(), brief(5), seed=0)
-    assert (turns.stopped_by, len(turns.rounds)) == ("time", 5)
+def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
+    noise = np.random.default_rng(0).lognormal(sigma=0.1, size=200)
+    for seconds, rounds in ((50, 50), (20, 30), (5, 15)):
+        times = iter(noise / noise.mean())
+        turns = take_turns({"a": lambda times=times: next(times)}, FakeClock(), brief(seconds), seed=0)
+        assert turns.stopped_by == "time"
+        assert len(turns.rounds) == pytest.approx(rounds, abs=2)
+
+
+def test_one_round_is_always_run():
     assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}
 
 
@@ -96,6 +103,25 @@ def test_passes_share_the_time_and_only_the_last_may_stop_early():
     assert seen == [10, 20, 30, 31]  # of two seconds each; all that is known is looked at from the last pass on
     assert rounds.stopped_by == "width"
     assert sorted(rounds.times_s["a"]) == list(range(31))
+
+
+def test_long_rounds_are_dealt_out_over_the_passes():
+    def seen(seconds, rule, passes):
+        rounds = Rounds({"a": lambda: seconds}, FakeClock(), rule, seed=0, passes=passes)
+        return [rounds.run_pass() or len(rounds.rounds) for _ in range(passes)]
+
+    assert seen(3.0, StopRule(90, min_rounds=1, max_rounds=29, warmup_s=0), 5) == [6, 12, 18, 24, 29]
+    fewest = StopRule(40, min_rounds=4, warmup_s=0)
+    assert seen(30.0, fewest, 8) == [1, 1, 2, 2, 3, 3, 4, 4]  # in three times the time, as evenly as may be
+
+
+def test_rounds_of_a_later_process_are_numbered_behind_those_before():
+    rounds = Rounds({"a": lambda: 1.0}, FakeClock(), brief(4), seed=0, passes=2, process=3, before=(70, 9))
+    for _ in range(2):
+        rounds.run_pass()
+    assert [one.index for one in rounds.rounds] == list(range(70, 70 + len(rounds.rounds)))
+    assert {one.process for one in rounds.rounds} == {3}
+    assert {one.pass_index for one in rounds.rounds} == {10, 11}
 
 
 def test_call_that_raises_is_named_and_the_others_go_on_without_it():

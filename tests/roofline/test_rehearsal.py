@@ -99,7 +99,9 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     assert not any("not tried" in note for note in found.run.notes)
     shapes = found.run.shapes
     assert sum(len(shape.counters) for shape in shapes.values()) == 1
-    kernels = {name: about["kernel_name"] for name, about in shapes["matmul-128x256-up-tp1-m16-fp16"].entrants.items()}
+    shape = shapes["matmul-128x256-up-tp1-m16-fp16"]
+    assert (shape.processes, {one.process for one in shape.rounds}) == (3, {0, 1, 2})
+    kernels = {name: shape.entrants[name]["kernel_name"] for name in shape.measured}
     assert kernels["decode"] == "decode_kernel"
     lines = (found.folder / journal.NAME).read_text().splitlines()
     traced = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline" and "runs" in line}
@@ -120,6 +122,14 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
         "all_gather_matmul": LAUNCHES,
         "weight_prefetch": PREFETCH,
     }
+    assert found.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
+    assert {block["contender"] for block in found.run.steady} == {"cublas", "tiled"}
+    for block in found.run.steady:
+        assert block["block"] == 0
+        assert 5.0 <= block["calls"] * block["time_s"] < 5.3
+        powers = [block["energy_j"] / block["calls"] / block["time_s"], block["power_low_w"], block["power_high_w"]]
+        assert powers == pytest.approx([650] * 3)
+    assert "an empty call takes" in found.text
     assert {entry["outcome"] for entry in found.run.missing} == {"skipped"}
     major, minor = stand_in.CARDS[card]
     for reason in found.reasons("skipped"):

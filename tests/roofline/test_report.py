@@ -7,7 +7,7 @@ import pytest
 from made_up_run import HEAD, LINES, boxes_of, ceiling, save, shape, touching
 
 from roofline.analysis.records import THROUGHPUT
-from roofline.analysis.throughput.metrics import COLUMNS, roof_of
+from roofline.analysis.throughput.metrics import COLUMNS, ceilings_of, roof_of
 from roofline.cli import main
 from roofline.report import format, sections, tables
 from roofline.report.write import write
@@ -73,10 +73,58 @@ def test_summary_is_the_geometric_mean(folder):
     assert "1.200 over M >= 1024 (1)" in line
 
 
-def test_ceilings_show_drift_and_datasheet(folder):
+def test_what_an_empty_call_takes_is_told_beside_the_ceilings(tmp_path, folder):
+    head = LINES[0] | {"machine": LINES[0]["machine"] | {"empty_call_s": 0.9e-6}}
+    write(known := save(tmp_path / "known", [head, *LINES[1:]]))
+    said = (known / "report.md").read_text().partition("## Ceilings")[2]
+    assert "- an empty call takes 0.9 us: that much is in every sample" in said
+    assert "empty call" not in "".join(sections.ceilings(journal.load(folder)))
+
+
+def test_bound_is_named_as_the_models(folder):
+    header = tables.markdown(list(by_case(folder).values()), COLUMNS).splitlines()[0]
+    assert "| model's bound |" in header
+    assert "| bound |" not in header
+
+
+def test_ceilings_show_interval_and_datasheet(folder):
     text = "\n".join(sections.ceilings(journal.load(folder)))
-    assert "matmul: 750 TFLOP/s bf16 measured (made up, +7.1 % from start to end); datasheet: 989 TFLOP/s" in text
-    assert "read: 4e+03 GB/s" in text or "read: 4000 GB/s" in text
+    assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up); datasheet: 989 TFLOP/s" in text
+    assert "read: 4000 [3960, 4040] GB/s measured (made up); datasheet: 4800 GB/s" in text
+
+
+def probed(m, times, probe_s, *, drift=lambda index: 1.0):
+    """Lines of a shape beside which a probe of the matmul ceiling took turns, with calls of 1e9 FLOP."""
+    line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=drift)
+    line["contenders"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": 1e9}
+    return [line, *samples]
+
+
+def test_share_of_the_roof_is_of_what_the_probe_reached_in_the_same_rounds(tmp_path):
+    def drift(index):
+        return 1 + index / 10  # by the last round all takes four times as long
+
+    flop = 2 * 4096 * 1024**2
+    lines = probed(4096, {"cublas": flop / 500e12, "tiled": flop / 400e12}, 1e9 / 600e12, drift=drift)
+    records = list(by_case(save(tmp_path / "run", [*LINES[:5], *lines])).values())
+    assert [r["of_roof"] for r in records] == pytest.approx([5 / 6, 4 / 6])
+    assert [(r["of_roof_low"], r["of_roof_high"]) for r in records] == [
+        (pytest.approx(share), pytest.approx(share)) for share in (5 / 6, 4 / 6)
+    ]
+    assert all(r["roof_tflops"] * r["of_roof"] == pytest.approx(r["tflops"]) for r in records)
+    assert all(r["time_high_s"] > 1.5 * r["time_low_s"] for r in records)
+
+
+def test_the_matmul_ceiling_is_the_best_of_all_contenders_and_probes(tmp_path):
+    flop = 2 * 4096 * 1024**2
+    slow = probed(64, {"cublas": flop / 64 / 200e12}, 1e9 / 600e12)
+    fast = probed(4096, {"cublas": flop / 500e12, "tiled": flop / 660e12}, 1e9 / 600e12)
+    folder = save(tmp_path / "run", [*LINES[:5], *slow, *fast])
+    run = journal.load(folder)
+    (matmul,) = (one for one in ceilings_of(run) if one.kind == "matmul")
+    assert (matmul.value, matmul.by) == (pytest.approx(660e12), "matmul-1024x1024-up-tp1-m4096-bf16-tiled")
+    assert [r["of_roof"] for r in run.records()] == pytest.approx([200 / 660, 500 / 660, 1])
+    assert not any(r["above_roof"] for r in run.records())
 
 
 @pytest.mark.parametrize(

@@ -1,72 +1,138 @@
-"""Steady state: blocks alternate, last their time, drop their first part, and count energy and clock in the rest."""
+"""Steady state: who gets it, and blocks that alternate, last their time, and count energy and clock in their part."""
+
+from types import SimpleNamespace
 
 import pytest
 from fake_clock import FakeClock
 from made_up_run import LINES, save
 
 from roofline.measure import clocks, steady, telemetry
+from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.report.write import write
 from roofline.store import journal
 
 
 class FakeTelemetry:
-    """A card that draws 700 W and clocks at 1500 MHz."""
+    """A card that clocks at 1500 MHz and draws 700 W, `less` from the third second on."""
 
-    def __init__(self, clock):
-        self._clock = clock
+    def __init__(self, clock, less=0):
+        self._clock, self._less = clock, less
 
     def start(self):
         pass
 
-    def energy_j(self):
-        return 700 * self._clock.seconds
+    read = start
+
+    def energy(self):
+        seconds = self._clock.seconds
+        return seconds, 700 * seconds - self._less * max(0, seconds - 3)
 
     def summary(self):
         return {"sm_clock_mhz": 1500, "throttle_reasons": "power cap", "throttled": True}
 
 
-def blocks_of(energy=True, **times_s):
+def blocks_of(energy=True, less=0, count=1, **times_s):
     """The blocks of contenders whose calls take so long, and the clock that they took them by."""
     clock = FakeClock()
-    card = FakeTelemetry(clock)
-    card.energy_j = card.energy_j if energy else lambda: None
+    card = FakeTelemetry(clock, less)
+    card.energy = card.energy if energy else lambda: None
     calls = {name: (lambda time_s=time_s: time_s) for name, time_s in times_s.items()}
-    return list(steady.blocks(calls, times_s, clock, card, seed=3, failed=None)), clock
+    return list(steady.blocks(calls, times_s, clock, card, seed=3, failed=None, count=count)), clock
 
 
-@pytest.mark.parametrize("times_s", [{"quick": 0.0019, "slow": 0.010}, {"short": 0.0019}])
-def test_shape_whose_quickest_contender_is_short_has_no_steady_state(times_s):
-    assert blocks_of(**times_s)[0] == []
+SHORT = {"vendor": 0.0019, "slow": 0.010}
+LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
+
+
+@pytest.mark.parametrize(
+    ("medians_s", "device", "m", "asked", "who"),
+    [
+        (LONG, "cuda", 1024, {}, ["fast", "vendor"]),
+        (LONG, "cuda", 512, {}, []),
+        (LONG, "cpu", 1024, {}, []),
+        (LONG, "cuda", 512, {"steady": True}, ["fast", "vendor", "slow"]),
+        (LONG, "cpu", 1, {"steady": True}, ["fast", "vendor", "slow"]),
+        (LONG, "cuda", 8192, {"tune_s": 420.0}, []),
+        (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
+        (SHORT, "cuda", 8192, {"steady": True}, []),
+        (SHORT, "cuda", 8192, {}, []),
+        ({"vendor": 0.003}, "cuda", 8192, {}, ["vendor"]),
+        ({}, "cuda", 8192, {}, []),
+    ],
+)
+def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
+    found = PreparedCase(SimpleNamespace(m=m), "vendor", analysis=asked.get("analysis", "throughput"))
+    found.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
+    options = SimpleNamespace(device=device, steady=asked.get("steady", False), tune_s=asked.get("tune_s", 0.0))
+    timed = {name: time_s for name, time_s in medians_s.items() if time_s}
+    assert steady.chosen(found, timed, options) == who
 
 
 def test_each_contender_gets_its_blocks_in_changing_order():
-    blocks, _ = blocks_of(quick=0.004, slow=0.010)
+    blocks, _ = blocks_of(count=4, quick=0.004, slow=0.010)
     orders = [[b["contender"] for b in blocks if b["block"] == index] for index in range(4)]
     assert all(sorted(order) == ["quick", "slow"] for order in orders)
     assert len({tuple(order) for order in orders}) == 2
     assert [b["position"] for b in blocks] == [0, 1] * 4
 
 
-def test_a_block_counts_a_second_after_half_a_second_that_it_drops():
-    blocks, clock = blocks_of(quick=0.004, slow=0.010)
+def test_a_block_counts_five_seconds_after_half_a_second_that_it_drops():
+    blocks, clock = blocks_of(count=2, quick=0.004, slow=0.010)
     for block in blocks:
-        assert 1.0 <= block["calls"] * block["time_s"] < 1.3
+        assert 5.0 <= block["calls"] * block["time_s"] < 5.3
         assert block["energy_j"] == pytest.approx(700 * block["calls"] * block["time_s"])
         assert block["sm_clock_mhz"] == 1500
-    assert [b["time_s"] for b in blocks if b["contender"] == "slow"] == pytest.approx([0.010] * 4)
+    assert [b["time_s"] for b in blocks if b["contender"] == "slow"] == pytest.approx([0.010] * 2)
     counted = sum(b["calls"] * b["time_s"] for b in blocks)
     assert 0.5 * len(blocks) <= clock.seconds - counted < 0.8 * len(blocks)
     assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.bursts)
 
 
-def test_card_that_counts_no_energy():
-    assert {block["energy_j"] for block in blocks_of(energy=False, a=0.01)[0]} == {None}
-    assert telemetry.CpuTelemetry().energy_j() is None
+def test_power_of_a_block_has_the_range_of_its_seconds():
+    (block,), _ = blocks_of(less=200, a=1 / 32)
+    seconds = block["calls"] * block["time_s"]
+    assert seconds == 5.0  # of which 4.75 s lie between the readings, from 0.5 s to 5.25 s
+    assert block["energy_j"] == pytest.approx((700 - 200 * 2.25 / 4.75) * seconds)
+    assert (block["power_low_w"], block["power_high_w"]) == pytest.approx((500, 700))
 
 
-def test_nvml_energy_in_joules(fake_nvml):
-    fake_nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 12_500
-    assert telemetry.GpuTelemetry().energy_j() == 12.5
+def test_card_that_counts_no_energy(fake_time):
+    (block,), _ = blocks_of(energy=False, a=0.01)
+    assert [block[name] for name in ("energy_j", "power_low_w", "power_high_w")] == [None] * 3
+    time = fake_time(telemetry)
+    assert telemetry.idle_power_w(telemetry.CpuTelemetry()) is None
+    assert time.seconds == 0
+
+
+def counts(nvml, watts, time):
+    """Have `nvml` count the energy of a card that draws `watts`, ten times a second."""
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 1e3 * watts * (int(10 * time.seconds) / 10 + 5)
+
+
+def test_energy_is_read_when_nvml_has_just_renewed_it(fake_nvml, fake_time):
+    card, time = telemetry.GpuTelemetry(), fake_time(telemetry)
+    counts(fake_nvml, 500, time)
+    first = card.energy()
+    assert first == (pytest.approx(0.1, abs=0.002), pytest.approx(500 * 5.1))
+    time.sleep(0.96)  # at 1.06 s the counter still has 500 * 6.0: 6 % less than what was drawn
+    assert telemetry.power_w(first, card.energy()) == pytest.approx(500, rel=0.003)
+    assert time.seconds == pytest.approx(1.1, abs=0.002)
+    fake_nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 12_500  # never renewed
+    assert card.energy() == (pytest.approx(1.3, abs=0.005), 12.5)
+
+
+def test_idle_power_is_that_of_five_seconds(fake_nvml, fake_time):
+    card, time = telemetry.GpuTelemetry(), fake_time(telemetry)
+    counts(fake_nvml, 70, time)
+    assert telemetry.idle_power_w(card) == pytest.approx(70, rel=0.001)
+    assert 5.0 < time.seconds < 5.3
+
+    def refuse(handle):
+        raise fake_nvml.NVMLError("not supported")
+
+    fake_nvml.nvmlDeviceGetTotalEnergyConsumption = refuse
+    assert telemetry.idle_power_w(card) is None
+    assert time.seconds < 5.3
 
 
 def test_burst_of_the_cpu_clock_is_the_time_of_all_calls(fake_time):
@@ -87,35 +153,49 @@ def block(contender, index, time_s, energy_j=100.0):
     return {
         "kind": "steady", "shape": "matmul-1024x1024-up-tp1-m8192-bf16", "contender": contender, "block": index,
         "position": 0, "calls": 100, "time_s": time_s, "energy_j": energy_j, "sm_clock_mhz": 1400 + index,
+        "power_low_w": 640.0 - index, "power_high_w": 700.0 + index,
         "throttle_reasons": "power cap", "throttled": True,
     }  # fmt: skip
 
 
 def test_derived_fields_by_hand(tmp_path):
-    blocks = [block("cublas", i, 40e-6) for i in range(3)] + [block("tiled", i, (50 + i) * 1e-6) for i in range(3)]
-    folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
+    blocks = [block("cublas", 0, 40e-6)] + [block("tiled", i, (50 + i) * 1e-6, 3.4 + 0.1 * i) for i in range(3)]
+    blocks += [block("cublas", i, 40e-6) for i in (1, 2)]
+    head = LINES[0] | {"machine": LINES[0]["machine"] | {"idle_power_w": 71.4}}
+    folder = save(tmp_path / "run", [head, *LINES[1:-2], *blocks])
     records = {r["case"]: r for r in journal.load(folder).records()}
     tiled = records["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
     assert tiled["steady_time_s"] == 51e-6
     assert tiled["steady_tflops"] == pytest.approx(2 * 8192 * 1024**2 / 51e-6 / 1e12)
     assert tiled["steady_ratio_to_vendor"] == pytest.approx(40 / 51)
     assert tiled["steady_of_single"] == pytest.approx(25 / 51)
-    assert tiled["steady_energy_j"] == 1.0
-    assert tiled["steady_power_w"] == pytest.approx(1 / 51e-6)
-    assert tiled["steady_flop_per_joule"] == 2 * 8192 * 1024**2
+    assert [tiled[f"steady_energy{end}_j"] for end in ("", "_low", "_high")] == pytest.approx([0.035, 0.034, 0.036])
+    assert tiled["steady_power_w"] == pytest.approx(0.035 / 51e-6)
+    assert (tiled["steady_power_low_w"], tiled["steady_power_high_w"]) == (638, 702)
+    assert tiled["steady_flop_per_joule"] == pytest.approx(2 * 8192 * 1024**2 / 0.035)
+    assert tiled["steady_idle_power_w"] == 71.4
     assert tiled["steady_sm_clock_mhz"] == 1401
     assert not any(key.startswith("steady") for key in records["matmul-1024x1024-up-tp1-m16-bf16-tiled"])
     write(folder)
     report = (folder / "report.md").read_text()
     assert "## Steady state" in report
-    assert "| matmul-1024x1024-up-tp1-m8192-bf16 | tiled | 51 us | 337 | 49 % | 0.784 [0.769, 0.800] | 1401 |" in report
+    row = "| matmul-1024x1024-up-tp1-m8192-bf16 | tiled | 51 us | 337 | 49 % | 0.784 [0.769, 0.800] | 1401 |"
+    assert f"{row} 686 [638, 702] | 2.04 [1.98, 2.1] |" in report
+    assert "- idle power: 71.4 W, before anything was measured" in report
+    assert "the sensor of an A100 or H100 sees a quarter of the time (arXiv 2312.02741)" in report
+
+
+def test_a_single_block_has_no_range_of_blocks(tmp_path):
+    folder = save(tmp_path / "run", [*LINES[:-2], block("cublas", 0, 40e-6), block("tiled", 0, 50e-6, 3.4)])
+    write(folder)
+    assert "| tiled | 50 us | 344 | 50 % | 0.800 | 1400 | 680 [640, 700] | 1.98 |" in (folder / "report.md").read_text()
 
 
 def test_option_measures_blocks_from_end_to_end(three_shapes):
     outcome = three_shapes("--ffn-steady", env={"SLOWER": "4"})
     assert outcome.code == 0
     blocks = outcome.kept.steady
-    assert {(b["contender"], b["block"]) for b in blocks} == {(c, i) for c in ("torch", "numpy") for i in range(4)}
+    assert {(b["contender"], b["block"]) for b in blocks} == {(c, i) for c in ("torch", "numpy") for i in range(2)}
     record = outcome.rows["numpy"]["extra_info"]
     assert record["steady_ratio_to_vendor"] == pytest.approx(2, rel=0.1)
     assert record["steady_energy_j"] is None
@@ -132,7 +212,7 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
     assert entry["reason"].startswith("RuntimeError: no such instruction")
     assert outcome.rows.keys() == {"torch", "numpy"}
     blocks = outcome.kept.steady
-    assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1, 2, 3]
+    assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1]
 
 
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
@@ -143,7 +223,11 @@ def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with
     assert len(list(run.cases())) == 2
     again = outcome.go_on(env={"SLOWER": "4"})
     assert again.code == 0
-    assert len(again.kept.steady) == 8
+    assert len(again.kept.steady) == 4
+
+
+def test_a_run_of_a_cpu_has_no_steady_state_unless_it_is_asked_for(three_shapes):
+    assert not three_shapes("-k", "m64", env={"SLOWER": "4"}).kept.steady
 
 
 def test_without_timing_the_option_is_refused(run_project):

@@ -53,6 +53,9 @@ class Runner:
     def __init__(self, options, selected=None):
         pass
 
+    def release(self):
+        pass
+
     def untrusted(self, names):
         return names
 

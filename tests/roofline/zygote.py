@@ -56,13 +56,12 @@ class Zygote:
 
 def quicken(drawn: bool) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
-    from roofline import stats
     from roofline.analysis.base import Figure
     from roofline.analysis.prediction import figure
     from roofline.report import theme
     from roofline.store import journal
 
-    stats.RESAMPLES, journal.ROOM_BYTES = 100, 2**21
+    journal.ROOM_BYTES = 2**21
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         Figure.is_drawn = lambda *a: False

@@ -3,6 +3,7 @@
 from roofline.analysis.base import Analysis, Figure, Table, grouped
 from roofline.analysis.throughput import memory_roofline
 from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics
+from roofline.report.format import rate_text
 from roofline.report.tables import named
 from roofline.stats import geometric_mean
 
@@ -27,12 +28,14 @@ def beside_baseline(records: list[dict]) -> dict[str, list[dict]]:
 
 
 def energy(records: list[dict]) -> list[str]:
-    """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes."""
+    """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes; then what the
+    device draws idle."""
     joules = ((r["contender"], 1e12 / r["steady_flop_per_joule"]) for r in records if r["steady_flop_per_joule"])
+    idle = {r["steady_idle_power_w"] for r in records if r["steady_idle_power_w"]}
     return [
         f"{name}: {geometric_mean(own):.3g} J per TFLOP in the geometric mean over {len(own)} shapes"
         for name, own in grouped(joules).items()
-    ]
+    ] + [f"idle power: {rate_text(watts)} W, before anything was measured" for watts in idle]
 
 
 def checks(records: list[dict]) -> list[str]:
@@ -57,8 +60,10 @@ def checks(records: list[dict]) -> list[str]:
 TABLES = (
     Table(
         "Steady state",
-        "Each kernel alone for a second, in alternating blocks whose first half second is not counted; the rows above "
-        "are single calls that take turns. The ratio's range is the least and the greatest of its blocks.",
+        "Each kernel alone for 5 s, in blocks whose first half second is not counted; the rows above are single calls "
+        "that take turns. Ranges are the least and the greatest: of power of any second, else of the blocks, where "
+        "there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
+        "quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
         (*CASE, *STEADY),
         lambda records: [record for record in records if "steady_time_s" in record],
         energy,

@@ -17,7 +17,7 @@ def draw(run: Run, frame):
     figure = theme.new(9.5, 6.4 * len(panels))
     labels = []
     for axes, (dtype, own) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _roofs(axes, own, roof_of(run.ceilings, dtype), _datasheet(run, dtype))
+        _roofs(axes, own, roof_of(run, dtype), _datasheet(run, dtype))
         _points(axes, own, colours)
         labels.append(theme.name_lowest(axes, own, "m", "device_intensity", "tflops_low", lambda row: f"M={row.m}"))
         axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)

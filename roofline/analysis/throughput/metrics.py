@@ -1,14 +1,24 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by, and the columns that show it."""
 
+from collections.abc import Iterable
 from dataclasses import astuple, replace
 from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.base import Column
+from roofline.analysis.base import Column, grouped
 from roofline.report import kernel_words
-from roofline.report.format import bytes_text, interval_text, number_text, percent_text, rate_text, time_text
-from roofline.stats import Interval, lag1_correlation, median_interval, paired_ratio
-from roofline.store.run import INTERRUPTED, Run, Shape
+from roofline.report.format import (
+    bytes_text,
+    interval_text,
+    number_text,
+    percent_text,
+    range_text,
+    rate_text,
+    share_text,
+    time_text,
+)
+from roofline.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
+from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
 
 FEW_ROUNDS = 30
@@ -16,7 +26,7 @@ FEW_ROUNDS = 30
 
 
 class Roof(NamedTuple):
-    """The measured ceilings of one run, for one dtype: the best that any measurement of them reached."""
+    """The measured ceilings of one run, for one dtype."""
 
     flops: float
     read_bytes_per_s: float
@@ -26,13 +36,85 @@ class Roof(NamedTuple):
         return attainable_flops(intensity, *self)
 
 
-def roof_of(ceilings: list[dict], dtype: str) -> Roof | None:
-    """The roof that `ceilings` (lines of the journal) make for `dtype`; None where one of them is missing."""
-    matmul, read = (
-        max((c["value"] for c in ceilings if (c["ceiling"], c["dtype"]) == wanted), default=None)
-        for wanted in (("matmul", dtype), ("read", None))
-    )
+class Ceiling(NamedTuple):
+    """A ceiling of a run, with its interval, per second. `by` is who reached it."""
+
+    kind: str
+    dtype: str | None
+    value: float
+    low: float
+    high: float
+    by: str
+    above_probe: float = 1.0
+    """Over what the probe reached in the same rounds: above 1 where a contender was the fastest."""
+
+
+def roof_of(run: Run, dtype: str) -> Roof | None:
+    """The roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
+    known = {(one.kind, one.dtype): one.value for one in ceilings_of(run)}
+    matmul, read = known.get(("matmul", dtype)), known.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
+
+
+def ceilings_of(run: Run) -> list[Ceiling]:
+    """What `run` measured of each kind and dtype. Where a probe took turns with contenders, the ceiling is its typical
+    rate over all shapes, or that of the matmul that was the fastest beside it; else what the probes reached alone."""
+    if run.end is not None and (known := run.derived.get("ceilings")):
+        return known
+    found = {}
+    for line in run.ceilings:
+        key = line["ceiling"], line["dtype"]
+        if key not in found or line["value"] > found[key].value:
+            found[key] = Ceiling(*key, *(line[name] for name in ("value", "low", "high", "probe")))
+    probed = grouped((key, shape) for shape in run.shapes.values() for key in _probed(shape))
+    found |= {key: _beside(key, shapes) for key, shapes in probed.items()}
+    run.derived["ceilings"] = list(found.values())
+    return run.derived["ceilings"]
+
+
+def _probed(shape: Shape) -> list[tuple[str, str | None]]:
+    """(kind, dtype) of the ceilings whose probe took turns on `shape`."""
+    kinds = [shape.entrants[name]["ceiling"] for name in shape.of_role(PROBE) if shape.times_s(name)]
+    return [(kind, shape.dtype if kind == "matmul" else None) for kind in kinds]
+
+
+def _beside(key: tuple[str, str | None], shapes: list[Shape]) -> Ceiling:
+    """The ceiling that the probes of `shapes` say, and the contenders beside them."""
+    name = f"{PROBE} {key[0]}"
+    about, rates, best = shapes[0].entrants[name], {}, (1.0, "")
+    for shape in shapes:
+        probe, groups, amount = shape.times_s(name), shape.groups, shape.entrants[name]["amount"]
+        for process in {process for process, _ in groups.values()}:
+            own = {r: time_s for r, time_s in probe.items() if groups[r][0] == process}
+            rates.setdefault(process, []).append(amount / time_of(own, groups).value)
+        for contender in shape.measured if key[0] == "matmul" else ():
+            faster = estimate(
+                lambda probe_s, own_s, shape=shape, amount=amount: shape.work.flop / own_s / (amount / probe_s),
+                probe, shape.times_s(contender), groups=groups, anchor=shape.anchor,
+            )  # fmt: skip
+            best = max(best, (faster.value, f"{shape.id}-{contender}"))
+    of_processes = [geometric_mean(own) for own in rates.values()]
+    interval = student(geometric_mean(of_processes), of_processes)
+    return Ceiling(*key, *(best[0] * rate for rate in astuple(interval)), best[1] or about["config"], best[0])
+
+
+def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
+    """The share of the roof that `times` reached. Where a probe took turns with them, the roof is at the pace of those
+    rounds; None where no ceiling was measured."""
+    roof, flop = roof_of(run, shape.dtype), shape.work.flop
+    if roof is None:
+        return None
+    if not (probed := _probed(shape)):
+        return estimate(
+            lambda own_s: flop / own_s / roof.at(intensity), times, groups=shape.groups, anchor=shape.anchor
+        )
+    ceiling = next(one for one in ceilings_of(run) if (one.kind, one.dtype) == probed[0])
+    name = f"{PROBE} {ceiling.kind}"
+    amount = shape.entrants[name]["amount"] * (ceiling.above_probe if ceiling.kind == "matmul" else intensity)
+    return estimate(
+        lambda probe_s, own_s: flop / own_s / (amount / probe_s), shape.times_s(name), times,
+        groups=shape.groups, anchor=shape.anchor,
+    )  # fmt: skip
 
 
 def middle(values: dict[int, float]) -> float | None:
@@ -47,7 +129,7 @@ def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]
 
 def _rates(flop: float, time: Interval, name: str) -> dict[str, float]:
     """TFLOP/s: the median and its interval, whose low end is that of the longest time."""
-    rates = Interval(*(flop / seconds / 1e12 for seconds in (time.median, time.high, time.low)))
+    rates = Interval(*(flop / seconds / 1e12 for seconds in (time.value, time.high, time.low)))
     return with_ends(rates, name, f"{name}_low", f"{name}_high")
 
 
@@ -57,12 +139,11 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
     `COLUMNS` says what each field means. Without ceilings the roof's fields are None.
     """
     times = shape.times_s(contender)
-    vendor_times = shape.times_s(shape.baseline) if shape.baseline in shape.late else {}  # else it was refused
-    samples, passes, own, work = list(times.values()), shape.passes, shape.entrants[contender], shape.work
-    time = median_interval(samples, passes=passes)
-    roof = roof_of(run.ceilings, shape.dtype)
+    vendor_times = shape.anchor or {}  # none where it was refused
+    groups, own, work = shape.groups, shape.entrants[contender], shape.work
+    time, roof = time_of(times, groups, vendor_times or times), roof_of(run, shape.dtype)
     intensity = replace(work, spilled_bytes=own.get("spilled_bytes", 0)).device_intensity
-    ratio = paired_ratio(vendor_times, times, passes=passes)
+    ratio, reached = vendor_times and ratio_of(vendor_times, times, groups), of_roof(run, shape, times, intensity)
     return {
         "op": shape.op,
         "contender": contender,
@@ -73,17 +154,18 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "device_bytes": work.device_bytes,
         "device_intensity": intensity,
         **with_ends(time, "time_s", "time_low_s", "time_high_s"),
-        "rounds": len(samples),
-        "visits": passes,
-        "lag1_correlation": lag1_correlation(samples),
+        "rounds": len(times),
+        "visits": shape.passes,
+        "processes": len({process for process, _ in groups.values()}),
+        "lag1_correlation": lag1_correlation(times.values()),
         **_rates(work.flop, time, "tflops"),
-        "roof_tflops": roof and roof.at(intensity) / 1e12,
-        "of_roof": roof and work.flop / time.median / roof.at(intensity),
-        "above_roof": roof and work.flop / time.high > roof.at(intensity),
+        "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
+        **with_ends(reached, "of_roof", "of_roof_low", "of_roof_high"),
+        "above_roof": reached and reached.low > 1,
         "bound": roof and bound(intensity, *roof),
         "vendor": shape.baseline,
-        "vendor_time_s": middle(vendor_times),
-        **with_ends(ratio, "ratio_to_vendor", "ratio_low", "ratio_high"),
+        "vendor_time_s": time_of(vendor_times, groups).value if vendor_times else None,
+        **with_ends(ratio or None, "ratio_to_vendor", "ratio_low", "ratio_high"),
         "relative_error": own["relative_error"],
         "config": own["config"],
         "kernel_name": own.get("kernel_name"),
@@ -115,7 +197,7 @@ def _counted(shape: Shape, contender: str) -> dict:
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
-    """The fields `steady_*`: medians over the blocks of `contender`, with the interval over them; {} without blocks.
+    """The fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without blocks.
 
     `steady_ratio_to_vendor` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of single
     calls in turns. Power is energy over time, of the counted part alone.
@@ -128,28 +210,46 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     own = [block for block in blocks if block["contender"] == contender]
     if not own:
         return {}
-    time = median_interval(list(times[contender].values()))
-    ratio = paired_ratio(times[shape.baseline], times[contender])
-    joule = middle({b["block"]: b["energy_j"] / b["calls"] for b in own if b["energy_j"] is not None})
+    time, ratio = _range(times[contender].values()), None
+    if both := times[shape.baseline].keys() & times[contender].keys():
+        ratio = _range(times[shape.baseline][block] / times[contender][block] for block in both)
+    counted = [b for b in own if b["energy_j"] is not None]
+    joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
-        "steady_time_s": time.median,
+        "steady_time_s": time.value,
         **_rates(shape.work.flop, time, "steady_tflops"),
         "steady_blocks": len(own),
-        "steady_of_single": middle(shape.times_s(contender)) / time.median,
+        "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
         **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
         "steady_sm_clock_mhz": middle({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
-        "steady_energy_j": joule,
-        "steady_power_w": joule and joule / time.median,
-        "steady_flop_per_joule": joule and shape.work.flop / joule,
+        **with_ends(joules, *(f"steady_energy{end}_j" for end in ENDS)),
+        "steady_power_w": joules and joules.value / time.value,
+        "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
+        "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
+        "steady_flop_per_joule": joules and shape.work.flop / joules.value,
+        "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
         "steady_throttled": ", ".join(dict.fromkeys(b["throttle_reasons"] for b in own if b.get("throttle_reasons"))),
     }
 
 
-def ratio_text(record: dict, kind: str = "ratio") -> str:
-    """Ratio to the baseline with its interval; or that it is the baseline. `kind` is the prefix of its fields."""
+def _range(values: Iterable[float]) -> Interval:
+    """Their median, the least and the greatest."""
+    values = list(values)
+    return Interval(median(values), min(values), max(values))
+
+
+def ratio_text(record: dict, kind: str = "ratio", text=interval_text) -> str:
+    """Ratio to the baseline with its interval, written by `text`; or that it is the baseline. `kind` is the prefix of
+    its fields."""
     if record["contender"] == record["vendor"]:
         return "1 (yardstick)"
-    return interval_text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
+    return text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
+
+
+def _joules_text(record: dict) -> str:
+    """Of 1e12 FLOP."""
+    joules = [record[f"steady_energy{end}_j"] for end in ENDS]
+    return "-" if None in joules else range_text(*(1e12 * one / record["flop"] for one in joules), number_text)
 
 
 def notes_text(record: dict, roof: str = "the measured roof", more: str = "") -> str:
@@ -177,15 +277,21 @@ CASE = (
 )
 """What says, in every table, of which case a row is."""
 
-TIME = Column("time_s", "median time", "s", "time", time_text)
-TFLOPS = Column("tflops", "`flop` over the median time", "1e12 FLOP/s", "TFLOP/s", rate_text)
-OF_ROOF = Column("of_roof", "share of the roof that was reached", "1", "of roof", percent_text)
-RATIO = Column("ratio_to_vendor", "the baseline's time over this one's, median over paired rounds: above 1 is faster",
+ENDS = "", "_low", "_high"
+"""Of the names of a field with its interval."""
+
+TIME = Column("time_s", "typical time: the geometric mean over processes and passes of medians", "s", "time",
+              time_text)  # fmt: skip
+TFLOPS = Column("tflops", "`flop` over `time_s`", "1e12 FLOP/s", "TFLOP/s", rate_text)
+OF_ROOF = Column("of_roof", "share of the roof that was reached: of what a probe reached in the same rounds", "1",
+                 "of roof [95 %]", of_row=lambda r: share_text(*(r[f"of_roof{end}"] for end in ENDS)))  # fmt: skip
+RATIO = Column("ratio_to_vendor", "the baseline's time over this one's: above 1 is faster",
                "1", "ratio to vendor [95 %]", of_row=ratio_text)  # fmt: skip
 INTENSITY = Column("device_intensity", "FLOP per byte of device memory; what is spilled counts too", "FLOP/byte",
                    "FLOP/byte", "{:.3g}".format)  # fmt: skip
 COUNTED_INTENSITY = Column("counted_intensity", "`flop` over `dram_bytes`", "FLOP/byte", "FLOP/byte", number_text)
-BOUND = Column("bound", "which bound of the roof it is under: `compute`, `memory`", header="bound", right=False)
+BOUND = Column("bound", "which bound of the roof it is under: `compute`, `memory`. It is the model's, of the intensity "
+               "alone, and no diagnosis of what holds it up", header="model's bound", right=False)  # fmt: skip
 KERNEL = Column("kernel_name", "what one call launches, by torch's profiler after all timing, several joined by ` + `; "
                 "null on a CPU. Tables have names of cuBLAS in words: of its tile the first size lies along n, since "
                 "it counts by columns", header="kernel", text=kernel_words.words, right=False,
@@ -210,21 +316,27 @@ COUNTED = (
 """What a profiler counted in one call."""
 
 STEADY = (
-    Column("steady_time_s", "with `--ffn-steady`: median over blocks of a second in which a kernel runs alone", "s",
-           "time", time_text),
+    Column("steady_time_s", "median over blocks of 5 s in which a kernel runs alone: with `--ffn-steady`, and by "
+           "default on a GPU from 1024 tokens and 2 ms on, the baseline and the fastest other", "s", "time", time_text),
     Column("steady_tflops", "`flop` over it", "1e12 FLOP/s", "TFLOP/s", rate_text),
     Column("steady_tflops_low", "of the slowest block", "1e12 FLOP/s"),
     Column("steady_tflops_high", "of the fastest block", "1e12 FLOP/s"),
     Column("steady_blocks", "how many there were", "1"),
     Column("steady_of_single", "its speed over that of single calls in turns", "1", "of single calls", percent_text),
     Column("steady_ratio_to_vendor", "the baseline's time over this one's, in blocks of one alternation", "1",
-           "ratio to vendor [range]", of_row=lambda r: ratio_text(r, "steady_ratio")),
+           "ratio to vendor [range]", of_row=lambda r: ratio_text(r, "steady_ratio", range_text)),
     Column("steady_ratio_low", "the least of the blocks", "1"),
     Column("steady_ratio_high", "the greatest of the blocks", "1"),
     Column("steady_sm_clock_mhz", "SM clock in the blocks", "MHz", "SM clock, MHz", "{:.4g}".format),
     Column("steady_energy_j", "of a call; of the counted part of a block alone", "J"),
-    Column("steady_power_w", "energy over time", "W", "power, W", number_text),
-    Column("steady_flop_per_joule", "`flop` over `steady_energy_j`", "FLOP/J", "J/TFLOP", lambda v: f"{1e12 / v:.3g}"),
+    Column("steady_energy_low_j", "the least of the blocks", "J"),
+    Column("steady_energy_high_j", "the greatest of the blocks", "J"),
+    Column("steady_power_w", "energy over time", "W", "power, W [range]",
+           of_row=lambda r: range_text(*(r[f"steady_power{end}_w"] for end in ENDS), rate_text)),
+    Column("steady_power_low_w", "the least of any second of the blocks", "W"),
+    Column("steady_power_high_w", "the greatest", "W"),
+    Column("steady_flop_per_joule", "`flop` over `steady_energy_j`", "FLOP/J", "J/TFLOP [range]", of_row=_joules_text),
+    Column("steady_idle_power_w", "what the device drew before the run, when nothing ran on it", "W"),
     Column("steady_throttled", "why the clock was held down, in words", header="notes", right=False,
            shown=lambda r: r["steady_throttled"]),
 )  # fmt: skip
@@ -251,15 +363,18 @@ COLUMNS = (
     Column("dtype", "of the operands and of out"),
     Column("flop", "its work; a multiply-add is 2", "FLOP"),
     Column("device_bytes", "each input read once and each output written once", "bytes"),
-    Column("time_low_s", "95 % interval: moving-block bootstrap; by passes where there are several", "s"),
+    Column("time_low_s", "95 % interval: Student's over processes; of a single one, over its passes", "s"),
     Column("time_high_s", "its other end", "s"),
     Column("rounds", "samples", "1"),
     Column("visits", "returns to the shape", "1"),
+    Column("processes", "that measured it", "1"),
+    Column("of_roof_low", "95 % interval of `of_roof`", "1"),
+    Column("of_roof_high", "its other end", "1"),
     Column("lag1_correlation", "of neighbouring samples", "1"),
     Column("tflops_low", "over `time_high_s`", "1e12 FLOP/s"),
     Column("tflops_high", "over `time_low_s`", "1e12 FLOP/s"),
-    Column("roof_tflops", "the run's measured roof at this intensity", "1e12 FLOP/s"),
-    Column("above_roof", "true where the whole interval lies above the roof; the ceiling was then measured again"),
+    Column("roof_tflops", "the measured roof at this intensity, at the pace of the case's own rounds", "1e12 FLOP/s"),
+    Column("above_roof", "true where the whole interval of `of_roof` lies above 1"),
     Column("vendor", "the baseline: what the others are compared with"),
     Column("vendor_time_s", "its median time on this shape", "s"),
     Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),

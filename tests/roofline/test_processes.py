@@ -1,0 +1,126 @@
+"""A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
+
+import pytest
+
+from roofline import stats
+from roofline.measure.rounds import StopRule
+from roofline.store.run import Round, Shape
+from roofline.theory.work import Work
+
+ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
+SHAPE = "matmul-xxl/16-up-tp8-m{}-fp32"
+
+
+@pytest.fixture(scope="module")
+def several(three_shapes):
+    return three_shapes(passes=6, processes=3)
+
+
+def test_each_process_makes_its_share_of_the_passes(several):
+    assert several.code == 0
+    assert sorted(several.cases) == sorted(ALL)
+    for shape in several.kept.shapes.values():
+        assert (shape.processes, shape.passes, shape.stopped_by) == (3, 6, "rounds")
+        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
+        of = {one.pass_index: one.process for one in shape.rounds}
+        assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
+        assert len({tuple(one.order) for one in shape.rounds}) > 1
+    assert {record["processes"] for record in several.kept.records()} == {3}
+    assert "process 3 of 3 done: its passes over 3 shapes" in several.text
+
+
+def test_every_process_has_the_probe_that_the_first_one_chose(several):
+    for shape in several.kept.shapes.values():
+        probed = {one.process for one in shape.rounds if "probe matmul" in one.time_s}
+        assert probed == {0, 1, 2}
+    assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
+
+
+def test_the_number_of_processes_can_be_chosen(three_shapes):
+    run = three_shapes("--ffn-processes=2", "-k", "m64", passes=6, processes=3)
+    (shape,) = run.kept.shapes.values()
+    assert (shape.processes, {one.process for one in shape.rounds}) == (2, {0, 1})
+    assert run.kept.metadata["options"]["processes"] == 2
+    refused = three_shapes("--ffn-processes=0")
+    assert refused.code == 2
+    assert "--ffn-processes '0': it must be 1 or more" in refused.text
+
+
+def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(three_shapes):
+    run = three_shapes(passes=6, processes=3, fault="later-numpy 128 crash")
+    assert run.code == 1
+    assert run.reasons.keys() == {"m128-numpy"}
+    assert run.reasons["m128-numpy"][0] == "failed"
+    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
+    assert {shape.processes for shape in run.kept.shapes.values()} == {3}
+    assert run.kept.measured(SHAPE.format(128)) == ["torch"]
+
+
+def test_a_later_process_that_is_killed_ends_the_run_with_all_it_had_and_another_goes_on(three_shapes):
+    run = three_shapes(passes=6, processes=3, fault="later-numpy 256 SIGKILL")
+    assert run.code == 1
+    assert "process 2 of 3 ended by signal 9 (SIGKILL)" in run.report
+    shapes = run.kept.shapes
+    assert {shape.processes for shape in shapes.values()} == {1}
+    assert sorted(run.rounds) == sorted(ALL)  # by the first process
+    first = {name: [one.time_s for one in shape.rounds if not one.process] for name, shape in shapes.items()}
+    again = run.go_on()
+    assert again.code == 0
+    for name, shape in again.kept.shapes.items():
+        assert (shape.processes, {one.process for one in shape.rounds}) == (3, {0, 1, 2})
+        assert [one.time_s for one in shape.rounds if not one.process] == first[name]
+        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
+
+
+def test_what_hangs_in_a_later_process_is_killed_and_costs_its_case(three_shapes):
+    more = """
+import roofline.measure.session
+roofline.measure.session.FIRST_CALL_S = {"cpu": 1.5}
+"""
+    run = three_shapes(passes=6, processes=2, more=more, fault="later-first-numpy 128 hang")
+    assert run.code == 1
+    assert run.reasons.keys() == {"m128-numpy"}
+    assert run.reasons["m128-numpy"][1].startswith("hung in its first call")
+    assert {shape.processes for shape in run.kept.shapes.values()} == {2}
+    assert run.kept.measured(SHAPE.format(128)) == ["torch"]
+
+
+def test_ctrl_c_while_a_later_process_measures_keeps_what_is_journalled(three_shapes):
+    parent = """
+import os, signal
+def strike(place, number, known=strike):
+    if place == "numpy" and number == 128 and "worker" in sys.argv[0]:
+        os.kill(os.getppid(), signal.SIGINT)
+        import time; time.sleep(30)
+    known(place, number)
+"""
+    run = three_shapes(passes=6, processes=2, more=parent)
+    assert run.code == 2
+    assert {shape.processes for shape in run.kept.shapes.values()} == {1}
+    assert "interrupted by Ctrl-C" in run.report
+    again = run.go_on(more="")
+    assert again.code == 0
+    assert {shape.processes for shape in again.kept.shapes.values()} == {2}
+
+
+def test_a_share_that_was_cut_off_is_forgotten_and_whole_ones_stay():
+    shape = Shape("x", "matmul", "throughput", {}, "fp32", Work(1, 1), "a", "cold", {"a": {}}, late={"a": 0})
+    shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
+    shape.processes, shape.passes, shape.round_count = 2, 6, 11
+    shape.keep_whole_shares()
+    assert ([one.index for one in shape.rounds], shape.passes, shape.round_count) == (list(range(8)), 4, 8)
+
+
+def test_the_rule_of_one_of_several_processes():
+    whole, share = StopRule.share(8.0, 1, "cuda"), StopRule.share(8.0, 4, "cuda")
+    assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
+    assert (share.max_seconds, share.min_rounds, share.max_rounds) == (2.0, 8, 150)
+
+
+def test_the_process_is_the_top_cluster_of_a_record(several):
+    shape = several.kept.shapes[SHAPE.format(64)]
+    record = several.kept.record(shape.id, "numpy")
+    ratios = stats.by_process(lambda a, b: a / b, shape.times_s("torch"), shape.times_s("numpy"), groups=shape.groups)
+    assert len(ratios) == 3
+    interval = stats.student(record["ratio_to_vendor"], ratios)
+    assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
