@@ -21,6 +21,8 @@ from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 LONGEST_GATHER_S = 2.0
+TRIES = 3
+"""A virtual machine may keep the link's thread from its core for a while."""
 
 
 class Call:
@@ -96,18 +98,15 @@ class Runner(matmul.Runner):
         return prepared
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
-        """Take the arm `name` in if its result is right, twice on each set of operands; once in a later process."""
-        known = prepared.case.id in self.known_facts
+        """Take the arm `name` in if its result is right, twice on each set of operands; in a later process, on one."""
+        sets = setting.sets[:1] if prepared.case.id in self.known_facts else 2 * setting.sets
         arm, all_cores = (self.arms("cuda") | self.arms("cpu"))[name], name == ALL_CORES
 
         def check() -> Entrant | Rejection:
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
             link = setting.link()
-            errors = [
-                setting.relative_error(arm, link, one, all_cores=all_cores)
-                for one in (1 if known else 2) * setting.sets
-            ]
+            errors = [setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets]
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
             if wrong := verdict(name, error, prepared.case.dtype):
                 return wrong
@@ -139,12 +138,14 @@ def too_slow(setting) -> str | None:
 
 
 def off_pace(setting) -> str | None:
-    """Why the link voids the case: it misses the bandwidth that it is asked for. None if it keeps it."""
+    """Why the link voids the case: it misses the bandwidth that it is asked for, `TRIES` times in a row. None if it
+    keeps it."""
     if not setting.bytes_per_s:
         return None
-    reached = setting.case.work.wire_bytes / median(setting.gathers_s(CALIBRATIONS))
-    if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
-        return None
+    for _ in range(TRIES):
+        reached = setting.case.work.wire_bytes / median(setting.gathers_s(CALIBRATIONS))
+        if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
+            return None
     return (
         f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {setting.bytes_per_s / 1e9:.3g}, "
         f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"

@@ -243,7 +243,7 @@ def conditions(run, found: Verdict) -> dict:
     candidate's speed over that with its interval; an incumbent that stays has a ratio of about 1, or below."""
     machine = run.metadata["machine"]
     versions = machine["versions"]
-    ratio = found.ratio and [round(x, 4) for x in (found.ratio.median, found.ratio.low, found.ratio.high)]
+    ratio = found.ratio and [round(x, 4) for x in (found.ratio.value, found.ratio.low, found.ratio.high)]
     return {
         "chip": machine["chip"],
         "sms": machine.get("sms"),

@@ -56,7 +56,7 @@ class Options:
         return "tune" if self.tune_s else "benchmark"
 
 
-MAX_SECONDS = {"cpu": 4.0, "cuda": 6.0}
+MAX_SECONDS = 3.2
 
 DEVICES = ("auto", "cpu", "cuda")
 TUNE_S = 420
@@ -122,7 +122,7 @@ OPTIONS = {
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
-    "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 4, on a GPU 6)"),
+    "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 3.2)"),
     "processes": Option(
         "N", partial(_at_least, 1), "that measure each shape, one after another, each in its share of the passes "
         "(default: 6, on a GPU 3)",
@@ -197,7 +197,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         dtypes=given["dtype"] or dtypes,
         contenders=given["contenders"],
         seed=given["seed"] or 0,
-        max_seconds=given["max_seconds"] or MAX_SECONDS[device],
+        max_seconds=given["max_seconds"] or MAX_SECONDS,
         processes=given["processes"] or (1 if given["tune"] else None),
         results=given["results"] or root / "results" / "local",
         steady=bool(get("ffn_steady")),
