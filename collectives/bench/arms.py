@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 
+from collectives.bench import operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from kernels.bench import matmul
@@ -73,6 +74,11 @@ class Runner(matmul.Runner):
     def untrusted(self, names: list[str]) -> list[str]:
         """All on a GPU. On a CPU an arm is a library's matmul and a thread that copies."""
         return names if self.options.device == "cuda" else []
+
+    def release(self) -> None:
+        for kept in (operands.shards_of, operands.normal, operands.buffer):
+            kept.cache_clear()
+        super().release()
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from roofline.analysis.base import Column, Table
 from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
 from roofline.report.format import interval_text
-from roofline.stats import BLOCKS, Interval, ratio_of
+from roofline.stats import Interval, ratio_of
 from roofline.store.run import Run
 
 INCUMBENT = "incumbent"
@@ -53,6 +53,10 @@ class Verdict:
         return self.winner == INCUMBENT
 
 
+FEWEST = 6
+"""Rounds that a verdict needs."""
+
+
 def is_tuning(op: str) -> bool:
     """Whether an operation is a tuning."""
     return op.startswith(OP)
@@ -74,7 +78,7 @@ def verdict(run: Run, case: str) -> Verdict | None:
     best = None if medians.empty else medians.idxmax()
     gains = ratios[late][best].dropna().index if best else []
     ratio = ratio_of({r: incumbent[r] for r in gains}, {r: shape.times_s(best)[r] for r in gains}) if best else None
-    winner = best if best and len(gains) >= BLOCKS and ratio.low > 1 else INCUMBENT
+    winner = best if best and len(gains) >= FEWEST and ratio.low > 1 else INCUMBENT
     configs = {name: own["config"] for name, own in shape.entrants.items()}
     return Verdict(
         case, shape.op.removeprefix(OP), winner, configs[winner], best, ratio, configs[INCUMBENT], len(names),

@@ -1,7 +1,7 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
-A clock has `timer` (the name saved with every record), `passes` (how many times a run should come back to a shape) and
-`processes` (how many share them, one after another),
+A clock has `timer` (the name saved with every record), `processes` (how many measure each shape, one after another) and
+`passes` (how many times each of them comes back to it),
 `now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
 or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
 without a pause. It may have `said`: a dict for each call of the last turn, of what else it read beside the time.
@@ -39,7 +39,7 @@ class CpuClock:
     """
 
     timer = "perf_counter_replay"
-    passes, processes = 96, 6
+    passes, processes = 16, 6
     """On a shared machine the ratio of two libraries moves by some 3 % within seconds, with what its neighbours do:
     on an AMD EPYC the medians of passes of a second each, 4 s apart, were uncorrelated. From process to process it
     moves again, with where the operands came to lie."""
@@ -161,7 +161,7 @@ class CudaClock:
     """
 
     timer = "cuda_event_replay"
-    passes, processes = 3, 3
+    passes, processes = 1, 3
     """A GPU is nobody else's while it is measured: what differs is the process."""
     LONGEST_PREROLL_S = 0.02
 

@@ -1,4 +1,4 @@
-"""Taking turns: contenders are timed in rounds, each in another order, until the medians are known well enough.
+"""Taking turns: contenders are timed in rounds, each in another order, until their times are known well enough.
 
 Drift, heat and the state that a predecessor leaves behind then hit all contenders alike, and ratios can be paired
 within a round.
@@ -26,7 +26,7 @@ class StopRule:
     """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
     begins again."""
     width: float = 0.01
-    """Stop once every contender's interval is narrower than this share of its median; looked at in the last pass."""
+    """Stop once every contender's interval is narrower than this share of its time; looked at in the last pass."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2

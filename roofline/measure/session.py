@@ -54,7 +54,7 @@ class Session:
         self.options, self.folder, self.clock, self.telemetry = options, folder, clock, telemetry
         self.planned, self.process = planned, process
         self.processes = getattr(options, "processes", None) or clock.processes
-        """How many share the passes over each shape, one after another."""
+        """How many measure each shape, one after another."""
         self.measure_elsewhere: Callable[[int], str] | None = None
         """`measure_elsewhere(process)` has another process make its share, and says why that ended early, if it did."""
         self.release: Callable[[], None] = lambda: None
@@ -138,7 +138,9 @@ class Session:
                 self._measure_elsewhere(process)
             else:
                 self.take_share(own, say)
-                self.release()
+                if self.processes > 1:
+                    self._probes = []
+                    self.release()
             if self.processes > 1:
                 say(f"process {process + 1} of {self.processes} done: its passes over {len(own)} shapes")
 
@@ -150,13 +152,13 @@ class Session:
 
     def take_share(self, shapes: list[str], say=lambda text: None) -> None:
         """Make this process's passes over `shapes`."""
-        passes = max(1, self.clock.passes // self.processes)
         entered: dict[str, ShapeMeasurement] = {}
+        passes = self.clock.passes
         for pass_index in range(1, passes + 1):
             for name in shapes:
                 if pass_index == 1:
-                    entered[name] = self._enter(name, passes)
-                self._run_pass(entered[name], pass_index, pass_index == passes)
+                    entered[name] = self._enter(name)
+                self._run_pass(entered[name], pass_index)
                 if pass_index == passes and name in self.run.shapes:
                     for observer in self.observers:
                         observer.shape_done(name, say)
@@ -194,7 +196,7 @@ class Session:
         with self._watched(self.prepare_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
             return self.prepare(shape, names, lambda *call: self._first_call(shape, *call))
 
-    def _enter(self, shape: str, passes: int) -> ShapeMeasurement:
+    def _enter(self, shape: str) -> ShapeMeasurement:
         """Prepare what was planned for `shape`, but for what was tried before."""
         before = self.run.shapes.get(shape) if self.process else None
         names = [name for name in self.planned[shape] if not self.entry(f"{shape}-{name}")]
@@ -204,7 +206,7 @@ class Session:
         except Exception as error:  # operands that do not fit, for one
             found = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
             self._take_out(found, error)
-        if found.analysis == "throughput" and found.contenders:
+        if found.analysis == "throughput" and found.contenders and not self.options.tune_s:
             probe = ceilings.beside(found.case, self._probes, self.run.ceilings)
             found.entrants |= {probe.name: probe} if probe else {}
         if before:  # who is out, is out
@@ -214,7 +216,13 @@ class Session:
         calls = {name: entrant.call for name, entrant in found.entrants.items()}
         done = (before.round_count, before.passes) if before else (0, 0)
         rounds = Rounds(
-            calls, self.clock, rule, seed=seed + self.process, passes=passes, process=self.process, before=done
+            calls,
+            self.clock,
+            rule,
+            seed=seed + self.process,
+            passes=self.clock.passes,
+            process=self.process,
+            before=done,
         )
         within_s = FIRST_CALL_S[self.options.device] + rule.max_seconds + CALLS * (time.monotonic() - began)
         return ShapeMeasurement(shape, found, rounds, seed, within_s, self.process, self.processes, before)
@@ -228,7 +236,8 @@ class Session:
         self.add({"kind": "trying", "case": case})
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
-    def _run_pass(self, one: ShapeMeasurement, pass_index: int, last: bool) -> None:
+    def _run_pass(self, one: ShapeMeasurement, pass_index: int) -> None:
+        last = pass_index == self.clock.passes
         while one.found.contenders:
             self.telemetry.start()
             cases = [f"{one.shape}-{name}" for name in _suspects(one.found)]

@@ -124,7 +124,7 @@ OPTIONS = {
     "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
     "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 3.2)"),
     "processes": Option(
-        "N", partial(_at_least, 1), "that measure each shape, one after another, each in its share of the passes "
+        "N", partial(_at_least, 1), "that measure each shape, one after another, each in passes of its own "
         "(default: 6, on a GPU 3)",
     ),
     "counters": Option(

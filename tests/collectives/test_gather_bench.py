@@ -302,3 +302,31 @@ def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said, printed_
     code, text = printed_elsewhere(COLLECT.format(contenders))
     assert code == 2
     assert said in text
+
+
+def test_a_later_process_takes_what_the_first_one_chose(options):
+    case = all_gather("ridge")
+    first = all_gather_matmul.Runner(options).prepare(case, ARMS)
+    later = all_gather_matmul.Runner(options)
+    later.known_facts[case.id] = first.facts | {"link_bytes_per_s_requested": 12345678.0}
+    found = later.prepare(case, ARMS)
+    assert found.facts == later.known_facts[case.id]
+    assert found.contenders == ARMS
+
+
+@pytest.mark.parametrize(("times_s", "reached"), [([2, 2, 1], None), ([2, 2, 2], "reaches 5e-08 GB/s alone")])
+def test_link_off_its_pace_is_looked_at_three_times(times_s, reached):
+    left = iter(times_s)
+    work = SimpleNamespace(wire_bytes=100)
+    slow = SimpleNamespace(bytes_per_s=100.0, case=SimpleNamespace(work=work), gathers_s=lambda count: [next(left)])
+    said = arms.off_pace(slow)
+    assert said is reached or reached in said
+
+
+def test_what_is_kept_for_other_shapes_is_let_go_of(options):
+    runner = all_gather_matmul.Runner(options)
+    runner.prepare(all_gather(), ARMS)
+    kept = operands.normal, operands.shards_of, operands.buffer
+    assert all(cache.cache_info().currsize for cache in kept)
+    runner.release()
+    assert not any(cache.cache_info().currsize for cache in kept)

@@ -178,7 +178,7 @@ def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_sh
 
 
 def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
-    outcome = three_shapes(more="\nfrom roofline.store import journal\njournal.ROOM_BYTES = 0\n", file_bytes=60_000)
+    outcome = three_shapes(more="\nfrom roofline.store import journal\njournal.ROOM_BYTES = 0\n", file_bytes=25_000)
     assert outcome.code == 1
     assert "the journal could not be written: File too large" in outcome.text
     assert outcome.measured == ["m64-torch", "m64-numpy"]

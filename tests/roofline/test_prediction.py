@@ -179,8 +179,6 @@ def test_agreement_has_every_pair_of_a_chip_and_the_errors_of_its_cases(tmp_path
 def test_docs_have_the_agreement_of_all_committed_runs():
     made = "<!-- made by `python3 -m roofline.analysis.prediction.agreement` -->\n"
     told = (RESULTS.parent / "docs/trust.md").read_text().partition(made)[2].partition("\n<!-- end -->")[0]
-    if not told:
-        pytest.skip("docs/trust.md has no tables of predictions yet")
     assert told == agreement.main([])
 
 
@@ -286,21 +284,20 @@ def test_committed_runs_are_predicted_better_than_by_the_plain_roofline(folder):
         assert scores["roofline_median"] == pytest.approx(median(plain), rel=1e-3)
         assert median(ours) < median(plain) / 2
         assert scores["p95"] < scores["roofline_p95"]
-    assert saved["not_predicted"] == []
+    known = ("it multiplies on the link's core too", "its link was off its pace")
+    assert {one["reason"] for one in saved["not_predicted"]} <= set(known)
     limit = 0.2 if saved["method_version"] == 1 else 0.1
     assert saved["scores"]["all"]["median"] <= limit
 
 
 def test_readme_tells_the_errors_of_committed_runs():
-    readme = (RESULTS.parent / "README.md").read_text()
-    runs = [path for path in RUNS if path.name[-2:] in ("-2", "-3", "-4", "-5", "-6")]
-    scores = [json.loads((path / SAVED).read_text())["scores"]["matmul"] for path in runs]
-    ends = {name: [error_text(pick(s[name] for s in scores)) for pick in (min, max)] for name in scores[0]}
-    words = {name: f"{low[:-2]} to {high}" for name, (low, high) in ends.items()}
-    assert f"the median error is {words['median']}, where the plain\nroofline's is {words['roofline_median']}" in readme
-    assert f"matmuls: median error {words['median']} on committed runs 2 to 6" in readme
-    assert f"95th percentile {words['p95']}" in readme
-    assert f"(the plain roofline's: {words['roofline_median']}, {words['roofline_p95']})" in readme
+    readme, trust = ((RESULTS.parent / name).read_text() for name in ("README.md", "docs/trust.md"))
+    rows = [line.strip("| ").split(" | ") for line in trust.splitlines() if line.startswith("| all, matmuls alone ")]
+    (_, _, median_, p95, inside, roofline, roofline_p95), _, (_, _, *of_another) = rows[0], rows[1], rows[2]
+    assert f"the median error is {median_}, where the plain roofline's is {roofline}" in readme
+    said = f"median error {median_}, 95th percentile {p95}, {inside} in the 80 % interval"
+    assert f"{said} (the plain roofline's: {roofline}, {roofline_p95})" in readme
+    assert f"at its ceilings, {of_another[0]}, {of_another[1]} and {of_another[2]}" in readme
 
 
 def keys(value):

@@ -13,7 +13,7 @@ SHAPE = "matmul-xxl/16-up-tp8-m{}-fp32"
 
 @pytest.fixture(scope="module")
 def several(three_shapes):
-    return three_shapes(passes=6, processes=3)
+    return three_shapes(passes=2, processes=3)
 
 
 def test_each_process_makes_its_share_of_the_passes(several):
@@ -37,7 +37,7 @@ def test_every_process_has_the_probe_that_the_first_one_chose(several):
 
 
 def test_the_number_of_processes_can_be_chosen(three_shapes):
-    run = three_shapes("--ffn-processes=2", "-k", "m64", passes=6, processes=3)
+    run = three_shapes("--ffn-processes=2", "-k", "m64", passes=2, processes=3)
     (shape,) = run.kept.shapes.values()
     assert (shape.processes, {one.process for one in shape.rounds}) == (2, {0, 1})
     assert run.kept.metadata["options"]["processes"] == 2
@@ -47,7 +47,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
 
 
 def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(three_shapes):
-    run = three_shapes(passes=6, processes=3, fault="later-numpy 128 crash")
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 128 crash")
     assert run.code == 1
     assert run.reasons.keys() == {"m128-numpy"}
     assert run.reasons["m128-numpy"][0] == "failed"
@@ -57,7 +57,7 @@ def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(thr
 
 
 def test_a_later_process_that_is_killed_ends_the_run_with_all_it_had_and_another_goes_on(three_shapes):
-    run = three_shapes(passes=6, processes=3, fault="later-numpy 256 SIGKILL")
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL")
     assert run.code == 1
     assert "process 2 of 3 ended by signal 9 (SIGKILL)" in run.report
     shapes = run.kept.shapes
@@ -77,7 +77,7 @@ def test_what_hangs_in_a_later_process_is_killed_and_costs_its_case(three_shapes
 import roofline.measure.session
 roofline.measure.session.FIRST_CALL_S = {"cpu": 1.5}
 """
-    run = three_shapes(passes=6, processes=2, more=more, fault="later-first-numpy 128 hang")
+    run = three_shapes(passes=3, processes=2, more=more, fault="later-first-numpy 128 hang")
     assert run.code == 1
     assert run.reasons.keys() == {"m128-numpy"}
     assert run.reasons["m128-numpy"][1].startswith("hung in its first call")
@@ -94,7 +94,7 @@ def strike(place, number, known=strike):
         import time; time.sleep(30)
     known(place, number)
 """
-    run = three_shapes(passes=6, processes=2, more=parent)
+    run = three_shapes(passes=3, processes=2, more=parent)
     assert run.code == 2
     assert {shape.processes for shape in run.kept.shapes.values()} == {1}
     assert "interrupted by Ctrl-C" in run.report

@@ -12,6 +12,7 @@ from roofline.cli import main
 from roofline.report import format, sections, tables
 from roofline.report.write import write
 from roofline.store import journal
+from roofline.store.run import Run
 
 
 @pytest.fixture
@@ -49,8 +50,9 @@ def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
     records = list(by_case(save(tmp_path / "run", [HEAD, *shape(16, {"cublas": [2e-6, 3e-6, 4e-6] * 10})])).values())
     slow, fast = (records[0][name] for name in ("time_high_s", "time_low_s"))
     assert slow > fast
-    rates = [records[0][name] for name in ("roof_tflops", "tflops_low", "tflops", "tflops_high")]
-    assert rates == [None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in (slow, 3e-6, fast))]
+    rates = [records[0][name] for name in ("roof_tflops", "of_roof", "tflops_low", "tflops", "tflops_high")]
+    times = slow, records[0]["time_s"], fast
+    assert rates == [None, None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in times)]
     assert tables.terminal(records, COLUMNS)
     write(tmp_path / "run")
 
@@ -63,7 +65,8 @@ def test_table_agrees_with_the_records(folder):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert cells[1] == record["contender"]
         assert float(cells[3]) == pytest.approx(record["tflops"], rel=5e-3)
-        assert cells[4] == f"{100 * record['of_roof']:.0f} %"
+        ends = (f"{100 * record[name]:.0f}" for name in ("of_roof_low", "of_roof_high"))
+        assert cells[4] == f"{100 * record['of_roof']:.0f} % [{', '.join(ends)}]"
     assert "throttled: power cap" in lines[-1]
 
 
@@ -219,7 +222,8 @@ def test_folder_without_a_run_is_named(tmp_path, capsys):
 
 
 def test_roof_needs_both_ceilings():
-    assert roof_of([{"ceiling": "read", "dtype": None, "value": 1, "high": 1}], "bf16") is None
+    run = Run({}, ceilings=[{"ceiling": "read", "dtype": None, "value": 1.0, "low": 1.0, "high": 1.0, "probe": "x"}])
+    assert roof_of(run, "bf16") is None
 
 
 def test_run_of_an_operation_that_is_not_known_here_is_reported(tmp_path):

@@ -52,7 +52,10 @@ def test_it_is_swept_timed_and_gone_on_with(stopped, whole):
 
 def test_it_is_tabled_and_plotted(whole):
     report = (whole.folder / "report.md").read_text()
-    assert "| double-r100-fp32 | add | 100 us | 0.00100 | 40 % | 2.000 [2.000, 2.000] | 0.125 | memory |" in report
+    assert (
+        "| double-r100-fp32 | add | 100 us | 0.00100 | 40 % [40, 40] | 2.000 [2.000, 2.000] | 0.125 | memory |"
+        in report
+    )
     assert (whole.folder / "memory_roofline.svg").exists()
 
 

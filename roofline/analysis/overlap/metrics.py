@@ -52,9 +52,9 @@ def notes_text(record: dict) -> str:
 
 
 OWN = (
-    Column("t_gemm_s", "T_gemm: median of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
-    Column("t_comm_s", "T_comm: median of the link alone", "s", "T_comm", time_text),
-    Column("hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), formed in each round, median: 1 is perfect",
+    Column("t_gemm_s", "T_gemm: that of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
+    Column("t_comm_s", "T_comm: that of the link alone", "s", "T_comm", time_text),
+    Column("hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), of times paired in rounds: 1 is perfect",
            "1", "hidden [95 %]", of_row=hidden_text),
     Column("hidden_clock_normalised", "the hidden fraction, with T_gemm taken in each round as it would be at the "
            "arm's clock: arms that wait run cooler and clock higher. What an arm waits for is paced by a timer and "
@@ -64,8 +64,8 @@ OWN = (
     Column("gain_all_cores", "the time of `serial_all_cores`, which overlaps nothing and has the link's core for its "
            "matmul, over this one's; null on a GPU", "1", "over all cores [95 %]",
            of_row=lambda r: interval_text(*(r[name] for name in GAIN)), shown=lambda r: r["gain_all_cores"]),
-    Column("of_ideal", "max(T_gemm, T_comm) / T, median over the rounds", "1", "of ideal", percent_text),
-    Column("of_own_ideal", "own ideal / T, median over the rounds", "1", "of own ideal", percent_text),
+    Column("of_ideal", "max(T_gemm, T_comm) / T", "1", "of ideal", percent_text),
+    Column("of_own_ideal", "own ideal / T", "1", "of own ideal", percent_text),
     throughput.TFLOPS,
     Column("wire_intensity", "FLOP per byte that one rank receives", "FLOP/byte", "FLOP/wire byte", "{:.4g}".format),
     Column("spilled_bytes", "of accumulators, written to device memory and read back", "bytes", "spilled",
@@ -91,16 +91,16 @@ OWN = (
            "which gets no hidden fraction and no share of an ideal", "1"),
     Column("wire_bytes", "bytes that one rank receives", "bytes"),
     Column("balance", "FLOP per byte at which this case's unsplit matmul and this link take equally long", "FLOP/byte"),
-    Column("t_serial_s", "median of the arm `serial`", "s"),
+    Column("t_serial_s", "that of the arm `serial`", "s"),
     Column("t_own_ideal_s", "own ideal: what the simulator (`roofline/analysis/overlap/simulator.py`) says the arm "
            "could reach, from sizes and the two times alone", "s"),
     Column("hidden_low", "95 % interval of `hidden_fraction`", "1"),
     Column("hidden_high", "its other end", "1"),
-    Column("sm_clock_hz", "median of the SM clock after this arm's samples; null on a CPU", "Hz"),
+    Column("sm_clock_hz", "the SM clock after this arm's samples; null on a CPU", "Hz"),
     Column("gemm_sm_clock_hz", "the same after those of T_gemm", "Hz"),
     Column("hidden_clock_normalised_low", "its 95 % interval", "1"),
     Column("hidden_clock_normalised_high", "its other end", "1"),
-    Column("t_preset_s", "the kernel of the flagged arms with all flags up: its median time", "s"),
+    Column("t_preset_s", "the kernel of the flagged arms with all flags up: its time", "s"),
     Column("preset_slowdown", "that over the fastest unsplit matmul: above 1 is what waiting code costs", "1"),
     Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
            "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
@@ -164,8 +164,8 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     """The record of `arm` on `shape`: the fields of any case, and those of `OWN`, None where not measured. The baseline
     is the arm `serial`, the roof that of matmul and wire.
 
-    T_gemm is the fastest unsplit matmul of the same rounds (by its median), T_comm the link alone. What compares an arm
-    with them is formed within each round; its median over the rounds is given.
+    T_gemm is the fastest unsplit matmul of the same rounds, T_comm the link alone. All times are told beside the
+    baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
 
     At equal clock, T_gemm is what it would be at the clock f_arm of the arm, T_gemm f_gemm / f_arm, in both places of
     (T_gemm + T_comm - T) / min(T_gemm, T_comm). In the upper one that is the same as to take the arm's T to be
@@ -175,20 +175,20 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     """
     groups, about, work = shape.groups, shape.entrants[arm], shape.work
 
-    def middle(series: dict[int, float]) -> float | None:
+    def typical(series: dict[int, float]) -> float | None:
         """Its typical value, over passes and processes."""
         return time_of(series, groups, shape.anchor).value if series else None
 
     gemms = [name for name in shape.of_role("gemm") if shape.times_s(name)]
-    gemm_name = min(gemms, key=lambda name: middle(shape.times_s(name)), default=None)
+    gemm_name = min(gemms, key=lambda name: typical(shape.times_s(name)), default=None)
     link_name, preset_name = (next(iter(shape.of_role(role)), None) for role in ("link", "preset"))
     own, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
-    t_gemm_s, t_comm_s = middle(gemm), middle(link)
+    t_gemm_s, t_comm_s = typical(gemm), typical(link)
     both, fabric = bool(gemm and link), about.get("link")
     plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
     arrival, requested = shape.values(link_name, "last_arrival_s"), shape.facts["link_bytes_per_s_requested"]
-    reached = work.wire_bytes / middle(arrival) if arrival else None
+    reached = work.wire_bytes / typical(arrival) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
     clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
     scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
@@ -216,14 +216,14 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
-        "t_serial_s": middle(shape.times_s("serial")),
-        "t_preset_s": middle(preset),
+        "t_serial_s": typical(shape.times_s("serial")),
+        "t_preset_s": typical(preset),
         "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
         **throughput.with_ends(hidden, *HIDDEN),
         **throughput.with_ends(ratio_of(shape.times_s(ALL_CORES), own, groups, shape.anchor) if own else None, *GAIN),
         **throughput.with_ends(of_times(hidden_fraction, scaled, log=False), *CLOCK_NORMALISED),
-        "sm_clock_hz": middle(clock),
-        "gemm_sm_clock_hz": middle(gemm_clock),
+        "sm_clock_hz": typical(clock),
+        "gemm_sm_clock_hz": typical(gemm_clock),
         "of_ideal": of_ideal and of_ideal.value,
         "of_own_ideal": of_own_ideal and of_own_ideal.value,
         "preset_slowdown": _ratio(preset, gemm, groups),
@@ -237,7 +237,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     if fabric:
         found |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
     found = throughput.metrics(run, shape, arm) | found
-    own_gemm_s = None if alone is gemm else middle(alone)
+    own_gemm_s = None if alone is gemm else typical(alone)
     return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
 
 

@@ -105,9 +105,9 @@ def link_text(frame) -> str:
 
 
 def _range(rates) -> str:
-    """The least and the greatest of bytes/s, in GB/s, or their median where they are the same within 1 %."""
+    """The least and the greatest of bytes/s, in GB/s, or their median where they are the same within 3 %."""
     rates = rates.dropna() / 1e9
-    ends = rates.agg(["median"] if rates.max() <= 1.01 * rates.min() else ["min", "max"])
+    ends = rates.agg(["median"] if rates.max() <= 1.03 * rates.min() else ["min", "max"])
     return " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in ends.dropna()))
 
 

@@ -117,18 +117,18 @@ def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -
     )  # fmt: skip
 
 
-def middle(values: dict[int, float]) -> float | None:
+def _median(values: dict[int, float]) -> float | None:
     """The median of {round: value}; None of none."""
     return median(values.values()) if values else None
 
 
 def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]:
-    """Three fields: the median and its interval."""
+    """Three fields: the value and its interval."""
     return dict(zip(names, astuple(interval) if interval else [None] * 3, strict=True))
 
 
 def _rates(flop: float, time: Interval, name: str) -> dict[str, float]:
-    """TFLOP/s: the median and its interval, whose low end is that of the longest time."""
+    """TFLOP/s: the typical rate and its interval, whose low end is that of the longest time."""
     rates = Interval(*(flop / seconds / 1e12 for seconds in (time.value, time.high, time.low)))
     return with_ends(rates, name, f"{name}_low", f"{name}_high")
 
@@ -221,7 +221,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         "steady_blocks": len(own),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
         **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
-        "steady_sm_clock_mhz": middle({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
+        "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
         **with_ends(joules, *(f"steady_energy{end}_j" for end in ENDS)),
         "steady_power_w": joules and joules.value / time.value,
         "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
@@ -280,7 +280,7 @@ CASE = (
 ENDS = "", "_low", "_high"
 """Of the names of a field with its interval."""
 
-TIME = Column("time_s", "typical time: the geometric mean over processes and passes of medians", "s", "time",
+TIME = Column("time_s", "typical time: the mean of the middle half of logarithms, over processes", "s", "time",
               time_text)  # fmt: skip
 TFLOPS = Column("tflops", "`flop` over `time_s`", "1e12 FLOP/s", "TFLOP/s", rate_text)
 OF_ROOF = Column("of_roof", "share of the roof that was reached: of what a probe reached in the same rounds", "1",
@@ -376,7 +376,7 @@ COLUMNS = (
     Column("roof_tflops", "the measured roof at this intensity, at the pace of the case's own rounds", "1e12 FLOP/s"),
     Column("above_roof", "true where the whole interval of `of_roof` lies above 1"),
     Column("vendor", "the baseline: what the others are compared with"),
-    Column("vendor_time_s", "its median time on this shape", "s"),
+    Column("vendor_time_s", "its time on this shape", "s"),
     Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),
     Column("ratio_high", "its other end", "1"),
     Column("relative_error", "Frobenius norm against float64, before timing, on an output poisoned with NaN. At most "
