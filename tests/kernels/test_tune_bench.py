@@ -131,6 +131,7 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session.options, session.run, session.planned = dataclasses.replace(ASKED, tune_s=10.0), Run({}), {"s": ["a"]}
     session.clock = types.SimpleNamespace(now=lambda: now[0], passes=1)
     session.over, session.closed, session._entries, session._closes = "", "", {}, float("inf")
+    session.process, session.processes = 0, 1
     session.observers, session.prepare_s = [tune.Campaign(session)], 1.0
     session._enter, session._journal = begun.append, types.SimpleNamespace(write=lambda *lines: None)
     session._run_pass = lambda entered, pass_index: None
