@@ -173,7 +173,7 @@ class Run:
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was derived once the run was closed."""
+    """What was derived of a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
@@ -222,6 +222,7 @@ class Run:
     def take(self, line: dict) -> None:
         """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
         kind."""
+        self.derived.clear()
         line = line.copy()
         kind = line.pop("kind")
         if kind == "round":
@@ -263,7 +264,8 @@ class Run:
         if self.end is not None and "records" in self.derived:
             return self.derived["records"]
         found = [{"case": f"{shape.id}-{name}"} | self.record(shape.id, name) for shape, name in self.cases()]
-        self.derived["records"] = found
+        if self.end is not None:
+            self.derived["records"] = found
         return found
 
     def record(self, shape: str | None, contender: str) -> dict | None:

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_run import HEAD, LINES, save, shape
+from made_up_run import HEAD, LINES, ceiling, save, shape
 
 import roofline
+from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
@@ -81,6 +82,15 @@ def test_records_are_derived_once_when_a_run_is_closed(tmp_path):
     for line in shape(64, {"cublas": 3e-6})[:1]:
         open_.shapes["other"] = Shape(line["shape"], "matmul", "throughput", {}, "bf16", Work(1, 1), "cublas", "", {})
     assert open_.records() is not first
+
+
+def test_what_was_derived_goes_with_the_next_line(tmp_path):
+    run = roofline.load(save(tmp_path / "run", LINES))
+    assert [one.value for one in ceilings_of(run) if one.kind == "read"] == [4.0e12]
+    first = run.records()
+    run.take(ceiling("read", 5.0e12))
+    assert [one.value for one in ceilings_of(run) if one.kind == "read"] == [5.0e12]
+    assert run.records() is not first
 
 
 def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):

@@ -68,8 +68,9 @@ def ceilings_of(run: Run) -> list[Ceiling]:
             found[key] = Ceiling(*key, *(line[name] for name in ("value", "low", "high", "probe")))
     probed = grouped((key, shape) for shape in run.shapes.values() for key in _probed(shape))
     found |= {key: _beside(key, shapes) for key, shapes in probed.items()}
-    run.derived["ceilings"] = list(found.values())
-    return run.derived["ceilings"]
+    if run.end is not None:
+        run.derived["ceilings"] = list(found.values())
+    return list(found.values())
 
 
 def _probed(shape: Shape) -> list[tuple[str, str | None]]:
