@@ -1,6 +1,9 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
+from textwrap import indent
+
 import pytest
+from test_watchdog import FIRST_CALL, IMPATIENT
 
 from roofline import stats
 from roofline.measure.rounds import StopRule
@@ -73,10 +76,8 @@ def test_a_later_process_that_is_killed_ends_the_run_with_all_it_had_and_another
 
 
 def test_what_hangs_in_a_later_process_is_killed_and_costs_its_case(three_shapes):
-    more = """
-import roofline.measure.session
-roofline.measure.session.FIRST_CALL_S = {"cpu": 1.5}
-"""
+    impatient = indent(IMPATIENT.format(why=FIRST_CALL, case="m128-fp32-numpy"), "    ")
+    more = f'\nif "worker" in sys.argv[0]:\n{impatient}'
     run = three_shapes(passes=3, processes=2, more=more, fault="later-first-numpy 128 hang")
     assert run.code == 1
     assert run.reasons.keys() == {"m128-numpy"}
