@@ -314,7 +314,7 @@ class Session:
                 with self._watched(FIRST_CALL_S[self.options.device], f"{HUNG} when it was checked again", case):
                     one.found.take(name, partial(again, one.found.entrants[name]))
             except KeyboardInterrupt:
-                self._correct(one.shape, stopped_by=INTERRUPTED, processes=0)
+                self._correct(one.shape, stopped_by=INTERRUPTED, processes=self.process)
                 raise
             if name in one.found.rejected or one.found.device_lost:
                 late = self.run.shapes[one.shape].late
@@ -348,7 +348,7 @@ class Session:
                     self.add({"kind": "steady", "shape": one.shape} | block)
                     self.expect(*step)
         except KeyboardInterrupt:
-            self._correct(one.shape, stopped_by=INTERRUPTED, processes=0)
+            self._correct(one.shape, stopped_by=INTERRUPTED, processes=self.process)
             raise
         except Exception as error:  # the device is lost, or the clock failed
             self.not_measured(f"{one.shape}-steady", "failed", device_errors.reason(error))
