@@ -66,10 +66,12 @@ def estimate(
     return student(overall, [of(*map(math.exp, values)) for values in found.values()], log=log)
 
 
-def by_process(of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None) -> list[float]:
-    """`of(typical value of each series)` in each process that has all of them."""
+def by_process(
+    of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
+) -> dict[int, float]:
+    """{process: `of(typical value of each series)`}, of each process that has all of them."""
     found = _typical(anchor or series[0], series, {index: process for index, (process, _) in groups.items()})
-    return [of(*map(math.exp, values)) for values in found.values()]
+    return {process: of(*map(math.exp, values)) for process, values in found.items()}
 
 
 def student(value: float, values: list[float], *, log: bool = True) -> Interval:

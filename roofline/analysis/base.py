@@ -54,10 +54,12 @@ class Table:
     title: str
     about: str
     columns: tuple[Column, ...]
-    rows: Callable[[list[dict]], list[dict]]
-    """Which of all records it has."""
+    rows: Callable[[Any, list[dict]], list[dict]]
+    """`rows(run, records)`: what it has of all records."""
     lines: Callable[[list[dict]], list[str]] = lambda rows: []
     """What its rows come to, below it."""
+    long: bool = False
+    """It has a row for each case, and is left to the report: a terminal shows its lines alone."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,9 @@ class Analysis:
     """`metrics(run, shape, entrant)` -> one record: its keys are the names of `columns`."""
     columns: tuple[Column, ...]
     figures: tuple[Figure, ...]
+    """The first stands beside the table `brief`."""
+    brief: Table
+    """What most want to know, on one screen."""
     summary: Callable[[list[dict]], list[str]]
     """Lines that sum up its records."""
     tables: tuple[Table, ...] = ()

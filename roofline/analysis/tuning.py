@@ -141,5 +141,6 @@ CANDIDATES = Table(
         replace(CONFIG, header="configuration", right=False),
         *(TIME, TFLOPS, OF_ROOF, replace(RATIO, header="ratio to incumbent [95 %]"), NOTES),
     ),
-    lambda records: [record for record in records if is_tuning(record["op"])],
+    lambda run, records: [record for record in records if is_tuning(record["op"])],
+    long=True,
 )

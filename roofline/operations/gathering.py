@@ -160,6 +160,16 @@ def exercise(model: str, dtype: str) -> str:
     return Wire("balance", round(balance) if balance >= 10 else balance).token
 
 
+def scaling(model: str, dtype: str) -> str:
+    """How `exercise` comes of the exercise's balance, in words.
+
+    >>> scaling("xxl/16", "fp32")
+    '2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16'
+    """
+    divisor, more = model.partition("/")[2], {2: "", 4: ", / 2, since fp32 has twice the bytes of bf16"}
+    return f"{EXERCISE_BALANCE}{f' / {divisor}, as the model is' if divisor else ''}{more[ITEMSIZE[dtype]]}"
+
+
 def notes(options, cases: list[str]) -> list[str]:
     """What a run says of these operations: how wires are emulated, or why nothing is gathered."""
     if cases:

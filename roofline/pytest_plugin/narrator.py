@@ -67,14 +67,14 @@ class Narrator:
             self._state.problems.append(f"the report could not be drawn ({said}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
-        """The tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.session.run, self._state.folder
         records = run.records()
         lines = []
         for section in sections.sections(run, records):
-            lines += [f"{section.title.lower()}:"] if section.title else []
-            lines += [*tables.terminal(section.rows, section.columns), ""] if section.rows else []
-            lines += section.lines
+            shown = tables.terminal(section.rows, section.columns) if section.rows and not section.long else []
+            if body := [*shown, *section.lines]:
+                lines += [section.title, *body, ""]
         lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
         return [*lines, *ways_on(run, folder, *self._state.problems)]
 

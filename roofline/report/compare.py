@@ -190,7 +190,7 @@ def spread_of(run: Run, record: dict, by: str = "ratio") -> Spread | None:
             for place, index in enumerate(sorted(groups))
         }
     of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
-    values = [math.log(value) for value in of]
+    values = [math.log(value) for value in of.values()]
     return Spread(fmean(values), variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
 
 

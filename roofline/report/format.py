@@ -14,6 +14,11 @@ def rate_text(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
+def flops_text(flops: float) -> str:
+    """FLOP/s with a unit: `612 TFLOP/s`, `99.0 GFLOP/s`."""
+    return f"{rate_text(flops / 1e12)} TFLOP/s" if flops >= 1e12 else f"{rate_text(flops / 1e9)} GFLOP/s"
+
+
 def percent_text(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 

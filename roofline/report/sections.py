@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from roofline.analysis import tuning
-from roofline.analysis.base import Column, Figure, grouped
+from roofline.analysis.base import Column, Figure, Table, grouped
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.report import tables
@@ -20,24 +20,35 @@ class Section(NamedTuple):
     rows: list = ()
     columns: tuple[Column, ...] = ()
     lines: list[str] = ()
+    long: bool = False
+    """Its table is not for a terminal."""
+    drawn: list = ()
+    """The records that its figures show."""
 
 
 def sections(run: Run, records: list[dict]) -> list[Section]:
-    """Of each analysis its figures and its table; what they come to; then the further tables that have rows."""
+    """What is brief of each analysis, with its first figure; what they come to; the other figures; all cases; then the
+    further tables that have rows."""
     plain = [record for record in records if not tuning.is_tuning(record["op"])]
-    of = {analysis: [r for r in plain if analysis_of(run, r) is analysis] for analysis in ANALYSES.values()}
-    found = []
-    for analysis, own in of.items():
-        if own:
-            found.append(Section(figures=analysis.figures, rows=own, columns=analysis.columns))
+    of = {analysis: [r for r in plain if analysis_of(run, r) is analysis] for analysis in reversed(ANALYSES.values())}
+    of = {analysis: own for analysis, own in of.items() if own}
+    brief = {analysis: _section(run, analysis.brief, own) for analysis, own in of.items()}
+    found = [section._replace(figures=key.figures[:1], drawn=of[key]) for key, section in brief.items()]
     if tuned := tuning.verdicts(run):
         found.append(Section("Tuned", tuning.TUNED, rows=tuned, columns=tuning.COLUMNS))
-    found.append(Section(lines=[line for analysis, own in reversed(of.items()) for line in analysis.summary(own)]))
+    found.append(Section("In all", lines=[line for analysis, own in of.items() for line in analysis.summary(own)]))
+    for analysis, own in of.items():
+        title, there = f"All cases: {analysis.name}", bool(brief[analysis].rows)
+        figures = {"figures": analysis.figures[1:], "drawn": own}
+        found.append(Section(title, rows=own, columns=analysis.columns, long=there, **figures))
     more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
-    for table in (tuning.CANDIDATES, *more):
-        if own := table.rows(records):
-            found.append(Section(table.title, table.about, rows=own, columns=table.columns, lines=table.lines(own)))
-    return found
+    return found + [one for table in (tuning.CANDIDATES, *more) if (one := _section(run, table, records)).rows]
+
+
+def _section(run: Run, table: Table, records: list[dict]) -> Section:
+    rows = table.rows(run, records)
+    lines = table.lines(rows) if rows else []
+    return Section(table.title, table.about, rows=rows, columns=table.columns, lines=lines, long=table.long)
 
 
 def missing(run: Run) -> list[str]:

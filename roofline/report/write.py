@@ -21,7 +21,7 @@ def write(folder: Path) -> list[Path]:
     run = load(folder)
     records = run.records()
     found = [
-        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.rows)])
+        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.drawn)])
         for section in sections.sections(run, records)
     ]
     predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
@@ -30,7 +30,7 @@ def write(folder: Path) -> list[Path]:
     written = [report, text.write(run, predicted, folder)]
     for section in found:
         for one in section.figures:
-            written += theme.save(one.draw(run, frame(section.rows)), folder, one.name)
+            written += theme.save(one.draw(run, frame(section.drawn)), folder, one.name)
     if predicted.scored:
         written += theme.save(figure.draw(run, predicted.scored), folder, figure.NAME)
     return written

@@ -67,7 +67,7 @@ def test_derived_fields_by_hand(folder):
 
 
 def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(folder):
-    rows = TABLE.rows(list(records(folder).values()))
+    rows = TABLE.rows(None, list(records(folder).values()))
     *lines, source = TABLE.lines(rows)
     assert lines == [
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "

@@ -275,7 +275,7 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
 
 def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_path):
     (table,) = (table for table in OVERLAP.tables if table.columns == metrics.SPLIT)
-    rows = table.rows([*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
+    rows = table.rows(None, [*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
     assert [row["arm"] for row in rows] == ["chunk_launches", "row_block_launches"]
     columns, cells = tables.cells(rows, table.columns)
     at = dict(zip([column.header for column in columns], cells[0], strict=True))
@@ -285,14 +285,14 @@ def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_
     assert "waiting code" not in at  # which no arm of a CPU has
     assert table.lines(rows)[0] == "all_gather_matmul, chunk_launches: 1 x the rest"
     void = records(requested=1.07 * WIRE_BYTES / T_COMM).values()
-    assert not table.rows([*void])
+    assert not table.rows(None, [*void])
 
 
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
     found = run.records()
-    plain, gathered, *_ = sections(run, found)
+    gathered, plain = sections(run, found)[3:5]
     assert {record["op"] for record in plain.rows} == {"matmul"}
     assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}
     assert "hidden [95 %]" in tables.terminal(gathered.rows, gathered.columns)[0]
@@ -301,9 +301,32 @@ def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     assert live_line("case", gathered.rows[1]).split(maxsplit=3) == ["case", "5.05", "ms", "ratio 1.400 [1.400, 1.400]"]
     write(folder)
     report = (folder / "report.md").read_text()
-    assert (
-        report.index("ratio to vendor") < report.index("| hidden [95 %] |") < report.index("Where an arm's time goes")
+    order = (
+        "| best arm |",
+        "| fastest beside it |",
+        "## All cases: overlap",
+        "| ratio to vendor",
+        "Where an arm's time",
     )
+    assert sorted(order, key=report.index) == [*order]
+
+
+def test_brief_table_has_the_arm_that_hides_the_most_of_each_gather_in_multiples_of_the_threshold(records):
+    found = records()
+    assert {arm: record["times_threshold"] for arm, record in found.items()} == pytest.approx(
+        dict.fromkeys(found, T_GEMM / T_COMM)
+    )
+    (row,) = OVERLAP.brief.rows(None, list(found.values()))
+    assert row["arm"] == "row_block_launches"
+    assert "1.33" in tables.markdown([row], OVERLAP.brief.columns).splitlines()[-1].split(" | ")
+    assert not OVERLAP.brief.rows(None, list(records(requested=1.07 * WIRE_BYTES / T_COMM).values()))  # void
+
+
+def test_a_wire_that_is_named_by_a_balance_is_explained():
+    rows = [{"wire": wire, "model": "xxl/16", "dtype": "fp32"} for wire in ("balance86", "ridge", "balance100")]
+    (line,) = OVERLAP.brief.lines(rows)
+    assert line.startswith("balance86:")
+    assert "2750 / 16" in line
 
 
 def test_timelines_are_read_back(tmp_path):

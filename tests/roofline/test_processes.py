@@ -6,6 +6,7 @@ import pytest
 from test_watchdog import FIRST_CALL, IMPATIENT
 
 from roofline import stats
+from roofline.analysis.records import THROUGHPUT
 from roofline.measure.rounds import StopRule
 from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
@@ -123,5 +124,19 @@ def test_the_process_is_the_top_cluster_of_a_record(several):
     record = several.kept.record(shape.id, "numpy")
     ratios = stats.by_process(lambda a, b: a / b, shape.times_s("torch"), shape.times_s("numpy"), groups=shape.groups)
     assert len(ratios) == 3
-    interval = stats.student(record["ratio_to_vendor"], ratios)
+    interval = stats.student(record["ratio_to_vendor"], list(ratios.values()))
     assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
+
+
+def test_a_mean_over_shapes_has_an_interval_by_processes(several):
+    run = several.kept
+    (row,) = THROUGHPUT.brief.rows(run, [record | {"m": 1} for record in run.records()])
+    names = "torch", "numpy"
+    each = [
+        stats.by_process(lambda a, b: a / b, *map(shape.times_s, names), groups=shape.groups)
+        for shape in run.shapes.values()
+    ]
+    assert len(each) == row["shapes"] == 3
+    of_processes = [stats.geometric_mean(one[process] for one in each) for process in range(3)]
+    assert row["ratio"] == stats.student(row["ratio"].value, of_processes)
+    assert row["ratio"].value == pytest.approx(stats.geometric_mean(of_processes), rel=0.01)

@@ -199,7 +199,7 @@ def test_option_measures_blocks_from_end_to_end(three_shapes):
     record = outcome.rows["numpy"]["extra_info"]
     assert record["steady_ratio_to_vendor"] == pytest.approx(2, rel=0.1)
     assert record["steady_energy_j"] is None
-    assert "steady state:" in outcome.text
+    assert "\nSteady state\n" in outcome.text
     assert "## Steady state" in outcome.report
 
 

@@ -96,7 +96,8 @@ class OneRun:
 
     @property
     def spread(self):
-        of = by_process(lambda a, b: math.log(a / b), self.times["vendor"], self.times["ours"], groups=self.groups)
+        ratios = by_process(lambda a, b: a / b, self.times["vendor"], self.times["ours"], groups=self.groups)
+        of = [math.log(ratio) for ratio in ratios.values()]
         return Spread(fmean(of), variance(of) / len(of), len(of) - 1)
 
 

@@ -3,12 +3,14 @@
 from collections import Counter
 from statistics import median
 
-from roofline.analysis.base import Analysis, Figure, Table, grouped
+from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.overlap import chart, network_roofline, timeline
 from roofline.analysis.overlap.arms import ARMS, is_serial
-from roofline.analysis.overlap.metrics import COLUMNS, SPLIT, metrics
+from roofline.analysis.overlap.metrics import COLUMNS, OWN, SPLIT, metrics
 from roofline.analysis.throughput import analysis as throughput
 from roofline.analysis.throughput.metrics import shape_of
+from roofline.operations.gathering import exercise, scaling
+from roofline.store.run import Run
 
 
 def summary(records: list[dict]) -> list[str]:
@@ -41,7 +43,40 @@ def _costs(op: str, own: list[dict]) -> str:
     return f"{text} (medians over {len(shapes)} shapes)"
 
 
-def overlapped(records: list[dict]) -> list[dict]:
+def by_gather(run: Run, records: list[dict]) -> list[dict]:
+    """A row for each shape whose link kept its pace: the record of the arm that hid the most."""
+    found = [r for r in records if not is_serial(r["arm"]) and r["hidden_fraction"] is not None]
+    best = [max(own, key=lambda r: r["hidden_fraction"]) for own in grouped((shape_of(r), r) for r in found).values()]
+    return sorted(best, key=lambda r: (r["op"], r["times_threshold"]))
+
+
+def balances(rows: list[dict]) -> list[str]:
+    """A line for each wire whose name is a balance: what that is of the exercise's."""
+    wires = dict.fromkeys((row["wire"], row["model"], row["dtype"]) for row in rows)
+    found = [(wire, scaling(*case)) for wire, *case in wires if wire == exercise(*case)]
+    return [f"{wire}: FLOP per byte that the wire is asked for, the exercise's: {how}" for wire, how in found]
+
+
+SHOWN = {column.name: column for column in OWN}
+BRIEF = Table(
+    "Does the gather hide?",
+    "One row for each gather, with the arm that hides the most. *x threshold* is FLOP per byte received over the wire, "
+    "in multiples of the balance at which matmul and gather take equally long, T_gemm / T_comm: above 1 the matmul "
+    "sets the pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
+    (
+        Column("op", header="gather", right=False),
+        *(Column(name, header=header) for name, header in (("tp", "tp"), ("ranks", "P"), ("m", "M"))),
+        Column("wire", header="wire", right=False),
+        *(SHOWN[name] for name in ("times_threshold", "t_gemm_s", "t_comm_s")),
+        Column("arm", header="best arm", right=False),
+        *(SHOWN[name] for name in ("hidden_fraction", "ratio_to_vendor", "gain_all_cores", "of_own_ideal")),
+    ),
+    by_gather,
+    balances,
+)
+
+
+def overlapped(run: Run, records: list[dict]) -> list[dict]:
     """Those whose loss is split: of arms that overlap."""
     return [record for record in records if record.get("diagnosis") and not is_serial(record["arm"])]
 
@@ -62,6 +97,7 @@ SPLITS = Table(
     SPLIT,
     overlapped,
     diagnoses,
+    long=True,
 )
 TIMED = frozenset({"t_gemm_s", "t_comm_s"})
 OVERLAP = Analysis(
@@ -73,6 +109,7 @@ OVERLAP = Analysis(
         Figure("overlap", TIMED, chart.draw),
         Figure("timeline", frozenset(), timeline.draw, timeline.is_there),
     ),
+    BRIEF,
     summary,
     (SPLITS, *throughput.TABLES),
 )

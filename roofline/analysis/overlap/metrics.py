@@ -51,6 +51,8 @@ def notes_text(record: dict) -> str:
     return throughput.notes_text(record, "its ideal", f"void: link off its pace by {100 * off:+.0f} %" if off else "")
 
 
+THRESHOLD = Column("times_threshold", "`wire_intensity` over `balance`, which is T_gemm / T_comm: above 1 the matmul "
+                   "sets the pace, below it the wire", "1", "x threshold", number_text)  # fmt: skip
 OWN = (
     Column("t_gemm_s", "T_gemm: that of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
     Column("t_comm_s", "T_comm: that of the link alone", "s", "T_comm", time_text),
@@ -68,6 +70,7 @@ OWN = (
     Column("of_own_ideal", "own ideal / T", "1", "of own ideal", percent_text),
     throughput.TFLOPS,
     Column("wire_intensity", "FLOP per byte that one rank receives", "FLOP/byte", "FLOP/wire byte", "{:.4g}".format),
+    THRESHOLD,
     Column("spilled_bytes", "of accumulators, written to device memory and read back", "bytes", "spilled",
            lambda count: bytes_text(count) if count else "-", shown=lambda r: r["spilled_bytes"]),
     Column(  # ours all sum in fp32 and round once, so that theirs says nothing by itself
@@ -135,6 +138,7 @@ def _share(lost_s: float, record: dict) -> str:
 
 SPLIT = (
     *throughput.CASE,
+    replace(THRESHOLD, doc=""),
     throughput.TIME,
     Column(header="ideal", of_row=lambda r: time_text(_ideal_s(r))),
     Column(header="above it", of_row=lambda r: _share(r["time_s"] - _ideal_s(r), r)),
@@ -212,6 +216,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "own_fabric": bool(fabric),
         "wire_intensity": work.wire_intensity,
         "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
+        "times_threshold": t_gemm_s / t_comm_s if both else None,
         "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "t_gemm_s": t_gemm_s,

@@ -199,11 +199,11 @@ def drift_of(run: Run) -> float:
     """What all times of the run together may well be off by in another, a standard deviation of logarithms: as much as
     two of its processes are apart."""
     found = grouped(
-        (process, math.log(time_s) - fmean(map(math.log, own)))
+        (process, math.log(time_s) - fmean(map(math.log, own.values())))
         for shape in run.shapes.values()
         for name in shape.measured
         for own in [by_process(lambda time_s: time_s, shape.times_s(name), groups=shape.groups)]
-        for process, time_s in enumerate(own)
+        for process, time_s in own.items()
     )
     common = [median(logs) for logs in found.values()]
     return math.sqrt(2 * variance(common)) if len(common) > 1 else DRIFT

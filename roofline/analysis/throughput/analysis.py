@@ -1,11 +1,14 @@
 """The analysis of what computes from device memory: FLOP/s against the roof and against the baseline."""
 
-from roofline.analysis.base import Analysis, Figure, Table, grouped
+from dataclasses import astuple
+
+from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.throughput import memory_roofline
-from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics
-from roofline.report.format import rate_text
+from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics, shape_of
+from roofline.report.format import flops_text, interval_text, number_text, percent_text, rate_text
 from roofline.report.tables import named
-from roofline.stats import geometric_mean
+from roofline.stats import by_process, geometric_mean, student
+from roofline.store.run import Run
 
 SLACK = 0.01
 """Beyond this, operations of the tensor cores are not the FLOP of the case."""
@@ -25,6 +28,66 @@ def summary(records: list[dict]) -> list[str]:
 def beside_baseline(records: list[dict]) -> dict[str, list[dict]]:
     """{contender: its records that have a ratio}, without the baseline's."""
     return grouped((r["contender"], r) for r in records if r["contender"] != r["vendor"] and r["ratio_to_vendor"])
+
+
+def by_tokens(run: Run, records: list[dict]) -> list[dict]:
+    """A row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean. The
+    interval is Student's over processes, each of which says the mean over all shapes."""
+    best: dict[tuple, list[dict]] = {}
+    for own in grouped((shape_of(r), r) for r in records if r["ratio_to_vendor"] and "m" in r).values():
+        if beside := [record for record in own if record["contender"] != record["vendor"]]:
+            fastest = max(beside, key=lambda record: record["ratio_to_vendor"])
+            best.setdefault((fastest["dtype"], fastest["m"]), []).append(fastest)
+    return [_of_tokens(run, *key, own) for key, own in sorted(best.items())]
+
+
+def _of_tokens(run: Run, dtype: str, m: int, best: list[dict]) -> dict:
+    ratio = geometric_mean(record["ratio_to_vendor"] for record in best)
+    of_process: dict[int, list[float]] = {}
+    for record in best:
+        shape = run.shapes[shape_of(record)]
+        times = shape.anchor, shape.times_s(record["contender"])
+        for process, own in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
+            of_process.setdefault(process, []).append(own)
+    whole = [geometric_mean(own) for own in of_process.values() if len(own) == len(best)]
+    shares = [record["of_roof"] for record in best if record["of_roof"]]
+    return {
+        "m": m,
+        "dtype": dtype,
+        "shapes": len(best),
+        "baseline": best[0]["vendor"],
+        "baseline_flops": geometric_mean(record["flop"] / record["vendor_time_s"] for record in best),
+        "fastest": ", ".join(dict.fromkeys(record["contender"] for record in best)),
+        "flops": geometric_mean(record["flop"] / record["time_s"] for record in best),
+        "ratio": student(ratio, whole),
+        "least": min(best, key=lambda record: record["ratio_to_vendor"]),
+        "of_roof": geometric_mean(shares) if shares else None,
+    }
+
+
+def _least(record: dict) -> str:
+    where = f" {record['layer']} tp{record['tp']}" if "layer" in record else ""
+    return number_text(record["ratio_to_vendor"]) + where
+
+
+BRIEF = Table(
+    "Against the baseline",
+    "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest beside it, in the "
+    "geometric mean. *Least* is the shape where that does worst.",
+    (
+        Column("m", header="M"),
+        Column("dtype", header="dtype", right=False),
+        Column("shapes", header="shapes"),
+        Column("baseline", header="baseline", right=False),
+        Column("baseline_flops", header="its rate", text=flops_text),
+        Column("fastest", header="fastest beside it", right=False),
+        Column("flops", header="rate", text=flops_text),
+        Column("ratio", header="ratio [95 %]", text=lambda ratio: interval_text(*astuple(ratio))),
+        Column("least", header="least", text=_least),
+        Column("of_roof", header="of roof", text=percent_text),
+    ),
+    by_tokens,
+)
 
 
 def energy(records: list[dict]) -> list[str]:
@@ -65,7 +128,7 @@ TABLES = (
         "there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
         "quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
         (*CASE, *STEADY),
-        lambda records: [record for record in records if "steady_time_s" in record],
+        lambda run, records: [record for record in records if "steady_time_s" in record],
         energy,
     ),
     Table(
@@ -74,7 +137,7 @@ TABLES = (
         "what had to be, each input read once and each output written once. Where operations are not the FLOP of the "
         "case, the lines below the table say so.",
         (*CASE, *COUNTED),
-        lambda records: [record for record in records if record["counter_source"] is not None],
+        lambda run, records: [record for record in records if record["counter_source"] is not None],
         checks,
     ),
 )
@@ -84,6 +147,7 @@ THROUGHPUT = Analysis(
     metrics,
     COLUMNS,
     (Figure("memory_roofline", frozenset({"device_intensity", "tflops"}), memory_roofline.draw),),
+    BRIEF,
     summary,
     TABLES,
 )
