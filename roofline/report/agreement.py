@@ -1,11 +1,12 @@
 """How well runs of one machine agree: what `compare` says of every pair of them, where FASTER and SLOWER are false.
 
-A change is planted by making NEW slower by so much: in all cases at once, or in each one alone, which Holm's correction
-sees less readily. It is seen where the verdict is SLOWER. Halves of the runs that share none are compared too.
+A change is planted by making NEW slower by so much in all cases. It is seen in a case where the verdict of that is
+SLOWER, and together where that of the mean over all cases is. Halves of the runs that share none are compared too.
 """
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -14,11 +15,25 @@ from statistics import fmean, median, variance
 
 from roofline.analysis.base import Column, grouped
 from roofline.report import tables
-from roofline.report.compare import FASTER, MARGIN, SAME, SLOWER, UNCLEAR, Change, Spread, change, spread_of, verdicts
+from roofline.report.compare import (
+    FASTER,
+    MARGIN,
+    SAME,
+    SLOWER,
+    UNCLEAR,
+    Change,
+    Spread,
+    change,
+    spread_of,
+    together,
+    values_of,
+    verdicts,
+)
 from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.journal import load
 
 PLANTED = (0.10, 0.05)
+VERDICTS = (FASTER, SLOWER, SAME, UNCLEAR)
 MOST_WAYS = 200
 """Of more ways to choose two sides, so many are taken, by a seed."""
 
@@ -30,6 +45,8 @@ class Measured:
     name: str
     about: str
     """What it has in common with the runs that it may be compared with."""
+    values: dict[str, dict[int, float]]
+    """{case: `compare.values_of` it}."""
     spreads: dict[str, Spread]
     widths: list[float]
     """Of the 95 % intervals of the ratios, over the ratio."""
@@ -42,11 +59,12 @@ def measured(folder: Path, prefix: str = "matmul-") -> Measured:
     """Of the cases of the run in `folder` whose id begins with `prefix`."""
     run = load(folder)
     records = [one for one in run.records() if one["case"].startswith(prefix) and one["contender"] != one["vendor"]]
-    found = [(record, spread) for record in records if (spread := spread_of(run, record))]
+    values = {record["case"]: own for record in records if (own := values_of(run, record))}
+    spreads = {case: spread for case, own in values.items() if (spread := spread_of([own]))}
     about = conditions(run.metadata)
-    widths = [(record["ratio_high"] - record["ratio_low"]) / record["ratio_to_vendor"] for record, _ in found]
-    spreads = {record["case"]: spread for record, spread in found}
-    return Measured(folder.name, ", ".join(f"{name} {about[name]}" for name in NUMBERS), spreads, widths)
+    found = [record for record in records if record["case"] in spreads]
+    widths = [(record["ratio_high"] - record["ratio_low"]) / record["ratio_to_vendor"] for record in found]
+    return Measured(folder.name, ", ".join(f"{name} {about[name]}" for name in NUMBERS), values, spreads, widths)
 
 
 def agreement(runs: Sequence[Measured]) -> str:
@@ -89,46 +107,57 @@ def _sides(runs: list[Measured], count: int) -> list[Sides]:
 
 
 def _row(name: str, found: list[Sides]) -> dict:
-    each = [_changes(*sides) for sides in found]
+    each, means = [_changes(*sides) for sides in found], [[_mean(*sides)] for sides in found]
     changes = [one for own in each for one in own]
-    said = [verdict for own in each for verdict in verdicts(own)]
+    said, of_means = (Counter(verdict for own in them for verdict in verdicts(own)) for them in (each, means))
     return {
         "name": name,
         "near": f"{sum(abs(one.value) <= math.log1p(MARGIN) for one in changes)} of {len(changes)}",
         "held": fmean(one.interval.low <= 1 <= one.interval.high for one in changes),
-        **{verdict: said.count(verdict) for verdict in (FASTER, SLOWER, SAME, UNCLEAR)},
+        **{verdict: said[verdict] for verdict in VERDICTS},
+        "mean": ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
         "ratio": median(width for sides in found for side in sides for run in side for width in run.widths),
         "change": median(one.interval.relative_width for one in changes),
-        **{
-            str(share): [fmean(part) for part in zip(*(_seen(own, share) for own in each), strict=True)]
-            for share in PLANTED
-        },
+        "change of mean": median(one.interval.relative_width for (one,) in means),
+        **{str(share): [fmean(_seen(own, share) for own in them) for them in (each, means)] for share in PLANTED},
     }
 
 
-def _changes(base: tuple[Measured, ...], new: tuple[Measured, ...]) -> list[Change]:
+def _cases(base: tuple[Measured, ...], new: tuple[Measured, ...]) -> list[str]:
+    """What all of them have."""
     common = [case for case in base[0].spreads if all(case in run.spreads for run in (*base, *new))]
     if not common:
         raise ValueError(f"{base[0].name} and {new[0].name} have no case in common")
-    return [change(*([run.spreads[case] for run in side] for side in (base, new))) for case in common]
+    return common
 
 
-def _seen(changes: list[Change], share: float) -> tuple[float, float]:
-    """Which share of `changes` is SLOWER once NEW takes longer by `share`: in all cases, and in each alone."""
+def _changes(*sides: tuple[Measured, ...]) -> list[Change]:
+    return [change(*([run.spreads[case] for run in side] for side in sides)) for case in _cases(*sides)]
+
+
+def _mean(*sides: tuple[Measured, ...]) -> Change:
+    """Of all cases together."""
+    cases = _cases(*sides)
+    return together([[[run.values[case] for run in side] for side in sides] for case in cases])
+
+
+def _seen(changes: list[Change], share: float) -> float:
+    """Which share of `changes` is SLOWER once NEW takes longer by `share` in all of them."""
     slower = [replace(one, value=one.value - math.log1p(share)) for one in changes]
-    alone = (verdicts([*changes[:i], one, *changes[i + 1 :]])[i] for i, one in enumerate(slower))
-    return verdicts(slower).count(SLOWER) / len(changes), fmean(verdict == SLOWER for verdict in alone)
+    return verdicts(slower).count(SLOWER) / len(changes)
 
 
 COLUMNS = (
     Column("name", header="runs", right=False),
     Column("near", header=f"within {100 * MARGIN:g} %"),
     Column("held", header="1 in the change's interval", text="{:.2f}".format),
-    *(Column(verdict, header=verdict) for verdict in (FASTER, SLOWER, SAME, UNCLEAR)),
+    *(Column(verdict, header=verdict) for verdict in VERDICTS),
+    Column("mean", header="all cases together", right=False),
     Column("ratio", header="width of a ratio's interval", text=_percent),
     Column("change", header="of a change's", text=_percent),
+    Column("change of mean", header="together", text=_percent),
     *(
-        Column(str(share), header=f"{100 * share:g} % seen: in all, in one", text="{0[0]:.2f}, {0[1]:.2f}".format)
+        Column(str(share), header=f"{100 * share:g} % seen: in a case, together", text="{0[0]:.2f}, {0[1]:.2f}".format)
         for share in PLANTED
     ),
 )

@@ -14,6 +14,9 @@ interval is Student's at 95 %, by Welch's and Satterthwaite's degrees of freedom
     SAME      the whole interval lies within the margin
     UNCLEAR   anything else
 
+What a case alone cannot tell, the mean over all cases of a contender often does: that is judged in the same way, by
+the processes' means.
+
 FASTER and SLOWER hold for all cases at once: the two-sided tests of no change are corrected by Holm (1979), so that of
 20 comparisons of equal machines one calls any case changed. Intervals are those of each case alone.
 `tests/roofline/test_compare.py` measures coverage, false verdicts and power on made-up runs whose spread is known;
@@ -101,6 +104,18 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Together:
+    """A contender's speed, NEW's over BASE's, in the geometric mean over the cases that all runs have of it."""
+
+    contender: str
+    cases: int
+    speed: float
+    speed_low: float
+    speed_high: float
+    verdict: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What `compare` found. `missing` says which cases a run lacks, and what it says about them."""
 
@@ -111,6 +126,7 @@ class Comparison:
     differences: dict[str, tuple[str, str]]
     unfinished: list[str]
     """Which runs were cut short."""
+    together: list[Together]
     cases: list[Case]
     missing: list[dict]
     vendor_speed: float | None
@@ -120,8 +136,9 @@ class Comparison:
         return sum(case.verdict == verdict for case in self.cases)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """1 where a case is slower; if `strict`, also where one is unclear or missing."""
-        return int(bool(self.count(SLOWER) or (strict and (self.count(UNCLEAR) or self.missing))))
+        """1 where a case or a contender in the mean is slower; if `strict`, also where a case is unclear or missing."""
+        slower = self.count(SLOWER) or any(one.verdict == SLOWER for one in self.together)
+        return int(bool(slower or (strict and (self.count(UNCLEAR) or self.missing))))
 
 
 def compare(
@@ -140,7 +157,7 @@ def compare(
     common = [case for case in dict.fromkeys(chain(*known[0])) if any(case in records for records in known[1])]
     if not common:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    found, unpaired, vendors = [], [], []
+    found, unpaired, vendors, whole = [], [], [], {}
     for case in common:
         sides = [
             [(run, of[case]) for run, of in zip(runs, records, strict=True) if case in of]
@@ -149,7 +166,8 @@ def compare(
         own = sides[0][0][1]
         if is_vendor := own["contender"] == own["vendor"]:
             vendors.append(_speed(sides, "time_s"))
-        spreads = [[s for run, record in one if (s := spread_of(run, record, by))] for one in sides]
+        values = [[values_of(run, record, by) for run, record in one] for one in sides]
+        spreads = [[s for own in one if (s := spread_of([own]))] for one in values]
         if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
             raise ValueError(f"{case}: the runs have no vendor in common to measure it by; say --by time")
         if list(map(len, spreads)) != list(map(len, sides)):
@@ -158,15 +176,20 @@ def compare(
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and (by == "time" or not is_vendor):
             found.append((case, sides, change(*spreads)))
+            if list(map(len, sides)) == [len(base), len(new)]:
+                whole.setdefault(own["contender"], []).append(values)
     if not found:
         raise ValueError("no case has a ratio to a vendor on both sides: nothing can be compared; say --by time")
     said = verdicts([one for _, _, one in found], margin)
     cases = [_case(*one, verdict, margin, len(found)) for one, verdict in zip(found, said, strict=True)]
+    of_all = {who: one for who, own in whole.items() if len(own) > 1 and (one := together(own))}
+    said = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
+    means = [Together(who, len(whole[who]), *astuple(one.interval), said[who]) for who, one in of_all.items()]
     runs = {**_named("BASE", base), **_named("NEW", new)}
     unfinished = [name for name, run in runs.items() if run.end is None or run.unfinished]
     missing = unpaired + _missing(runs, dict(zip(runs, chain(*known), strict=True)))
     moved = geometric_mean(vendors) if vendors else None
-    return Comparison(by, margin, len(base), len(new), differ, unfinished, cases, missing, moved)
+    return Comparison(by, margin, len(base), len(new), differ, unfinished, means, cases, missing, moved)
 
 
 def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
@@ -175,13 +198,13 @@ def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
     return {name: AND.join(dict.fromkeys(one[name] for one in each)) for name in each[0]}
 
 
-def spread_of(run: Run, record: dict, by: str = "ratio") -> Spread | None:
-    """What `run` says of the case of `record`; None where it has no ratio, or fewer than two values of it."""
+def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
+    """{process: logarithm of the speed} of the case of `record`; of a single process {block: ...}; {} without ratio."""
     shape = run.shapes[shape_of(record)]
     series, groups = [shape.times_s(record["contender"])], shape.groups
     if by == "ratio":
         if record["ratio_to_vendor"] is None:
-            return None
+            return {}
         series.append(shape.anchor)
     if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
         whole = len(set(groups.values())) >= BLOCKS
@@ -190,8 +213,19 @@ def spread_of(run: Run, record: dict, by: str = "ratio") -> Spread | None:
             for place, index in enumerate(sorted(groups))
         }
     of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
-    values = [math.log(value) for value in of.values()]
-    return Spread(fmean(values), variance(values) / len(values), len(values) - 1) if len(values) > 1 else None
+    return {process: math.log(value) for process, value in of.items()}
+
+
+def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
+    """Of the mean over some cases, by the `values_of` each; None where fewer than two processes have all of them."""
+    own = [fmean(one[process] for one in each) for process in each[0] if all(process in one for one in each)]
+    return Spread(fmean(own), variance(own) / len(own), len(own) - 1) if len(own) > 1 else None
+
+
+def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]]) -> Change | None:
+    """The change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
+    spreads = [[spread_of(each) for each in zip(*side, strict=True)] for side in zip(*cases, strict=True)]
+    return None if None in chain(*spreads) else change(*spreads)
 
 
 def change(base: Sequence[Spread], new: Sequence[Spread]) -> Change:
@@ -291,7 +325,11 @@ def summary(found: Comparison) -> list[str]:
         f"{counts} of {tests} cases, {against}, margin {100 * found.margin:g} %, runs: {found.base_runs} BASE, "
         f"{found.new_runs} NEW",
         f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
-        f"speed in the geometric mean: {geometric_mean(c.speed for c in found.cases):.3f} x",
+        *(
+            f"{one.verdict} {one.contender} in the mean over {one.cases} cases, speed "
+            f"{interval_text(one.speed, one.speed_low, one.speed_high)} x"
+            for one in found.together
+        ),
     ]
     if found.vendor_speed:
         lines.append(f"the vendor's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")

@@ -26,6 +26,8 @@ from roofline.report.compare import (
     holm,
     more_runs,
     spread_of,
+    together,
+    values_of,
     verdicts,
 )
 from roofline.store import journal
@@ -60,6 +62,32 @@ def test_holm_by_hand():
     assert holm([0.03, 0.012, 0.04, 0.016]) == [False, True, False, True]
     assert holm([0.02, 0.03, 0.04, 0.05]) == [False] * 4
     assert holm([]) == []
+
+
+def test_what_no_case_tells_alone_the_mean_over_all_does():
+    rng = np.random.default_rng(5)
+    cases = [[[dict(enumerate(rng.normal(change, 0.05, 5)))] for change in (0.0, -0.06)] for _ in range(28)]
+    alone = [change(*([spread_of([own]) for own in side] for side in case)) for case in cases]
+    assert verdicts(alone).count(UNCLEAR) > 25
+    whole = together(cases)
+    assert verdicts([whole]) == [SLOWER]
+    assert whole.value == pytest.approx(np.mean([one.value for one in alone]))
+    assert whole.error == pytest.approx(math.sqrt(2) * BETWEEN_RUNS, rel=0.3)  # which a mean over cases does not lessen
+    lacking = [[[{0: 0.1, 1: 0.2, 2: 0.3}], [{0: 0.1, 2: 0.5}]]] * 2
+    assert together(lacking).value == pytest.approx(0.3 - 0.2)
+    assert together([[[{0: 0.1}], [{0: 0.1}]]]) is None
+
+
+def test_a_contender_that_is_slower_in_the_mean_alone_fails_the_command(tmp_path, capsys):
+    rng = np.random.default_rng(6)
+    folders = []
+    for factor in (1.0, 1.06):
+        shapes = [shape(m, {"cublas": 1e-4, "tiled": noisy(rng, factor * 1e-4, spread=0.15)}) for m in range(1, 29)]
+        folders.append(str(run(tmp_path / str(factor), *shapes)))
+    assert main(["compare", *folders]) == 1
+    out = capsys.readouterr().out
+    assert "0 SLOWER, 0 FASTER" in out
+    assert "SLOWER tiled in the mean over 28 cases, speed 0.9" in out
 
 
 def test_many_tests_ask_more_of_each():
@@ -97,19 +125,19 @@ def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
         return of_each[:, cut:-cut].mean(axis=1)
 
     blocks = middle_halves(8)
-    found = spread_of(known, record)
+    found = spread_of([values_of(known, record)])
     assert (found.value, found.variance, found.freedom) == pytest.approx((blocks.mean(), blocks.var(ddof=1) / 8, 7))
     for one in own.rounds:
         one.process, one.pass_index = one.index // 20, one.index // 10 % 2
     processes = middle_halves(4)
-    found = spread_of(known, record)
+    found = spread_of([values_of(known, record)])
     assert (found.value, found.variance, found.freedom) == pytest.approx(
         (processes.mean(), processes.var(ddof=1) / 4, 3)
     )
-    by_time = spread_of(known, record, "time")
+    by_time = spread_of([values_of(known, record, "time")])
     assert by_time.value == pytest.approx(found.value - math.log(3e-4))
     own.rounds = own.rounds[:1]
-    assert spread_of(known, record) is None
+    assert spread_of([values_of(known, record)]) is None
 
 
 CASES, PROCESSES, PASSES = 28, 5, 6

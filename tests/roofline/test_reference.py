@@ -34,7 +34,7 @@ SHOWN = (
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 
-@pytest.mark.parametrize("name", [RUNS[0], *RUNS[-2:]])
+@pytest.mark.parametrize("name", [RUNS[0], RUNS[-1]])
 def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     committed, again = REFERENCE / name, tmp_path / "run"
     again.mkdir()
