@@ -1,8 +1,8 @@
 """Two sides of one or more runs, case by case: what became faster, what slower, and what cannot be told.
 
-A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the vendor, which took
+A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the baseline, which took
 turns with the case in every run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by time
-(`by="time"`), where the vendor itself is under test or changed.
+(`by="time"`), where the baseline itself is under test or changed.
 
 A run says the mean over its processes (of a single one: over its blocks) of the logarithm of the speed, and how far it
 varies. What moves a whole run shows in no run alone: `BETWEEN_RUNS` is added, with the weight of `KNOWN` degrees of
@@ -99,7 +99,7 @@ class Case:
     more_runs: int | None
     """How many more on each side would decide, if the change stayed as it is: 0 if decided, None of above 20."""
     baseline_speed: float | None
-    """The vendor's own on this shape, NEW's over BASE's."""
+    """The baseline's own on this shape, NEW's over BASE's."""
     notes: str
 
 
@@ -130,7 +130,7 @@ class Comparison:
     cases: list[Case]
     missing: list[dict]
     vendor_speed: float | None
-    """Geometric mean of the vendor's own speed, NEW over BASE: how far the machine moved between the runs."""
+    """Geometric mean of the baseline's own speed, NEW over BASE: how far the machine moved between the runs."""
 
     def count(self, verdict: str) -> int:
         return sum(case.verdict == verdict for case in self.cases)
@@ -145,7 +145,7 @@ def compare(
     base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=()
 ) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
-    names them, where `by` is `ratio` and the vendor is not the same, and where no case can be compared."""
+    names them, where `by` is `ratio` and the baseline is not the same, and where no case can be compared."""
     a, b = side_conditions(base), side_conditions(new)
     differ = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
     for name in NUMBERS:
@@ -169,17 +169,17 @@ def compare(
         values = [[values_of(run, record, by) for run, record in one] for one in sides]
         spreads = [[s for own in one if (s := spread_of([own]))] for one in values]
         if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
-            raise ValueError(f"{case}: the runs have no vendor in common to measure it by; say --by time")
+            raise ValueError(f"{case}: the runs have no baseline in common to measure it by; say --by time")
         if list(map(len, spreads)) != list(map(len, sides)):
             alone = by == "ratio" and any(record["ratio_to_vendor"] is None for _, record in chain(*sides))
-            reason = "no vendor was timed beside it" if alone else "too few rounds to say how far they vary"
+            reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and (by == "time" or not is_vendor):
             found.append((case, sides, change(*spreads)))
             if list(map(len, sides)) == [len(base), len(new)]:
                 whole.setdefault(own["contender"], []).append(values)
     if not found:
-        raise ValueError("no case has a ratio to a vendor on both sides: nothing can be compared; say --by time")
+        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
     said = verdicts([one for _, _, one in found], margin)
     cases = [_case(*one, verdict, margin, len(found)) for one, verdict in zip(found, said, strict=True)]
     of_all = {who: one for who, own in whole.items() if len(own) > 1 and (one := together(own))}
@@ -319,7 +319,7 @@ COLUMNS = (
 def summary(found: Comparison) -> list[str]:
     """What the verdicts rest on, and their counts, in lines."""
     counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
-    against = "relative to the vendor in each run" if found.by == "ratio" else "by time alone"
+    against = "relative to the baseline in each run" if found.by == "ratio" else "by time alone"
     tests = len(found.cases)
     lines = [
         f"{counts} of {tests} cases, {against}, margin {100 * found.margin:g} %, runs: {found.base_runs} BASE, "
@@ -332,7 +332,7 @@ def summary(found: Comparison) -> list[str]:
         ),
     ]
     if found.vendor_speed:
-        lines.append(f"the vendor's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
+        lines.append(f"the baseline's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
     lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in found.differences.items()]
     return [*lines, *(f"missing in {m['missing_in']}: {m['case']}: {m['reason']}" for m in found.missing)]

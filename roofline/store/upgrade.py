@@ -1,15 +1,18 @@
 """Journals of older schemas, brought to the newest line by line.
 
 Schema 1 lacks `cases` in its first line, counts late samples in each contender's entry, and has no line of the kinds
-`visit`, `steady` and `resumed`. Schema 2 has no `timeline`, and no contenders with a `role`. In schema 3 the arm of
-launches by row block is called `row_block`. Schema 4 has no `counters`, `kernels`, `saved` and `note`. Schema 5 has no
-`trying`. All of them have a `sample` for each contender in place of a `round`.
+`visit`, `steady` and `resumed`. Schema 2 has no `timeline`, and no contenders with a `role`. Schema 4 has no
+`counters`, `kernels`, `saved` and `note`. Schema 5 has no `trying`. All of them have a `sample` for each contender in
+place of a `round`, and `RENAMED` has what some of them call otherwise.
 """
 
 from collections.abc import Iterable, Iterator
 from sys import intern
 
 OLDER = (1, 2, 3, 4, 5)
+
+RENAMED = {3: {"row_block": "row_block_launches"}}
+"""Schema -> what its journals call otherwise: {contender then: contender now}."""
 
 SHAPE = (
     *("shape", "op", "model", "layer", "tp", "m", "n", "k", "dtype", "flop", "device_bytes", "vendor"),
@@ -35,6 +38,8 @@ def upgrade(lines: Iterable[dict]) -> Iterator[dict]:
     first = next(lines, None)
     if first is None:
         return
+    if names := RENAMED.get(first["schema"]):
+        first, lines = _renamed(first, names), (_renamed(line, names) for line in lines)
     yield first
     if first["schema"] not in OLDER:
         yield from lines
@@ -48,9 +53,24 @@ def upgrade(lines: Iterable[dict]) -> Iterator[dict]:
         rounds.clear()
         if line["kind"] in ("shape", "visit"):
             passes[line["shape"]] = line.get("visit", 1)
-            line = _shape(line, first["schema"]) if line["kind"] == "shape" else _pass(line)
+            line = _shape(line) if line["kind"] == "shape" else _pass(line)
         yield line
     yield from rounds.values()
+
+
+def _renamed(line: dict, names: dict[str, str]) -> dict:
+    """`line` with the contenders' names of today, which also end the ids of cases."""
+
+    def now(name):
+        if isinstance(name, dict):
+            return {now(key): value for key, value in name.items()}
+        if isinstance(name, list):
+            return [now(one) for one in name]
+        shape, dash, contender = str(name).rpartition("-")
+        return shape + dash + names.get(contender, contender)
+
+    named = ("contender", "contenders", "late", "case", "cases")
+    return line | {field: now(line[field]) for field in named if line.get(field)}
 
 
 def _add(rounds: dict[int, dict], sample: dict, pass_index: int) -> None:
@@ -70,10 +90,8 @@ def _pass(line: dict) -> dict:
     return {"kind": "pass", "passes": line["visit"], "round_count": line["rounds"]} | same
 
 
-def _shape(line: dict, schema: int) -> dict:
+def _shape(line: dict) -> dict:
     entrants = line["contenders"]
-    if schema < 4 and "row_block" in entrants:
-        entrants["row_block"]["simulated_as"] = "row_block_launches"
     params = {key: line[key] for key in PARAMS if key in line}
     if line["op"].startswith("tune_"):
         params["kernel"] = line["op"].removeprefix("tune_")

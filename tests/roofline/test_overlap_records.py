@@ -171,7 +171,7 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
 def test_journal_of_schema_3_has_its_launches_by_row_block_simulated_as_such(records, tmp_path):
     old = [HEAD | {"schema": 3}, *lines({"serial": 7e-3, "row_block": 4.5e-3})]
     _, record = load(save(tmp_path / "old", old)).records()
-    assert record["arm"] == "row_block"
+    assert record["arm"] == "row_block_launches"
     assert record["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
     assert records({"serial": 7e-3, "row_block": 4.5e-3})["row_block"]["of_own_ideal"] == pytest.approx(
         4 / 4.5, rel=1e-3
