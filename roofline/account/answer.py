@@ -1,6 +1,6 @@
 """The answer of `roofline account`, as plain data in SI units: what `--json` prints, and the text and plots show.
 
-roofline/README.md documents the fields.
+docs/accounting.md documents the fields.
 """
 
 import math

@@ -89,7 +89,7 @@ def add_command(commands) -> None:
                        help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
     group.add_argument("--sharp", action="store_true", help="the switches reduce")
     group = command.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="every term, as roofline/README.md documents it")
+    group.add_argument("--json", action="store_true", help="every term, as docs/accounting.md documents it")
     group.add_argument("--plot", type=Path, metavar="DIR", help="draw three figures into DIR")
     command.set_defaults(run=_run)
 

@@ -1,7 +1,7 @@
 """How long a collective takes: on a torus of chips, or on nodes of GPUs with a network between the nodes.
 
 Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together;
-roofline/README.md lists what share of it a device receives in each collective. Where a collective is not `exact`, what
+docs/accounting.md lists what share of it a device receives in each collective. Where a collective is not `exact`, what
 a device has already is counted as if it were sent, as the source does.
 
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".

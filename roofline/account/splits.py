@@ -46,7 +46,7 @@ def best_whole(setting: Setting, tokens: float | None = None) -> Split | None:
 
 def best_real(setting: Setting, tokens: float | None = None) -> Split | None:
     """As `best_whole`, of real X and Y: the best of a grid, even in log Y, then by golden sections between its
-    neighbours. (On a torus with whole collectives roofline/README.md has it in closed form.)"""
+    neighbours. (On a torus with whole collectives docs/accounting.md has it in closed form.)"""
     sharding, together = setting.sharding, setting.sharding.fsdp * setting.sharding.tp
 
     def at(part: float) -> Split:

@@ -1,4 +1,4 @@
-"""The answer of `roofline account` for people: every term, so that each figure can be checked by hand."""
+"""The answer of `roofline account` for people: what was asked, then every term, to check each figure by hand."""
 
 import textwrap
 
@@ -12,12 +12,35 @@ WIDTH = 120
 
 
 def text(answer: dict) -> list[str]:
-    """The lines of a table for each part of the answer."""
-    return [*_head(answer), "", *_memory(answer), "", *_pace(answer), "", *_techniques(answer)]
+    """Its lines: what was asked, and a table for each part."""
+    return [*_asked(answer), "", *_head(answer), "", *_memory(answer), "", *_pace(answer), "", *_techniques(answer)]
+
+
+def _asked(answer: dict) -> list[str]:
+    """Whether it fits, from how many tokens on it is compute-bound, and what lowers that most."""
+    sharding, stage = answer["sharding"], answer["sharding"]["stage_blocks"]
+    uneven = f" (stages of {stage} blocks and of fewer: counted as of {stage})"
+    about = f" ({sharding['chosen']})" if sharding["chosen"] else ""
+    about += uneven if answer["model"]["blocks"] % stage else ""
+    lines = [f"{_many(sharding['devices'], 'device')}: {_degrees(sharding)}{about}"]
+    replicas = f" (the state whole in each of {sharding['dp']:,} replicas)" if sharding["dp"] > 1 else ""
+    for reading in answer["memory"]["readings"]:
+        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading["fits"]]
+        held = f"{READINGS[reading['reading']]}: {_both(reading['device_bytes'])} on each device{replicas}"
+        lines.append(f"  {verdict}, {held}")
+        if least := reading["least_devices"]:
+            enough = (f"{size} " + (f"from N = {count:,} on" if count else "at no N") for size, count in least.items())
+            lines.append(f"    enough: {', '.join(enough)}")
+    lines.append(f"  {_bound_text(answer['pace'])}")
+    if best := next((one for one in answer["techniques"] if one["helps"]), None):
+        tokens, each = best["tokens"], _plain(best["tokens_per_device"], 1)
+        above = f"above {each} tokens on each device" if tokens else "at any number of tokens"
+        lines += _wrapped(f"best lever: {best['name']}: compute-bound {above}; {best['why']}", "  ")
+    return lines
 
 
 def _head(answer: dict) -> list[str]:
-    model, chip, memory, sharding = answer["model"], answer["chip"], answer["memory"], answer["sharding"]
+    model, chip = answer["model"], answer["chip"]
     experts = f", {model['experts']} experts, {model['top_k']} a token" if model["experts"] > 1 else ""
     given = {name: " (given)" if name in chip["given"] else "" for name in GIVEN}
     if chip["mesh"] == "torus":
@@ -29,18 +52,13 @@ def _head(answer: dict) -> list[str]:
         mesh = f"nodes of {chip['node_size']}{given['node']}, {chip['link_bytes_per_s'] / 1e9:g} GB/s inside"
         mesh += given["bandwidth"] + (", switches reduce" if chip["sharp"] else "")
     network = f"{chip['network_bytes_per_s'] / 1e9:g} GB/s" if chip["network_bytes_per_s"] else "unknown"
-    size = _both(chip["memory_bytes"]) if chip["memory_bytes"] else "memory unknown"
-    stage = sharding["stage_blocks"]
-    uneven = f" (stages of {stage} blocks and of fewer: counted as of {stage})" if model["blocks"] % stage else ""
+    memory = _both(chip["memory_bytes"]) if chip["memory_bytes"] else "memory unknown"
     return [
         f"{model['name']}: {_many(model['blocks'], 'block')}, D = {model['d_model']} -> F = {model['d_ff']} "
-        f"-> D{experts}; {memory['parameters']:,} parameters",
+        f"-> D{experts}; {answer['memory']['parameters']:,} parameters",
         f"{chip['name']}: {chip['flops']:.4g} FLOP/s{given['flops']}, {mesh}, network {network}{given['network']}, "
-        f"{size}{given['memory']}",
+        f"{memory}{given['memory']}",
         *_wrapped(chip["source"], "  "),
-        f"{_many(sharding['devices'], 'device')}: {_degrees(sharding)}"
-        + (f" ({sharding['chosen']})" if sharding["chosen"] else "")
-        + uneven,
     ]
 
 
@@ -80,8 +98,7 @@ def _both(size: float) -> str:
 
 
 def _memory(answer: dict) -> list[str]:
-    memory, sharding = answer["memory"], answer["sharding"]
-    devices, dtypes = sharding["devices"], memory["dtypes"]
+    memory, dtypes = answer["memory"], answer["memory"]["dtypes"]
     weights = dtypes["weights"] + (f" and {dtypes['copy']}" if dtypes["copy"] != "none" else "")
     at_once = " at once" if answer["pace"]["gathers"] > 1 else ""
     of_token = f"{memory['saved_bytes_per_token']:,} bytes a token: {SAVED[memory['saved']]}"
@@ -102,15 +119,8 @@ def _memory(answer: dict) -> list[str]:
         kept = f" + {_plain(whole / GB, 2)} GB" if whole else ""
         sharded = f"({_plain(sizes['state'] / GB, 2)} + {_plain(sizes['saved'] / GB, 2)}) GB / N"
         lines.append(f"  {READINGS[reading['reading']]}: {sharded}{kept}")
-        for size, least in reading["least_devices"].items():
-            none = f"at no N: {_both(whole)} stay on each device"
-            lines.append(f"    fits {size} " + (f"from N = {least:,} on" if least else none))
-        fits = {True: ": it fits", False: ": too much", None: ""}[reading["fits"]]
-        replicas = f" (the state whole in each of {sharding['dp']:,} replicas)" if sharding["dp"] > 1 else ""
-        on_each = f"on each of these {devices:,.0f}" if devices > 1 else "on this one"
-        lines.append(f"    {on_each}{replicas}: {_both(reading['device_bytes'])}{fits}")
     if memory["gathered_bytes"]:
-        kept = sharding["pp"] > 1 and answer["pace"]["gathers"] == 1
+        kept = answer["sharding"]["pp"] > 1 and answer["pace"]["gathers"] == 1
         what = "counted, kept for all microbatches: a stage's" if kept else "not counted, alive for a moment: a block's"
         lines.append(f"  {what} gathered weights, {_both(memory['gathered_bytes'])}")
     return lines
@@ -129,7 +139,7 @@ def _pace(answer: dict) -> list[str]:
         received = f"{crossing['amount']:.4g} V", f"{crossing['bytes_per_s'] / 1e9:.4g} GB/s"
         times = _time(term["fixed_s"]), _time(term["s_per_token"])
         rows.append((f"  {term['step']}", term["name"], term["fabric"], *sent, *received, *times))
-    lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), f"  {_bound_text(pace)}"]
+    lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), "  compute-bound above"]
     marks = {pace["wires"]: "<- taken here"}
     bounds = [(f"    {WIRES[wires]}:", _tokens(bound), marks.get(wires, "")) for wires, bound in pace["bounds"].items()]
     lines += aligned(bounds, "<<<")
@@ -142,13 +152,15 @@ def _pace(answer: dict) -> list[str]:
 
 
 def _bound_text(pace: dict) -> str:
-    bound = pace["bound"]
+    bound, at = pace["bound"], pace["at_tokens"]
     if bound["tokens"] is None:
-        never = "the wire sets the pace at any number of tokens"
-        return f"{never}: over the {bound['fabric']} each takes longer than on the chips"
+        return f"never compute-bound: over the {bound['fabric']} each token takes longer than on the chips"
     if not bound["tokens"]:
-        return "the chips set the pace at any number of tokens"
-    return f"bound: {_tokens(bound)}; below it the {bound['step']} pass waits for the {bound['fabric']}"
+        return "compute-bound at any number of tokens"
+    few = at and any(step["pace"] == "wire" for step in at["steps"])
+    enough = f" ({at['tokens']:,} are {'too few' if few else 'enough'})" if at else ""
+    below = f"the {bound['step']} pass waits for the {bound['fabric']}"
+    return f"compute-bound above {_tokens(bound)}{enough}; below, {below}"
 
 
 def _tokens(bound: dict) -> str:
