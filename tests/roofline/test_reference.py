@@ -1,4 +1,4 @@
-"""Committed runs and the README: what they show comes out of the raw samples again, and nothing is overwritten."""
+"""Committed runs and the documents: what they show comes out of the raw samples again, and nothing is overwritten."""
 
 import gzip
 import json
@@ -31,6 +31,7 @@ SHOWN = (
     "over all cores [95 %]",
     "of ideal",
     "of own ideal",
+    "x threshold",
 )
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
@@ -208,17 +209,18 @@ def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
 
-def test_readme_shows_rows_and_picture_of_a_committed_run():
+def test_readme_shows_table_and_picture_of_a_committed_run():
     readme = (ROOT / "README.md").read_text()
-    shown = next(name for name in RUNS if f"](results/reference/{name}/memory_roofline.png)" in readme)
-    report = (REFERENCE / shown / "report.md").read_text()
-    rows = [line for line in readme.splitlines() if line.startswith("| matmul-")]
-    assert len(rows) >= 4
-    assert all(row in report for row in rows)
+    (shown,) = (name for name in RUNS if f"](results/reference/{name}/network_roofline.png)" in readme)
+    report = (REFERENCE / shown / "report.md").read_text().splitlines()
+    (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", readme, re.DOTALL)
+    rows = [line for line in table.splitlines() if line]
+    assert len(rows) >= 6
+    assert [row for row in rows if row not in report] == []
     assert f"](results/reference/{shown}/report.md)" in readme
 
 
-def test_readme_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
+def test_trust_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
     runs = [journal.load(REFERENCE / name) for name in RUNS]
     newest = max(run.metadata["method_version"] for run in runs)
     found = [
@@ -229,18 +231,18 @@ def test_readme_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge()
         if (record.get("wire"), record.get("ranks")) == ("ridge", 8)
     ]
     assert all(record["m"] >= 4096 for record in found)
-    readme = (ROOT / "README.md").read_text()
+    trust = (ROOT / "docs/trust.md").read_text()
     for arm in ("chunk_launches", "row_block_launches", "serial"):
         own = [record["of_own_ideal"] for record in found if record["arm"] == arm]
         assert len(own) >= 2
         assert min(own) > 0.8
-        assert f"`{arm}` {100 * min(own):.0f} to {100 * max(own):.0f} %" in readme
+        assert f"`{arm}` {100 * min(own):.0f} to {100 * max(own):.0f} %" in trust
 
 
-def test_readme_shows_the_overlap_table_of_a_committed_run():
-    readme = (ROOT / "README.md").read_text()
-    run = journal.load(REFERENCE / re.search(r"\((results/reference/[\w-]+)/overlap.png\)", readme)[1].split("/")[-1])
-    shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", readme, re.MULTILINE)
+def test_exercise_shows_the_overlap_table_of_a_committed_run():
+    page = (ROOT / "docs/exercise.md").read_text()
+    run = journal.load(ROOT / re.search(r"\(\.\./(results/reference/[\w-]+)/overlap.png\)", page)[1])
+    shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", page, re.MULTILINE)
     assert len(shown) == 8
     columns = [c for c in OVERLAP.columns if c.header in (*SHOWN, "contender")]
     expected = {
@@ -252,7 +254,7 @@ def test_readme_shows_the_overlap_table_of_a_committed_run():
     assert set(shown) <= expected
     own = [r for r in run.records() if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]
     best = max(own, key=lambda r: r["ratio_to_vendor"])
-    said = re.search(r"over that the gain at the ridge is ([\d.]+) x, and\nnot ([\d.]+) x", readme)
+    said = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
     assert said.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
 
 
@@ -328,8 +330,8 @@ def test_reasons_hold_neither_host_nor_home(monkeypatch):
     assert anonymous("no /home/ada/x on thehost7, nor on thehost77") == "no ~/x on <host>, nor on thehost77"
 
 
-def test_readme_draws_a_plot_of_its_own_from_a_frame(monkeypatch):
-    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
+    (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "docs/how.md").read_text(), re.DOTALL)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MPLBACKEND", "agg")
     found = {}
