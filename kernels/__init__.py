@@ -1,6 +1,6 @@
 """Matmul kernels behind one contract: out[M, N] = x[M, K] @ w[N, K].T.
 
-`matmul(x, w)` picks one of ours for the shape; `CONTENDERS` holds ours and the yardsticks by name. Read
+`matmul(x, w)` picks one of ours for the shape; `CONTENDERS` holds ours and the baselines by name. Read
 `kernels/contract.py` for the promise, then `kernels/tiled.py` for a kernel. Without Triton (it is built for Linux) the
 vendors still work, and ours say that it is missing; `warpgroup` says so too where this Triton has no Gluon.
 """

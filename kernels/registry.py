@@ -23,7 +23,7 @@ class Contender:
     """
 
     name: str
-    kind: str = "triton"  # "vendor" (the yardstick of its device), "library" or "triton"
+    kind: str = "triton"  # "vendor" (the baseline of its device), "library" or "triton"
     device: str = "cuda"  # where it is timed: "cuda" or "cpu"
     run: Callable[[Tensor, Tensor, Tensor], Tensor]
     config: Callable[[Tensor, Tensor], str]

@@ -1,4 +1,4 @@
-"""The yardsticks: matmuls of other libraries behind the same contract.
+"""The baselines: matmuls of other libraries behind the same contract.
 
 `cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU, `numpy` NumPy's BLAS, `inductor` what
 torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here; of the

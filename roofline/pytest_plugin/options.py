@@ -113,7 +113,7 @@ OPTIONS = {
     "tokens": Option("LIST", partial(_at_least, 1), "rows of the activations, e.g. 1,64,4096"),
     "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff, e.g. 1,8"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
-    "contenders": Option("LIST", str, "e.g. cublas,persistent (the vendor is measured beside them)"),
+    "contenders": Option("LIST", str, "e.g. cublas,persistent (the baseline is measured beside them)"),
     "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "

@@ -113,7 +113,7 @@ def _roof(run: Run, records: list[dict]) -> str:
 
 
 def _ratios(run: Run, records: list[dict]) -> str:
-    """The geometric mean of each contender's ratio to the vendor."""
+    """The geometric mean of each contender's ratio to the baseline."""
     plain = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
     return ", ".join(
         f"{name} {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']} ({len(own)})"

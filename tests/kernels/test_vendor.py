@@ -1,4 +1,4 @@
-"""The yardsticks keep the contract too: the same operands, the same guards.
+"""The baselines keep the contract too: the same operands, the same guards.
 
 But for what lies behind the rows of x and w, which is no NaN here. A library may load it and multiply it by zero, as
 oneDNN does in bf16 on a CPU with AMX: what must not happen is that it counts.
@@ -19,7 +19,7 @@ BEHIND = 77.0
 
 @pytest.mark.parametrize("shape", ["1x1x1", "1x40x72", "65x129x33", "0x8x8", "8x8x0"])
 @pytest.mark.parametrize("kind", ["vendor", "library"])
-def test_yardsticks_write_out(kind, shape, operands, device):
+def test_baselines_write_out(kind, shape, operands, device):
     """The vendor of the device under test, and NumPy, which knows the CPU and fp32 alone."""
     name, where = ("numpy", "cpu") if kind == "library" else ("torch" if device == "cpu" else "cublas", device)
     contender = CONTENDERS[name]

@@ -305,7 +305,7 @@ def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
         "| best arm |",
         "| fastest beside it |",
         "## All cases: overlap",
-        "| ratio to vendor",
+        "| ratio to baseline",
         "Where an arm's time",
     )
     assert sorted(order, key=report.index) == [*order]

@@ -296,7 +296,7 @@ def _ratio(numerator: dict, denominator: dict, groups: Groups) -> float | None:
 
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     """How `arm` was cut, by what was journalled of it; None of one that has no schedule."""
-    known_as = shape.entrants[arm].get("simulated_as", base_arm(arm))
+    known_as = base_arm(arm)
     if known_as not in SIMULATED:
         return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))

@@ -243,7 +243,7 @@ def ratio_text(record: dict, kind: str = "ratio", text=interval_text) -> str:
     """Ratio to the baseline with its interval, written by `text`; or that it is the baseline. `kind` is the prefix of
     its fields."""
     if record["contender"] == record["vendor"]:
-        return "1 (yardstick)"
+        return "1 (baseline)"
     return text(*(record[f"{kind}_{end}"] for end in ("to_vendor", "low", "high")))
 
 
@@ -287,7 +287,7 @@ TFLOPS = Column("tflops", "`flop` over `time_s`", "1e12 FLOP/s", "TFLOP/s", rate
 OF_ROOF = Column("of_roof", "share of the roof that was reached: of what a probe reached in the same rounds", "1",
                  "of roof [95 %]", of_row=lambda r: share_text(*(r[f"of_roof{end}"] for end in ENDS)))  # fmt: skip
 RATIO = Column("ratio_to_vendor", "the baseline's time over this one's: above 1 is faster",
-               "1", "ratio to vendor [95 %]", of_row=ratio_text)  # fmt: skip
+               "1", "ratio to baseline [95 %]", of_row=ratio_text)  # fmt: skip
 INTENSITY = Column("device_intensity", "FLOP per byte of device memory; what is spilled counts too", "FLOP/byte",
                    "FLOP/byte", "{:.3g}".format)  # fmt: skip
 COUNTED_INTENSITY = Column("counted_intensity", "`flop` over `dram_bytes`", "FLOP/byte", "FLOP/byte", number_text)
@@ -325,7 +325,7 @@ STEADY = (
     Column("steady_blocks", "how many there were", "1"),
     Column("steady_of_single", "its speed over that of single calls in turns", "1", "of single calls", percent_text),
     Column("steady_ratio_to_vendor", "the baseline's time over this one's, in blocks of one alternation", "1",
-           "ratio to vendor [range]", of_row=lambda r: ratio_text(r, "steady_ratio", range_text)),
+           "ratio to baseline [range]", of_row=lambda r: ratio_text(r, "steady_ratio", range_text)),
     Column("steady_ratio_low", "the least of the blocks", "1"),
     Column("steady_ratio_high", "the greatest of the blocks", "1"),
     Column("steady_sm_clock_mhz", "SM clock in the blocks", "MHz", "SM clock, MHz", "{:.4g}".format),
