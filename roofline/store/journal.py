@@ -2,16 +2,21 @@
 
 It is the one source of tables and plots, so that a run that died can still be reported and gone on with. Lines are JSON
 objects with a `kind`; results/README.md documents them. They hold primitives in SI units.
+
+A run folder may be somebody else's. `load` bounds what it reads, and leaves no character in a text that a terminal
+takes for a command; those that Markdown or HTML takes for one are escaped where these are written.
 """
 
 import errno
 import gzip
 import itertools
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from roofline.store import upgrade
 from roofline.store.run import INTERRUPTED, Run
@@ -26,6 +31,12 @@ PACKED = f"{NAME}.gz"
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
+
+MOST_BYTES, LONGEST_LINE_BYTES, LONGEST_TEXT = 256 * 2**20, 16 * 2**20, 4000
+"""Of a journal, of a line, and of the characters of a text, which is cut there."""
+
+PARTS, MOST_PARTS = ("ranks", "row_blocks", "workers", "row_tiles", "column_tiles"), 2048
+"""Into which the work of a shape is cut, and the most of each: a simulation visits them all."""
 
 REQUIRED = {
     "run": ("method_version", "title", "footer", "notes", "machine"),
@@ -58,7 +69,10 @@ TABLES = {
 """Fields that are tables -> what must be in them."""
 
 POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds", "round_count"}
-"""Fields that are numbers above 0, or tables of such."""
+"""Fields that are finite numbers above 0, or tables of such."""
+
+TEXTS = {"title", "footer", "notes", "case", "outcome", "reason", "about", "text", "op", "cache", "probe"}
+"""Fields that are texts, or lists of them."""
 
 
 def make_folder(folder: Path) -> Path:
@@ -131,9 +145,49 @@ def find(folder: Path) -> Path | None:
     return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
 
 
+def _opened(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
 def read(path: Path) -> bytes:
-    """A file of a run; what was packed is unpacked. Raises OSError."""
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    """A file of a run; what was packed is unpacked. Raises OSError, and ValueError for one above MOST_BYTES."""
+    with _opened(path) as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB: no run writes as much")
+    return found
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
+    size = 0
+    try:
+        with _opened(path) as file:
+            while line := file.readline(LONGEST_LINE_BYTES):
+                size += len(line)
+                if size > MOST_BYTES or len(line) == LONGEST_LINE_BYTES:
+                    most = f"a line above {LONGEST_LINE_BYTES >> 20} MiB, or more than {MOST_BYTES >> 20} MiB in all"
+                    raise ValueError(f"{path} has {most}: no run writes as much")
+                if line.endswith(b"\n"):  # else a kill cut it off while it was written
+                    yield line[:-1].decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
+
+
+def plain(value):
+    """`value`, of JSON, with each text on one line: what cannot be printed is a space, or its escape, as in `\\x1b`."""
+    match value:
+        case str():
+            shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
+            escape = (c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in shown)
+            return shown if shown.isprintable() else "".join(escape)
+        case dict():
+            return {plain(key): plain(own) for key, own in value.items()}
+        case list():
+            return [plain(own) for own in value]
+    return value
 
 
 def pack(folder: Path) -> None:
@@ -145,11 +199,14 @@ def pack(folder: Path) -> None:
 
 
 def load(folder: Path) -> Run:
-    """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours."""
+    """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours, or
+    the folder holds a link, by which what is written there would leave it."""
     folder = Path(folder)
     path = folder if folder.name in (NAME, PACKED) else find(folder)
     if path is None or not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
+    if link := next((own for own in path.parent.iterdir() if own.is_symlink()), None):
+        raise ValueError(f"{link} is a link: what a run folder holds must lie in it; put the file there, or remove it")
     lines = upgrade.upgrade(_checked(path))
     first = next(lines, None)
     if first is None:
@@ -163,6 +220,10 @@ def load(folder: Path) -> Run:
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None
     for shape in run.shapes.values():
+        parts = [shape.get(name) or 1 for name in PARTS] + [own.get("row_blocks", 1) for own in shape.entrants.values()]
+        parts += [one[0] for timeline in shape.timelines.values() for one in timeline.get("runs") or ()]
+        if not all(isinstance(own, int) and own <= MOST_PARTS for own in parts):
+            raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
         # Samples are lacking where the run was killed between the line of the shape and its rounds.
         if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
             shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
@@ -171,18 +232,13 @@ def load(folder: Path) -> Run:
 
 def _checked(path: Path) -> Iterator[dict]:
     """The lines of a journal as they stand there, once they are known to be readable. Raises ValueError where not."""
-    try:
-        texts = read(path).decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
-    texts.pop()  # empty, or what a kill cut off while it was written
     required, shapes = REQUIRED, set()
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(_texts(path), 1):
         try:
             line = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
+            if "\\" in text or not text.isprintable() or len(text) > LONGEST_TEXT:  # else it is plain
+                line = plain(line)
+        except (ValueError, RecursionError):
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
@@ -211,6 +267,8 @@ def _problem(line: dict, required: tuple[str, ...]) -> str | None:
             return f"whose {name!r} is no table of {', '.join(sorted(table)) or 'values'}"
         if name in POSITIVE:
             values = value.values() if isinstance(value, dict) else (value,)
-            if not all(isinstance(one, (float, int)) and one > 0 for one in values):
+            if not all(isinstance(one, (float, int)) and 0 < one < math.inf for one in values):
                 return f"whose {name!r} is no number above 0"
+        if name in TEXTS and not all(isinstance(one, str) for one in (value if isinstance(value, list) else [value])):
+            return f"whose {name!r} is no text"
     return None

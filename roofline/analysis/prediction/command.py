@@ -73,7 +73,7 @@ def of_run(folder: Path) -> Source:
             raise ValueError(f"{folder} has no {path.name}: roofline report {folder} makes it")
         raise ValueError(f"{folder} is no run folder: it has no {journal.NAME}; give one of results/local or reference")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = journal.plain(json.loads(journal.read(path)))
         if saved["schema"] != models.SCHEMA:
             raise ValueError(f"schema {saved['schema']}")
         model, scores, chip = models.of_values(saved["model"]), saved["scores"], saved["chip"]
