@@ -1,8 +1,8 @@
 """What an analysis is made of. An operation names the one that judges it; tables, frame and schema follow from it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,22 @@ class Table:
     """What its rows come to, below it."""
     long: bool = False
     """It has a row for each case, and is left to the report: a terminal shows its lines alone."""
+
+
+class Section(NamedTuple):
+    """Of a report. Any of these may be empty: a heading, what must be known to read it (Markdown), figures, a table,
+    and lines below it."""
+
+    title: str = ""
+    about: str = ""
+    figures: Sequence[Figure] = ()
+    rows: Sequence = ()
+    columns: tuple[Column, ...] = ()
+    lines: Sequence[str] = ()
+    long: bool = False
+    """Its table is not for a terminal."""
+    drawn: Sequence[dict] = ()
+    """The records that its figures show."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def add(folder: Path, into: Path) -> Path:
     _parts(into)
     if found := private(folder):
         raise ValueError(f"{folder} is not fit to be published: {found[0]}")
-    name = f"{slug(run.metadata['machine']['chip'])}-{run.metadata['started'][:10]}"
+    name = slug(f"{run.metadata['machine']['chip']} {run.metadata['started'][:10]}")
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
     shutil.copytree(folder, target)
@@ -85,9 +85,9 @@ def schema(analysis: Analysis) -> str:
 
 
 FIELDS = (
-    Column(header="field", of_row=lambda column: f"`{column.name}`", right=False),
+    Column(header="field", of_row=lambda column: tables.Markup(f"`{column.name}`"), right=False),
     Column(header="unit", of_row=lambda column: column.unit, right=False),
-    Column(header="meaning", of_row=lambda column: column.doc, right=False),
+    Column(header="meaning", of_row=lambda column: tables.Markup(column.doc), right=False),
 )
 
 
@@ -122,7 +122,9 @@ def _ratios(run: Run, records: list[dict]) -> str:
 
 
 COLUMNS = (
-    Column(header="run", of_row=lambda r: f"[{r[0].name}](reference/{r[0].name}/report.md)", right=False),
+    Column(
+        header="run", right=False, of_row=lambda r: tables.Markup(f"[{r[0].name}](reference/{r[0].name}/report.md)")
+    ),
     Column(header="chip", of_row=lambda r: r[1].metadata["machine"]["chip"], right=False),
     Column(header="model", of_row=lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2])), right=False),
     Column(header="torch, triton", of_row=lambda r: _versions(r[1]), right=False),

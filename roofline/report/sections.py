@@ -1,29 +1,12 @@
 """What a report says of a run, section by section: for the terminal, and for report.md."""
 
-from typing import NamedTuple
-
 from roofline.analysis import tuning
-from roofline.analysis.base import Column, Figure, Table, grouped
+from roofline.analysis.base import Section, Table, grouped
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.report import tables
 from roofline.report.format import rate_text, time_text
 from roofline.store.run import Run
-
-
-class Section(NamedTuple):
-    """Any of these may be empty: a heading, what must be known to read it, figures, a table, and lines below it."""
-
-    title: str = ""
-    about: str = ""
-    figures: tuple[Figure, ...] = ()
-    rows: list = ()
-    columns: tuple[Column, ...] = ()
-    lines: list[str] = ()
-    long: bool = False
-    """Its table is not for a terminal."""
-    drawn: list = ()
-    """The records that its figures show."""
 
 
 def sections(run: Run, records: list[dict]) -> list[Section]:

@@ -1,5 +1,6 @@
 """How a table is laid out: aligned for a terminal, or as Markdown. Its columns are `analysis.base.Column`s."""
 
+import re
 from collections.abc import Sequence
 
 MOST_NAMED = 4
@@ -31,11 +32,25 @@ def terminal(rows: Sequence, columns: Sequence) -> list[str]:
     return lines
 
 
+class Markup(str):
+    """A cell that is Markdown already, and none of a run's own words."""
+
+
+def escaped(text: str) -> str:
+    """`text` as Markdown that says just that: no HTML, link, code or formula.
+
+    >>> print(escaped("<b> [a](b) $c"))
+    &lt;b> [a]\\(b) \\$c
+    """
+    return re.sub(r"[\\`$]|^\[|(?<=])[(\[]", r"\\\g<0>", text).replace("<", "&lt;")
+
+
 def markdown(rows: Sequence, columns: Sequence) -> str:
     """The same table in Markdown."""
     shown, texts = cells(rows, columns)
     header, rule = [c.header for c in shown], ["--:" if c.right else ":--" for c in shown]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *texts))
+    body = [[cell if isinstance(cell, Markup) else escaped(cell).replace("|", r"\|") for cell in row] for row in texts]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *body))
 
 
 def named(cases: list[str]) -> str:

@@ -1,12 +1,17 @@
-"""Writes report.md, prediction.json and the plots of a run folder, from its journal."""
+"""Writes report.md, report.html, prediction.json, timeline.json and the plots of a run folder, from its journal."""
 
 from pathlib import Path
 
 from roofline.analysis import tuning
+from roofline.analysis.base import Figure, Section
+from roofline.analysis.overlap import trace
 from roofline.analysis.prediction import figure, forecast, score, text
 from roofline.analysis.records import frame
-from roofline.report import sections, tables, theme
+from roofline.report import html, sections, tables, theme
+from roofline.report.findings import findings
+from roofline.store.conditions import conditions
 from roofline.store.journal import load
+from roofline.store.run import Run
 
 KERNELS = (
     "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
@@ -15,47 +20,51 @@ KERNELS = (
 
 
 def write(folder: Path) -> list[Path]:
-    """(Re)draw `folder`'s report.md, prediction.json and plots (.svg, .png); returns their paths. Raises ValueError if
-    there is no run."""
+    """(Re)draw `folder`'s reports, prediction.json, plots (.svg, .png) and timeline.json; returns their paths. Raises
+    ValueError if there is no run."""
+    import matplotlib
+
     folder = Path(folder)
     run = load(folder)
     records = run.records()
-    found = [
-        section._replace(figures=[figure for figure in section.figures if figure.is_drawn(run, section.drawn)])
-        for section in sections.sections(run, records)
-    ]
     predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
-    report = folder / "report.md"
-    report.write_text(_markdown(run, records, found, predicted), encoding="utf-8")
-    written = [report, text.write(run, predicted, folder)]
+    found = _sections(run, records, predicted)
+    about, report = (run.metadata["title"], run.metadata["footer"]), folder / "report.md"
+    report.write_text(_markdown(*about, found), encoding="utf-8")
+    written, pictures = [report, text.write(run, predicted, folder)], {}
     for section in found:
         for one in section.figures:
-            written += theme.save(one.draw(run, frame(section.drawn)), folder, one.name)
-    if predicted.scored:
-        written += theme.save(figure.draw(run, predicted.scored), folder, figure.NAME)
-    return written
+            with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
+                written += theme.save(one.draw(run, own := frame(section.drawn)), folder, one.name)
+            pictures[one.name] = (folder / f"{one.name}.svg").read_text(encoding="utf-8")
+            written += [trace.write(run, own, folder)] if one.name == "timeline" else []
+    page = folder / "report.html"
+    page.write_text(html.page(*about, found, pictures), encoding="utf-8")
+    return [*written, page]
 
 
-def _markdown(run, records: list[dict], found: list[sections.Section], predicted: score.Found) -> str:
-    parts = [f"# {run.metadata['title']}", run.metadata["footer"]]
-    if run.end is None or run.unfinished:
-        why = f" ({run.end['cut_short']})" if run.end and run.end.get("cut_short") else ""
-        parts.append(f"**This run was cut off{why}: what follows is what it had measured by then.**")
-    parts += run.notes
+def _sections(run: Run, records: list[dict], predicted: score.Found) -> list[Section]:
+    found = [Section("Findings", lines=findings(run, records)), *sections.sections(run, records)]
+    if any(record["kernel_name"] for record in records):
+        found.append(Section(about=KERNELS))
+    if not all(tuning.is_tuning(record["op"]) for record in records):
+        drawn = Figure(figure.NAME, frozenset(), lambda run, frame: figure.draw(run, predicted.scored))
+        found += [*text.sections(predicted, (drawn,)), *forecast.sections(run, records)]
+    ceilings = sections.ceilings(run)
+    found.append(Section("Ceilings", "" if ceilings else "None was measured.", lines=ceilings))
+    known = [f"{name}: {own}" for name, own in conditions(run.metadata).items()]
+    last = {"Not measured": sections.missing(run), "Conditions": known, "Notes": run.notes}
+    found += [Section(title, lines=lines) for title, lines in last.items() if lines]
+    shown = ([one for one in section.figures if one.is_drawn(run, section.drawn)] for section in found)
+    return [section._replace(figures=own) for section, own in zip(found, shown, strict=True)]
+
+
+def _markdown(title: str, footer: str, found: list[Section]) -> str:
+    parts = [f"# {tables.escaped(title)}", tables.escaped(footer)]
     for section in found:
-        parts += [f"## {section.title}", section.about] if section.title else []
+        parts += [f"## {section.title}"] if section.title else []
+        parts += [section.about] if section.about else []
         parts += [f"![{one.name.replace('_', ' ')}]({one.name}.svg)" for one in section.figures]
         parts += [tables.markdown(section.rows, section.columns)] if section.rows else []
-        parts += [_list(section.lines)] if section.lines else []
-    if any(record["kernel_name"] for record in records):
-        parts.append(KERNELS)
-    if not all(tuning.is_tuning(record["op"]) for record in records):
-        parts += [*text.section(predicted), *forecast.section(run, records)]
-    parts += ["## Ceilings", _list(sections.ceilings(run)) or "None was measured."]
-    if run.missing:
-        parts += ["## Not measured", _list(sections.missing(run))]
+        parts += ["\n".join(f"- {tables.escaped(line)}" for line in section.lines)] if section.lines else []
     return "\n\n".join(parts) + "\n"
-
-
-def _list(lines: list[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)

@@ -115,7 +115,7 @@ def test_killed_run_has_its_journal_and_a_report_is_drawn_of_it(struck):
     assert [path.name for path in run.folder.iterdir()] == ["samples.jsonl"]
     assert main(["report", str(run.folder)]) == 0
     report = run.report
-    assert "This run was cut off" in report
+    assert "- cut off: " in report
     assert "| matmul-xxl/16-up-tp8-m64-fp32 | numpy |" in report
     assert "m256-fp32-numpy: the run was cut off before it" in report
 
@@ -143,7 +143,7 @@ def test_pass_that_is_cut_short_is_no_whole_run(struck):
     run = struck("late 256 SIGTERM", 3)
     assert run.kept.unfinished
     assert "go on with it" in run.text
-    assert "cut off (interrupted by SIGTERM)" in run.report
+    assert "cut off: interrupted by SIGTERM" in run.report
     with pytest.raises(ValueError, match="was cut off"):
         references.add(run.folder, run.root)
     assert "NEW was cut short" in "\n".join(summary(compare([run.kept], [run.kept], by="time")))

@@ -85,10 +85,10 @@ RECORDS = [
 
 def test_score_counts_what_the_intervals_hold_and_names_the_worst():
     lines = forecast.score(MADE_UP, RECORDS)
-    assert lines[0] == "- time_s: 2 of 3 within the interval of 80 %, median error 10 %"
-    assert lines[1] == "- ratio_to_vendor: 0 of 1 within the interval of 80 %"
-    assert lines[2] == "- hidden_fraction: 1 of 1 within the interval of 80 %"
-    assert lines[3] == "- off by 100 %: two, 2 s forecast, 4 s measured"
+    assert lines[0] == "time_s: 2 of 3 within the interval of 80 %, median error 10 %"
+    assert lines[1] == "ratio_to_vendor: 0 of 1 within the interval of 80 %"
+    assert lines[2] == "hidden_fraction: 1 of 1 within the interval of 80 %"
+    assert lines[3] == "off by 100 %: two, 2 s forecast, 4 s measured"
     assert len(lines) == 6
 
 
@@ -97,9 +97,8 @@ def test_report_scores_the_forecast_of_its_own_chip(chip, there, tmp_path, monke
     monkeypatch.setattr(forecast, "FOLDER", tmp_path)
     (tmp_path / "h100.json").write_text(json.dumps(MADE_UP))
     run = Run({"machine": {"datasheet": chip and {"name": chip}}})
-    parts = forecast.section(run, RECORDS)
-    assert parts[:1] == (["## Forecast"] if there else [])
-    assert forecast.section(run, RECORDS[3:]) == []
+    assert [one.title for one in forecast.sections(run, RECORDS)] == ["Forecast"] * there
+    assert forecast.sections(run, RECORDS[3:]) == []
 
 
 def test_chip_without_a_bandwidth_is_refused(asked):

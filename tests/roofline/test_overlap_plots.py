@@ -41,7 +41,13 @@ def test_a_run_has_three_figures_in_two_formats(sweep):
 def test_report_shows_them_and_a_second_one_is_the_same(sweep):
     folder = sweep.paths[0].parent
     first = {path.name: path.read_bytes() for path in sweep.paths}
-    assert {path.name for path in write(folder)} == {*first, "report.md", "prediction.json"}
+    assert {path.name for path in write(folder)} == {
+        *first,
+        "report.md",
+        "report.html",
+        "prediction.json",
+        "timeline.json",
+    }
     assert {path.name: path.read_bytes() for path in sweep.paths} == first
     assert all(f"]({name}.svg)" in (folder / "report.md").read_text() for name in NAMES)
 

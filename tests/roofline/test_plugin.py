@@ -117,7 +117,9 @@ def test_journal_has_a_line_per_round(timed):
 
 def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
     files = "benchmark.json memory_roofline.png memory_roofline.svg prediction.json prediction.png prediction.svg"
-    assert sorted(path.name for path in timed.folder.iterdir()) == [*files.split(), "report.md", "samples.jsonl"]
+    assert sorted(path.name for path in timed.folder.iterdir()) == [
+        *(*files.split(), "report.html", "report.md", "samples.jsonl")
+    ]
     live = [line for line in timed.text.splitlines() if line.startswith(f"{SHAPE}-numpy ")]
     assert len(live) == 1
     assert re.fullmatch(r"\S+ +\S+ [mu]?s  ratio [\d.]+ \[[\d.]+, [\d.]+\]", live[0])

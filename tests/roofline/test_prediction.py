@@ -23,6 +23,7 @@ from roofline.analysis.prediction.fit import fit
 from roofline.analysis.prediction.model import DRIFT, SAVED
 from roofline.operations.matmul import Matmul
 from roofline.report.format import error_text
+from roofline.report.tables import markdown
 from roofline.store.journal import load
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -33,6 +34,12 @@ CEILINGS = [ceiling("matmul", 0.17e12, dtype="fp32"), ceiling("read", 30e9)]
 def found_of(folder, lines):
     run = load(save(folder, lines))
     return score.predict_run(run, run.records())
+
+
+def said(found):
+    """All words of its part of a report."""
+    parts = [(one.about, markdown(one.rows, one.columns), *one.lines) for one in prediction_text.sections(found)]
+    return "\n".join(text for part in parts for text in part)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +149,7 @@ def test_parts_of_a_loss_sum_to_it_and_name_what_was_planted(gpu):
     flop_s = 2 * 4800 * 4800 * 900 / 132e12
     parts = cost_model.losses(load_, Constants(1, 1, 0, 0, 200), flop_s)
     assert parts["waves"] == pytest.approx((2 * 132 / 144 - 1) * flop_s)
-    section = "\n".join(prediction_text.section(gpu))
+    section = said(gpu)
     assert "| diagnosis |" in section
     assert re.search(r"\| (waves|packing|tile fill|no overlap|below the ceiling) \|", section)
 
@@ -213,7 +220,7 @@ def test_noise_in_the_last_digits_changes_nothing_that_is_saved(gpu, tmp_path):
     for before, after in zip(gpu.model.families, again.model.families, strict=True):
         for name, value in asdict(before.constants).items():
             assert getattr(after.constants, name) == (value and pytest.approx(value, rel=1e-8)), name
-    assert prediction_text.section(gpu) == prediction_text.section(again)
+    assert said(gpu) == said(again)
 
 
 def test_fits_are_quick(tmp_path):
@@ -258,7 +265,7 @@ def test_gathers_that_cannot_be_predicted_say_why(change, why, tmp_path):
     found = found_of(tmp_path / "run", lines)
     assert found.scored == []
     assert set(found.missing.values()) == {why}
-    assert f"- not predicted, {why}: all_gather_matmul-" in "\n".join(prediction_text.section(found))
+    assert f"not predicted, {why}: all_gather_matmul-" in said(found)
 
 
 @pytest.mark.parametrize("lines", [[HEAD, *shape(16, {"cublas": 2e-6})], gpu_lines(), [HEAD]])

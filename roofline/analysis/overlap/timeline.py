@@ -56,7 +56,7 @@ def is_there(run: Run) -> bool:
 def draw(run: Run, frame):
     frame = style.prepared(frame)
     looks = style.styles(frame["arm"])
-    rows = _nearest_to_the_ridge(run, frame)
+    rows = nearest_to_the_ridge(run, frame)
     panels = [{arm: own[arm] for arm in looks if arm in own} for own in (timelines_of(run, row.shape) for row in rows)]
     lanes = [_tops(timelines)[-1] for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
@@ -73,7 +73,7 @@ def draw(run: Run, frame):
     return figure
 
 
-def _nearest_to_the_ridge(run: Run, frame) -> list:
+def nearest_to_the_ridge(run: Run, frame) -> list:
     """A row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there are
     others."""
     firsts = frame.drop_duplicates("shape")

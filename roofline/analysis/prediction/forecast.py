@@ -14,6 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline import operations
+from roofline.analysis.base import Section
 from roofline.analysis.overlap.arms import ARMS, PERSISTENT, of_operation
 from roofline.analysis.overlap.metrics import hidden_fraction
 from roofline.analysis.prediction import command
@@ -194,32 +195,43 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def section(run, records: list[dict]) -> list[str]:
-    """The paragraphs of report.md under `## Forecast`: how well the forecasts of the run's chip had it; [] where there
-    are none."""
+def of_chip(run) -> list[tuple[str, dict]]:
+    """(file, forecast) of those that are of the run's chip."""
     chip = (run.metadata["machine"]["datasheet"] or {}).get("name")
-    parts = []
-    for path in sorted(FOLDER.glob("*.json")):
-        forecast = json.loads(path.read_text(encoding="utf-8"))
-        if forecast["chip"] == chip and (lines := score(forecast, records)):
-            parts += [f"Of results/forecasts/{path.name}, version {forecast['version']}:", "\n".join(lines)]
-    return ["## Forecast", *parts] if parts else []
+    known = [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(FOLDER.glob("*.json"))]
+    return [(name, forecast) for name, forecast in known if forecast["chip"] == chip]
+
+
+def sections(run, records: list[dict]) -> list[Section]:
+    """Of the report: how well each forecast of the run's chip had it."""
+    return [
+        Section("Forecast", f"Of results/forecasts/{name}, version {forecast['version']}:", lines=lines)
+        for name, forecast in of_chip(run)
+        if (lines := score(forecast, records))
+    ]
+
+
+def held(forecast: dict, records: list[dict]) -> dict[str, tuple[int, int]]:
+    """{field: (how many of the `records` its intervals hold, of how many)}."""
+    measured, found = {record["case"]: record for record in records}, {}
+    for name in ("time_s", "ratio_to_vendor", "hidden_fraction"):
+        pairs = [(row, measured.get(row["case"], {}).get(name)) for row in forecast["cases"] if name in row]
+        inside = [row[f"{name}_low"] <= value <= row[f"{name}_high"] for row, value in pairs if value is not None]
+        found |= {name: (sum(inside), len(inside))} if inside else {}
+    return found
 
 
 def score(forecast: dict, records: list[dict]) -> list[str]:
     """How many of the `records` the intervals of `forecast` hold, how far off it was, and where most."""
-    measured = {record["case"]: record for record in records}
+    measured, counts = {record["case"]: record for record in records}, held(forecast, records).items()
     own = [(row, measured[row["case"]]) for row in forecast["cases"] if row["case"] in measured]
-    lines = []
-    for name in ("time_s", "ratio_to_vendor", "hidden_fraction"):
-        pairs = [(row, record[name]) for row, record in own if name in row and record.get(name) is not None]
-        if pairs:
-            held = sum(row[f"{name}_low"] <= value <= row[f"{name}_high"] for row, value in pairs)
-            lines.append(f"- {name}: {held} of {len(pairs)} within the interval of {100 * SHARE:.0f} %")
+    lines = [
+        f"{name}: {inside} of {count} within the interval of {100 * SHARE:.0f} %" for name, (inside, count) in counts
+    ]
     if own:
         errors = [(abs(math.log(row["time_s"] / record["time_s"])), row, record) for row, record in own]
         lines[0] += f", median error {error_text(math.expm1(median(error for error, *_ in errors)))}"
         for error, row, record in sorted(errors, key=lambda one: -one[0])[:WORST]:
             said = f"{time_text(row['time_s'])} forecast, {time_text(record['time_s'])} measured"
-            lines.append(f"- off by {error_text(math.expm1(error))}: {row['case']}, {said}")
+            lines.append(f"off by {error_text(math.expm1(error))}: {row['case']}, {said}")
     return lines

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from roofline.analysis.base import Column, grouped
+from roofline.analysis.base import Column, Figure, Section, grouped
 from roofline.analysis.prediction.model import SAVED, SCHEMA, Family
 from roofline.analysis.prediction.score import Found
 from roofline.report.format import error_text, number_text, percent_text, time_text
-from roofline.report.tables import markdown, named
+from roofline.report.tables import named
 from roofline.store.run import Run
 
 DIGITS = 6
@@ -136,30 +136,32 @@ def _row(family: Family, where: str = "") -> dict:
     return asdict(family) | asdict(family.constants) | {"contender": family.contender + where, "tile": tiles}
 
 
-def section(found: Found) -> list[str]:
-    """The paragraphs of report.md under `## Prediction`."""
-    parts = ["## Prediction", ABOUT]
-    if found.scored:
-        errors = scores(found.scored)
-        both = {name: error_text(value) for name, value in errors["all"].items()}
-        parts += [
-            f"Median error {both['median']}, 95th percentile {both['p95']}, over {len(found.scored)} cases; the plain "
-            f"roofline's {both['roofline_median']} and {both['roofline_p95']}. In their interval of 80 % lie "
-            f"{percent_text(errors['all']['coverage'])}.",
-            "![prediction](prediction.svg)",
-            markdown([{"case": name} | own for name, own in errors.items()], SCORES),
-        ]
-        rows = [_row(family) for family in found.model.families]
-        rows += [_row(family, " beside a link") for family in found.model.gemms if family.fitted_on]
-        parts += [CONSTANTS, markdown(rows, FAMILIES)]
-        if lost := losers(found.scored):
-            parts += [LOST, markdown(lost, LOSERS)]
-        if found.model.losses:
-            losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in found.model.losses.items())
-            parts.append(
-                f"An arm takes its own ideal times its loss: {losses}. T_comm is the gather at the link's pace and "
-                f"{time_text(found.model.latency_s)}."
-            )
+def sections(found: Found, figures: tuple[Figure, ...] = ()) -> list[Section]:
+    """Of the report: what the prediction comes to, with its figures, its constants, and what is lost to what."""
     reasons = grouped((why, case) for case, why in found.missing.items())
-    lines = [f"- not predicted, {why}: {named(cases)}" for why, cases in reasons.items()]
-    return [*parts, *(["\n".join(lines)] if lines else [])]
+    missing = [f"not predicted, {why}: {named(cases)}" for why, cases in reasons.items()]
+    if not found.scored:
+        return [Section("Prediction", ABOUT, lines=missing)]
+    errors = scores(found.scored)
+    both = {name: error_text(value) for name, value in errors["all"].items()}
+    came_to = (
+        f"Median error {both['median']}, 95th percentile {both['p95']}, over {len(found.scored)} cases; the plain "
+        f"roofline's {both['roofline_median']} and {both['roofline_p95']}. In their interval of 80 % lie "
+        f"{percent_text(errors['all']['coverage'])}."
+    )
+    rows = [_row(family) for family in found.model.families]
+    rows += [_row(family, " beside a link") for family in found.model.gemms if family.fitted_on]
+    losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in found.model.losses.items())
+    lines = [
+        f"an arm takes its own ideal times its loss: {losses}. T_comm is the gather at the link's pace and "
+        f"{time_text(found.model.latency_s)}"
+    ]
+    return [
+        Section("Prediction", ABOUT),
+        Section(
+            "", came_to, figures, [{"case": name} | own for name, own in errors.items()], SCORES, drawn=found.scored
+        ),
+        Section("", CONSTANTS, rows=rows, columns=FAMILIES),
+        *([Section("", LOST, rows=lost, columns=LOSERS)] if (lost := losers(found.scored)) else []),
+        Section(lines=[*(lines if losses else []), *missing]),
+    ]

@@ -1,0 +1,56 @@
+"""`timeline.json`: what the figure timeline shows, in Chrome's trace format, for https://ui.perfetto.dev.
+
+A process for each arm, on it a thread for the link and one for the chip, or for each program of a traced kernel.
+"""
+
+import json
+from itertools import chain, islice
+from pathlib import Path
+
+from roofline.analysis.overlap import style, timeline
+from roofline.analysis.overlap.timeline import WAITS, Block
+from roofline.store.run import Run
+
+NAME = "timeline.json"
+MOST_EVENTS = 100_000
+"""Some 12 MB. What comes after them is left out, and counted in `otherData`."""
+
+
+def write(run: Run, frame, folder: Path) -> Path:
+    """Write the timelines that the figure of `frame` shows; returns the path."""
+    shapes = [row.shape for row in timeline.nearest_to_the_ridge(run, style.prepared(frame))]
+    arms = [(shape, arm, own) for shape in shapes for arm, own in timeline.timelines_of(run, shape).items()]
+    every = chain.from_iterable(_process(pid, *about) for pid, about in enumerate(arms, 1))
+    events = (event for event in every if event.get("dur", 1))
+    kept = list(islice(events, MOST_EVENTS))
+    found = {"traceEvents": kept, "otherData": {"title": run.metadata["title"], "left_out": sum(1 for _ in events)}}
+    path = folder / NAME
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+    return path
+
+
+def _process(pid: int, shape: str, arm: str, own: dict):
+    """The events of an arm: names of it and of its lanes, then what these did, in us."""
+    runs = own.get("runs") or []
+    lanes = {0: "link"} | ({1 + one[0]: f"program {one[0]}" for one in sorted(runs)} or {1: "chip"})
+    yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": f"{arm}, {shape}"}}
+    for tid, name in lanes.items():
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
+    unit = "row block" if any(block for _, block in own["transfers"]) else "chunk"
+    for block in timeline.link_blocks(own):
+        yield _event(pid, 0, f"{unit} {block.text}", "transfer", block.start_s, block.end_s)
+    if not runs:
+        waits = [Block(*span, WAITS, "waits") for _, *span in own["waits"]]
+        for block in sorted([*timeline.chip_blocks(arm, own), *waits]):
+            name = f"with {unit} {block.text}" if block.text.isdigit() else block.text
+            yield _event(pid, 1, name, "wait" if block.unit == WAITS else "matmul", block.start_s, block.end_s)
+    for program, m, n, chunk_from, chunk_to, *times_ns in runs:
+        look_s, start_s, end_s = (1e-9 * at for at in times_ns)
+        yield _event(pid, 1 + program, "waits", "wait", look_s, start_s)
+        about = {"args": {"tile": [m, n], "arrivals": [chunk_from, chunk_to]}}
+        yield _event(pid, 1 + program, f"tile {m}, {n}", "matmul", start_s, end_s) | about
+
+
+def _event(pid: int, tid: int, name: str, category: str, start_s: float, end_s: float) -> dict:
+    times = {"ts": round(1e6 * start_s, 3), "dur": max(0.0, round(1e6 * (end_s - start_s), 3))}
+    return {"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": category, **times}

@@ -1,0 +1,129 @@
+"""What a reader should know of a run first, by rules: docs/findings.md says what triggers each, and what it means."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from roofline.analysis.base import grouped
+from roofline.analysis.overlap.arms import ALL_CORES, is_serial
+from roofline.analysis.overlap.metrics import GAIN, is_gathered
+from roofline.analysis.prediction import forecast
+from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
+from roofline.analysis.tuning import is_tuning
+from roofline.report import tables
+from roofline.report.format import error_text, interval_text, percent_text
+from roofline.store.run import INTERRUPTED, Run
+
+MARGIN, OWN_IDEAL, STOLEN = 0.03, 0.9, 0.02
+"""Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time."""
+RATIO = ("ratio_to_vendor", "ratio_low", "ratio_high")
+QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
+NOTHING = "nothing wrong: no rule of docs/findings.md speaks against these numbers"
+
+Find = Callable[[Run, list[dict]], Iterable[str]]
+"""`find(run, records)` gives a line for each thing that it finds."""
+
+
+def findings(run: Run, records: list[dict]) -> list[str]:
+    """`rule: what it found`, the most important first; where nothing is wrong, that."""
+    plain = [record for record in records if not is_tuning(record["op"])]
+    found = {name: [f"{name}: {line}" for line in find(run, plain)] for name, find in RULES.items()}
+    good = found.pop("faster")
+    return [*([line for lines in found.values() for line in lines] or [NOTHING]), *good]
+
+
+def _cut_off(run: Run, records: list[dict]) -> Iterable[str]:
+    if run.end is None or run.unfinished:
+        yield f"{(run.end or {}).get('cut_short') or 'it did not come to its end'}; {len(records)} rows by then"
+
+
+def _missing(*outcomes: str) -> Find:
+    def find(run: Run, records: list[dict]) -> Iterable[str]:
+        known = grouped((one["outcome"], one["case"]) for one in run.missing)
+        return [f"{len(known[o])} {o.replace('_', ' ')}: {tables.named(known[o])}" for o in outcomes if o in known]
+
+    return find
+
+
+def _cases(holds: Callable[[dict], object], far: Callable[[dict], float], said: Callable[[dict], str]) -> Find:
+    """Finds the cases of which `holds`; what is `said` is of the one that goes furthest."""
+
+    def find(run: Run, records: list[dict]) -> Iterable[str]:
+        if found := [record for record in records if holds(record)]:
+            most = max(found, key=far)
+            yield f"{len(found)} of {len(records)} cases, {said(most)}: {most['case']}"
+
+    return find
+
+
+def _beside(word: str, sign: int) -> Find:
+    """Finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
+    `serial_all_cores` where there is one."""
+
+    def find(run: Run, records: list[dict]) -> Iterable[str]:
+        both = [(RATIO, r["vendor"], r) if r.get(GAIN[0]) is None else (GAIN, ALL_CORES, r) for r in records]
+        pairs = grouped(((r["op"], *pair), r) for *pair, r in both if not is_serial(r["contender"]))
+        for (op, names, baseline), own in pairs.items():
+            rivals = [r for r in own if r["contender"] != baseline and r[names[0]] is not None]
+            if found := [r for r in rivals if sign * (r[names[sign]] - 1) > MARGIN]:
+                most = max(found, key=lambda r: sign * r[names[0]])
+                interval = interval_text(*(most[name] for name in names))
+                yield f"{op}: {_who(found, rivals)}, than {baseline}; {word} {interval}: {most['case']}"
+
+    return find
+
+
+def _who(found: list[dict], known: list[dict]) -> str:
+    """Who is found, and on how many of the shapes on which it is known."""
+    counts, of = (Counter(record["contender"] for record in own) for own in (found, known))
+    return ", ".join(f"{name} on {count} of {of[name]} shapes" for name, count in counts.items())
+
+
+def _own_ideal(run: Run, records: list[dict]) -> Iterable[str]:
+    arms = [r for r in records if is_gathered(r) and r["of_own_ideal"] and not is_serial(r["arm"])]
+    for op, own in grouped((r["op"], r) for r in arms).items():
+        if low := [r for r in own if r["of_own_ideal"] < OWN_IDEAL]:
+            least = min(low, key=lambda r: r["of_own_ideal"])
+            why = ", ".join(f"{count} x {said}" for said, count in Counter(r["diagnosis"] for r in low).most_common())
+            yield f"{op}: {_who(low, own)}, lost to {why}; least {percent_text(least['of_own_ideal'])}: {least['case']}"
+
+
+def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
+    known = grouped(((one["ceiling"], one["dtype"]), one["value"]) for one in run.ceilings)
+    for one in ceilings_of(run):
+        values = known.get((one.kind, one.dtype), [one.value])
+        off = max((one.high - one.low) / one.value / 2, max(values) / min(values) - 1)
+        if off > MARGIN and one.kind != "copy":
+            yield f"{one.kind}{f' {one.dtype}' if one.dtype else ''} is known to within {error_text(off)}"
+
+
+def _forecast(run: Run, records: list[dict]) -> Iterable[str]:
+    known = [(name, forecast.held(one, records)) for name, one in forecast.of_chip(run)]
+    return [
+        f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
+        for name, held in known
+        for field, (inside, count) in held.items()
+        if inside < forecast.SHARE * count
+    ]
+
+
+RULES = {
+    "cut off": _cut_off,
+    "quick": lambda run, records: [QUICK] * bool(run.metadata.get("options", {}).get("quick")),
+    "failed": _missing("failed"),
+    "void": _cases(lambda r: r.get("link_off_pace"), lambda r: abs(r["link_off_pace"]),
+                   lambda r: f"the link off its pace by up to {100 * r['link_off_pace']:+.0f} %"),
+    "throttled": _cases(lambda r: r.get("throttled") or r.get("steady_throttled"), lambda r: r["time_s"],
+                        lambda r: f"as by {r.get('throttle_reasons') or r.get('steady_throttled')}"),
+    "above the roof": _cases(lambda r: r["above_roof"], lambda r: r["of_roof"],
+                             lambda r: f"up to {percent_text(r['of_roof'])}"),
+    "slower": _beside("worst", -1),
+    "below own ideal": _own_ideal,
+    "few rounds": _cases(lambda r: r["rounds"] < FEW_ROUNDS or r["stopped_by"] == INTERRUPTED, lambda r: -r["rounds"],
+                         lambda r: f"{r['rounds']} or more"),
+    "roof drifted": _drifted,
+    "stolen time": _cases(lambda r: (r.get("stolen_share") or 0) > STOLEN, lambda r: r["stolen_share"],
+                          lambda r: f"up to {error_text(r['stolen_share'])}"),
+    "forecast missed": _forecast,
+    "not measured": _missing("skipped", "not_run"),
+    "faster": _beside("best", 1),
+}  # fmt: skip

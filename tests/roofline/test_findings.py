@@ -1,0 +1,156 @@
+"""What reports say first: each rule by data that triggers it, and the page that lists them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
+from made_up_run import HEAD, LINES, ceiling, save, shape
+
+from roofline.analysis.prediction import forecast
+from roofline.report import findings
+from roofline.report.write import write
+from roofline.store.journal import load
+
+DOC = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
+M16 = "matmul-1024x1024-up-tp1-m16-bf16"
+
+
+def said(folder, lines):
+    """{rule: its lines} of a run."""
+    run = load(save(folder, lines))
+    found = {}
+    for line in findings.findings(run, run.records()):
+        rule, _, text = line.partition(": ")
+        found.setdefault(rule, []).append(text)
+    return found
+
+
+def of(*lines, **head):
+    return [HEAD | head, *lines, END]
+
+
+def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(tmp_path):
+    found = said(tmp_path / "run", of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6})))
+    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/findings.md speaks against these numbers']"
+    assert found == {"faster": [f"matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: {M16}-tiled"]}
+
+
+def test_difference_within_the_margin_is_neither_faster_nor_slower(tmp_path):
+    found = said(tmp_path / "run", of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})))
+    assert [*found] == ["nothing wrong"]
+
+
+def test_wide_interval_is_no_finding(tmp_path):
+    noisy = [3e-6, 1e-6] * 15
+    assert [*said(tmp_path / "run", of(*shape(16, {"cublas": 1.9e-6, "tiled": noisy})))] == ["nothing wrong"]
+
+
+def test_slower_ones_are_one_line_for_a_baseline(tmp_path):
+    cases = [line for m in (1, 2, 4) for line in shape(m, {"cublas": 2e-6, "tiled": 2e-6 + m * 1e-7, "b": 2.2e-6})]
+    found = said(tmp_path / "run", of(*cases))
+    assert found == {
+        "slower": [
+            "matmul: tiled on 3 of 3 shapes, b on 3 of 3 shapes, than cublas; worst 0.833 [0.833, 0.833]: "
+            "matmul-1024x1024-up-tp1-m4-bf16-tiled"
+        ]
+    }
+
+
+def test_arms_are_measured_by_what_a_user_has_without_them(tmp_path):
+    lost = ON_CPU | {"serial_all_cores": 0.15}
+    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=lost), END])
+    (slower,), (faster,) = found["slower"], found.pop("faster", [None]) or [None]
+    # 20 ms + lost of 16 ms: row_block 23.2, all cores 22.4, chunk_launches 21.6
+    assert slower.startswith("all_gather_matmul: row_block on 1 of 1 shapes, than serial_all_cores; worst 0.966")
+    assert faster.startswith("all_gather_matmul: chunk_launches on 1 of 1 shapes, than serial_all_cores; best 1.037")
+    on_gpu = said(tmp_path / "gpu", [HERE, *gathering(gather_matmul()), END])
+    assert "2 of" not in on_gpu["faster"][0]
+    assert "than serial; best" in on_gpu["faster"][0]
+
+
+def test_arm_below_its_own_ideal_names_what_it_lost_to(tmp_path):
+    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block": 0.5}), END])
+    (line,) = found["below own ideal"]
+    assert line.startswith("all_gather_matmul: row_block on 1 of 1 shapes, lost to 1 x schedule; least 86 %: ")
+    assert "below own ideal" not in said(tmp_path / "other", [HERE, *gathering(gather_matmul(), lost=ON_CPU), END])
+
+
+STOLEN = {"throttled": None, "stolen_share": 0.05}
+PLAIN = {"cublas": 2e-6, "tiled": 2e-6}
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule", "text"),
+    [
+        ([HEAD, *shape(16, PLAIN)], "cut off", "it did not come to its end; 2 rows by then"),
+        ([HEAD, *shape(16, PLAIN), {"kind": "resumed", "started": ""}], "cut off", "it did not"),
+        (of(*shape(16, PLAIN), options={"quick": True}), "quick", "few shapes and few rounds"),
+        (of({"kind": "not_measured", "case": "a", "outcome": "failed", "reason": "wrong"}), "failed", "1 failed: a"),
+        (of({"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "r"}), "not measured", "1 skipped"),
+        (of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
+        (of(*gathering(gather_matmul(), pace=0.7), schema=3), "void", "3 of 3 cases, the link off its pace by up to -"),
+        (of(*shape(16, PLAIN, rounds=7)), "few rounds", "2 of 2 cases, 7 or more"),
+        (of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
+        (of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),
+        (of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5.0 %"),
+        (of(ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9), *shape(16, PLAIN)), "above the roof", "2 of 2"),
+    ],
+)  # fmt: skip
+def test_each_rule_is_triggered(lines, rule, text, tmp_path):
+    found = said(tmp_path / "run", lines)
+    assert found[rule][0].startswith(text)
+    assert "nothing wrong" not in found
+
+
+def test_stolen_time(tmp_path):
+    lines = shape(16, PLAIN)
+    lines[0]["telemetry"] = STOLEN
+    found = said(tmp_path / "run", of(*lines))
+    assert found["stolen time"] == [f"2 of 2 cases, up to 5.0 %: {M16}-cublas"]
+    lines[0]["telemetry"] = STOLEN | {"stolen_share": 0.02}
+    assert "stolen time" not in said(tmp_path / "less", of(*lines))
+
+
+@pytest.mark.parametrize(("low", "missed"), [(1e-6, False), (3e-6, True)])
+def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecast, "FOLDER", tmp_path)
+    row = {"case": f"{M16}-tiled", "time_s": 2 * low, "time_s_low": low, "time_s_high": 4 * low, "bound": "memory"}
+    (tmp_path / "h.json").write_text(json.dumps({"chip": "H200", "version": 1, "cases": [row]}))
+    found = said(tmp_path / "run", of(*shape(16, PLAIN)))
+    expected = ["time_s of 1 of 1 cases lies outside its interval in h.json"]
+    assert found.get("forecast missed") == (expected if missed else None)
+
+
+def test_most_important_comes_first_and_tunings_do_not_count(tmp_path):
+    found = said(tmp_path / "run", LINES)
+    assert [*found] == ["throttled", "slower", "roof drifted", "not measured", "faster"]
+    tuned = json.loads(json.dumps(LINES).replace('"op": "matmul"', '"op": "tune_tiled"'))
+    assert [*said(tmp_path / "tuned", tuned)] == ["roof drifted", "not measured"]
+
+
+def test_reports_begin_with_them(tmp_path):
+    write(save(tmp_path / "run", LINES))
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert report.split("\n\n")[2] == "## Findings"
+    assert report.split("\n\n")[3].startswith("- throttled: 2 of 4 cases, as by power cap: ")
+    assert '<section id="findings">' in (tmp_path / "run" / "report.html").read_text().partition("<figure>")[0]
+
+
+def test_page_lists_the_rules_in_their_order_with_their_limits():
+    rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", DOC, re.MULTILINE)
+    listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
+    assert [*listed] == [*findings.RULES]
+    limits = {
+        "slower": 1 - findings.MARGIN,
+        "faster": 1 + findings.MARGIN,
+        "below own ideal": findings.OWN_IDEAL,
+        "few rounds": findings.FEW_ROUNDS,
+        "stolen time": findings.STOLEN,
+    }
+    for rule, limit in limits.items():
+        assert f"{limit:g}" in listed[rule]
+    assert f"{100 * findings.MARGIN:g} %" in listed["roof drifted"]
+    assert findings.NOTHING.partition(":")[0] in DOC

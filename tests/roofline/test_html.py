@@ -1,0 +1,183 @@
+"""report.html: what stands in it and in which order; and in a headless Chromium, where there is one, that it runs
+without a word of complaint, loads nothing, and sorts."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import made_up_gathers
+import pytest
+from made_up_run import HEAD, LINES, save, shape
+
+from roofline.analysis.base import Column, Section
+from roofline.report import html
+from roofline.report.write import write
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with every kind of figure, and with times in us and ms."""
+    slow = shape(512, {"cublas": 3e-3, "tiled": 2e-3})
+    lines = [made_up_gathers.HERE | {"notes": ["made up"]}, *LINES[1:-1], *slow, *made_up_gathers.SWEEP, END]
+    folder = save(tmp_path_factory.mktemp("html") / "run", lines)
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_order_is_findings_figures_brief_tables_then_the_rest(text):
+    heads = [head.lower() for head in re.findall("<h2>(.*?)</h2>", text)]
+    assert heads[0] == "findings"
+    places = [heads.index(one) for one in ("does the gather hide?", "all cases: overlap", "prediction", "ceilings")]
+    assert places == sorted(places)
+    assert heads[-3:] == ["not measured", "conditions", "notes"]
+    assert text.index("<figure>") < text.index("<table>")
+
+
+def test_every_figure_is_inside_and_no_two_share_an_id(folder, text):
+    names = [path.stem for path in folder.glob("*.svg")]
+    assert len(names) == 5
+    assert sorted(re.findall(r'role="img" aria-label="([\w ]+)"', text)) == sorted(n.replace("_", " ") for n in names)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len({*ids})
+    wanted = {*re.findall(r'href="#([^"]+)"', text), *re.findall(r"url\(#([^)]+)\)", text)}
+    assert wanted
+    assert wanted <= {*ids}
+
+
+def test_nothing_is_loaded_and_the_policy_says_so(text):
+    assert "default-src 'none'" in text
+    links = re.findall(r'\b(?:src|href)="([^"]*)"', text) + re.findall(r"url\(([^)]*)\)", text)
+    assert all(link.startswith(("#", "data:image/png")) for link in links)
+    assert "@import" not in text
+
+
+def test_second_page_is_the_same(folder, text):
+    write(folder)
+    assert (folder / "report.html").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("1.02 ms", "0.00102"), ("165 us", "0.000165"), ("54 % [51, 57]", "54"), ("-0.04 [-0.23, 0.16]", "-0.04"),
+     ("1 (yardstick)", "1"), ("4.04e+03", "4040"), ("paced 1.05 GB/s", None), ("-", None), ("64x8", None),
+     ("2.5.1", None), ("1.5 GB", "1.5e+09"), ("+3.4 %", "3.4"), ("> 20", None)],
+)  # fmt: skip
+def test_cell_sorts_by_the_number_it_begins_with(cell, value):
+    (found,) = re.findall(r'<td(?: data-v="([^"]*)")?>', html._cell(cell, ""))
+    assert (found or None) == value
+
+
+def test_markdown_of_our_own_is_shown_and_words_are_not():
+    section = Section("T <i>", "*x* and `a|b` < 1", lines=["one thing: a `b` *c* <d>"])
+    assert html._section(section, {}) == (
+        '<section id="t-i">\n<h2>T &lt;i&gt;</h2>\n<p class="about"><em>x</em> and <code>a|b</code> &lt; 1</p>\n<ul>\n'
+        "<li><b>one thing</b>: a `b` *c* &lt;d&gt;</li>\n</ul>\n</section>"
+    )
+
+
+def opened(path, *flags):
+    """Chromium's words on stdout, and its console's."""
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={path.parent / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=5000", *flags, path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
+
+
+@needs_chromium
+def test_browser_has_nothing_to_complain_of(folder, tmp_path):
+    page = shutil.copy(folder / "report.html", tmp_path / "report.html")
+    dom, console = opened(page, "--dump-dom")
+    assert console == []
+    assert dom.count("</svg>") == 5
+
+
+class Rows(HTMLParser):
+    """The cells of the first table whose first header is `shape`, row by row."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.cell = [], None
+        self.feed(text)
+        self.rows = next(rows for rows in self.tables if rows and rows[0][0].startswith("shape"))
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.cell = True
+
+    def handle_endtag(self, tag):
+        self.cell = self.cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.cell:
+            self.tables[-1][-1][-1] += data
+
+
+CLICK = """
+<script>
+const table = [...document.querySelectorAll("table")].find(one => one.tHead.textContent.startsWith("shape"));
+for (const name of NAMES) [...table.querySelectorAll("th")].find(one => one.textContent === name).firstChild.click();
+</script>
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("clicks", "key", "reverse"),
+    [(["time"], "time", False), (["time", "time"], "time", True), (["shape", "hidden [95 %]"], "hidden [95 %]", False)],
+)
+def test_a_click_sorts_numbers_by_what_they_are(clicks, key, reverse, text, tmp_path):
+    page = re.sub(r"<meta http-equiv=.*?>", "", text)  # which forbids the script that clicks
+    path = tmp_path / "report.html"
+    path.write_text(page.replace("</body>", CLICK.replace("NAMES", json.dumps(clicks)) + "</body>"), encoding="utf-8")
+    dom, console = opened(path, "--dump-dom")
+    assert console == []
+    before, (header, *rows) = Rows(text).rows, Rows(dom).rows
+    assert sorted(rows) == sorted(before[1:])
+    assert rows != before[1:]
+    units = {"s": 1, "ms": 1e-3, "us": 1e-6}
+    cells = [row[header.index(key)].split() for row in rows]
+    values = [float(cell[0]) * units.get(cell[-1], 1) for cell in cells if cell != ["-"]]
+    assert len({*values}) > 2
+    assert values == sorted(values, reverse=reverse)
+    assert re.findall(r'<th[^>]*aria-sort="(\w+)"', dom) == ["descending" if reverse else "ascending"]
+
+
+@needs_chromium
+def test_policy_forbids_a_script_that_is_not_the_pages(text, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(text.replace("</body>", "<script>document.title = 'run'</script></body>"), encoding="utf-8")
+    dom, console = opened(path, "--dump-dom")
+    assert "Content Security Policy" in "".join(console)
+    assert "<title>run</title>" not in dom
+
+
+def test_table_without_numbers_and_section_without_rows():
+    words = Section("W", rows=[{"a": "x & y"}], columns=(Column("a", header="a <b>", right=False),))
+    page = html.page("t", "c", [words, Section("Empty")], {})
+    assert "<th><button>a &lt;b&gt;</button></th>" in page
+    assert "<td>x &amp; y</td>" in page
+    assert page.count("<table>") == 1
+
+
+def test_run_without_any_row_is_a_page(tmp_path):
+    write(save(tmp_path / "run", [HEAD, END]))
+    assert "nothing wrong" in (tmp_path / "run" / "report.html").read_text()

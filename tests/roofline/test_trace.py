@@ -1,0 +1,94 @@
+"""timeline.json: Chrome's trace format, of what the figure shows."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from made_up_gathers import FLAGGED, GRID, HERE, ON_GPU, PROGRAMS, SWEEP, gather_matmul, gathering, prefetch
+from made_up_run import HEAD, save
+
+from roofline.analysis.overlap import trace
+from roofline.analysis.records import frame
+from roofline.store.journal import load
+
+
+def traced(folder, lines):
+    run = load(save(folder, lines))
+    path = trace.write(run, frame([r for r in run.records() if "ranks" in r]), folder)
+    assert path.name == "timeline.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
+    lines = [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
+    return traced(tmp_path_factory.mktemp("gpu") / "run", lines)
+
+
+def processes(found):
+    """{name of a process: (names of its threads, its spans)}."""
+    names = {e["pid"]: e["args"]["name"] for e in found["traceEvents"] if e["name"] == "process_name"}
+    lanes = {pid: {} for pid in names}
+    spans = {pid: [] for pid in names}
+    for event in found["traceEvents"]:
+        if event["name"] == "thread_name":
+            lanes[event["pid"]][event["tid"]] = event["args"]["name"]
+        if event["ph"] == "X":
+            spans[event["pid"]].append(event)
+    return {name: (lanes[pid], spans[pid]) for pid, name in names.items()}
+
+
+def assert_valid(found):
+    assert isinstance(found["traceEvents"], list)
+    for event in found["traceEvents"]:
+        assert event["ph"] in "MX"
+        assert all(isinstance(event[key], int) for key in ("pid", "tid"))
+        assert isinstance(event["name"], str)
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            assert event["cat"] in ("transfer", "matmul", "wait")
+    for name, (lanes, spans) in processes(found).items():
+        assert lanes[0] == "link"
+        assert {span["tid"] for span in spans} <= {*lanes}, name
+        for lane in lanes:  # what a lane does never overlaps
+            own = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans if span["tid"] == lane)
+            assert all(end <= start + 2e-3 for (_, end), (start, _) in pairwise(own)), name
+
+
+def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
+    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    assert_valid(found)
+    known = processes(found)
+    ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
+    arms = [f"{arm}, {ridge}" for arm in ("serial", "chunk_launches", "row_block")]
+    assert [*known] == [*arms, f"serial, {small}", f"overlapped, {small}"]
+    lanes, spans = known[f"chunk_launches, {ridge}"]
+    assert lanes == {0: "link", 1: "chip"}
+    link = [span for span in spans if span["tid"] == 0]
+    assert [span["name"] for span in link] == [f"chunk {chunk}" for chunk in range(1, 8)]
+    assert [span["ts"] for span in link] == pytest.approx([20e3 * chunk / 7 for chunk in range(7)], abs=1e-3)
+    chip = [(span["cat"], span["name"]) for span in spans if span["tid"] == 1]
+    assert chip[:4] == [("matmul", "own"), ("wait", "waits"), ("matmul", "with chunk 1"), ("wait", "waits")]
+    assert found["otherData"] == {"title": HERE["title"], "left_out": 0}
+
+
+def test_traced_kernel_has_a_lane_for_each_program(gpu):
+    assert_valid(gpu)
+    known = {name.partition(",")[0]: own for name, own in processes(gpu).items()}
+    for arm in FLAGGED:
+        lanes, spans = known[arm]
+        assert [*lanes.values()] == ["link", *(f"program {index}" for index in range(PROGRAMS))]
+        tiles = {tuple(span["args"]["tile"]) for span in spans if span["cat"] == "matmul"}
+        assert len(tiles) == GRID.row_tiles * GRID.column_tiles
+        last = max(span["ts"] + span["dur"] for span in spans)
+        assert 1500 < last < 3500  # us
+
+
+def test_size_is_bounded_and_what_is_left_out_is_counted(tmp_path, monkeypatch):
+    whole = len(traced(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
+    monkeypatch.setattr(trace, "MOST_EVENTS", 20)
+    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    assert len(found["traceEvents"]) == 20
+    assert found["otherData"]["left_out"] == whole - 20
