@@ -36,10 +36,12 @@ def _cut_off(run: Run, records: list[dict]) -> Iterable[str]:
         yield f"{(run.end or {}).get('cut_short') or 'it did not come to its end'}; {len(records)} rows by then"
 
 
-def _missing(*outcomes: str) -> Find:
+def _missing(**words: str) -> Find:
+    """Finds the cases of these outcomes, and says of each so."""
+
     def find(run: Run, records: list[dict]) -> Iterable[str]:
         known = grouped((one["outcome"], one["case"]) for one in run.missing)
-        return [f"{len(known[o])} {o.replace('_', ' ')}: {tables.named(known[o])}" for o in outcomes if o in known]
+        return [f"{len(known[own])} {words[own]}: {tables.named(known[own])}" for own in words if own in known]
 
     return find
 
@@ -109,7 +111,7 @@ def _forecast(run: Run, records: list[dict]) -> Iterable[str]:
 RULES = {
     "cut off": _cut_off,
     "quick": lambda run, records: [QUICK] * bool(run.metadata.get("options", {}).get("quick")),
-    "failed": _missing("failed"),
+    "failed": _missing(failed="wrong, crashed or hung"),
     "void": _cases(lambda r: r.get("link_off_pace"), lambda r: abs(r["link_off_pace"]),
                    lambda r: f"the link off its pace by up to {100 * r['link_off_pace']:+.0f} %"),
     "throttled": _cases(lambda r: r.get("throttled") or r.get("steady_throttled"), lambda r: r["time_s"],
@@ -124,6 +126,6 @@ RULES = {
     "stolen time": _cases(lambda r: (r.get("stolen_share") or 0) > STOLEN, lambda r: r["stolen_share"],
                           lambda r: f"up to {error_text(r['stolen_share'])}"),
     "forecast missed": _forecast,
-    "not measured": _missing("skipped", "not_run"),
+    "not measured": _missing(skipped="skipped", not_run="not run"),
     "faster": _beside("best", 1),
 }  # fmt: skip

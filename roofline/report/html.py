@@ -54,9 +54,10 @@ th { position: sticky; top: 0; padding: 0; background: var(--band); border-botto
 button { width: 100%; border: 0; background: none; color: inherit; font: inherit; font-weight: 600; cursor: pointer; }
 [aria-sort=ascending] button::after { content: " ↑"; }
 [aria-sort=descending] button::after { content: " ↓"; }
+@page { size: landscape; margin: 1cm; }
 @media print { body { max-width: none; padding: 0; font-size: 11px; } .box { max-height: none; overflow: visible; }
-  table { font-size: 7px; } td, button { padding: .1rem .2rem; white-space: normal; } th { position: static; }
-  figure svg { min-width: 0; } figure, tr, #findings { break-inside: avoid; } h2 { break-after: avoid; } }
+  table { font-size: 8px; } td, button { padding: .1rem .3rem; } th { position: static; }
+  figure svg { min-width: 0; max-height: 85vh; } figure, tr, li { break-inside: avoid; } h2 { break-after: avoid; } }
 """
 
 POLICY = (

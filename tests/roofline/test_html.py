@@ -23,7 +23,13 @@ END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
 def folder(tmp_path_factory):
     """A run with every kind of figure, and with times in us and ms."""
     slow = shape(512, {"cublas": 3e-3, "tiled": 2e-3})
-    lines = [made_up_gathers.HERE | {"notes": ["made up"]}, *LINES[1:-1], *slow, *made_up_gathers.SWEEP, END]
+    lines = [
+        made_up_gathers.HERE | {"schema": 4, "notes": ["made up"]},
+        *LINES[1:-1],
+        *slow,
+        *made_up_gathers.SWEEP,
+        END,
+    ]
     folder = save(tmp_path_factory.mktemp("html") / "run", lines)
     write(folder)
     return folder

@@ -11,6 +11,9 @@ from roofline.analysis.overlap import trace
 from roofline.analysis.records import frame
 from roofline.store.journal import load
 
+NEWER = HERE | {"schema": 4}
+"""In which the arm `row_block` has its name of today."""
+
 
 def traced(folder, lines):
     run = load(save(folder, lines))
@@ -58,7 +61,7 @@ def assert_valid(found):
 
 
 def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
-    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    found = traced(tmp_path / "run", [NEWER, *SWEEP])
     assert_valid(found)
     known = processes(found)
     ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
@@ -87,8 +90,8 @@ def test_traced_kernel_has_a_lane_for_each_program(gpu):
 
 
 def test_size_is_bounded_and_what_is_left_out_is_counted(tmp_path, monkeypatch):
-    whole = len(traced(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
+    whole = len(traced(tmp_path / "whole", [NEWER, *SWEEP])["traceEvents"])
     monkeypatch.setattr(trace, "MOST_EVENTS", 20)
-    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    found = traced(tmp_path / "run", [NEWER, *SWEEP])
     assert len(found["traceEvents"]) == 20
     assert found["otherData"]["left_out"] == whole - 20
