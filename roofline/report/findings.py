@@ -59,11 +59,12 @@ def _cases(holds: Callable[[dict], object], far: Callable[[dict], float], said: 
 
 def _beside(word: str, sign: int) -> Find:
     """Finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
-    `serial_all_cores` where there is one."""
+    `serial_all_cores` where there is one; one over a fabric of its own has none."""
 
     def find(run: Run, records: list[dict]) -> Iterable[str]:
         both = [(RATIO, r["vendor"], r) if r.get(GAIN[0]) is None else (GAIN, ALL_CORES, r) for r in records]
-        pairs = grouped(((r["op"], *pair), r) for *pair, r in both if not is_serial(r["contender"]))
+        own = ((pair, r) for *pair, r in both if not (is_serial(r["contender"]) or r.get("own_fabric")))
+        pairs = grouped(((r["op"], *pair), r) for pair, r in own)
         for (op, names, baseline), own in pairs.items():
             rivals = [r for r in own if r["contender"] != baseline and r[names[0]] is not None]
             if found := [r for r in rivals if sign * (r[names[sign]] - 1) > MARGIN]:
@@ -99,11 +100,10 @@ def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
 
 
 def _forecast(run: Run, records: list[dict]) -> Iterable[str]:
-    known = [(name, forecast.held(one, records)) for name, one in forecast.of_chip(run)]
     return [
         f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
-        for name, held in known
-        for field, (inside, count) in held.items()
+        for name, one in forecast.of_chip(run)
+        for field, (inside, count) in forecast.held(one, records).items()
         if inside < forecast.SHARE * count
     ]
 

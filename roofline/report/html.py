@@ -93,9 +93,8 @@ def _section(section: Section, figures: dict[str, str]) -> str:
     parts += [f'<p class="about">{_marked(section.about)}</p>'] if section.about else []
     parts += [f"<figure>{inline(figures[one.name], one.name)}</figure>" for one in section.figures]
     parts += [_table(section)] if section.rows else []
-    parts += ["<ul>", *(f"<li>{TERM.sub(BOLD, escape(line))}</li>" for line in section.lines), "</ul>"] * any(
-        section.lines
-    )
+    items = "\n".join(f"<li>{TERM.sub(BOLD, escape(line))}</li>" for line in section.lines)
+    parts += [f"<ul>\n{items}\n</ul>"] if items else []
     return "\n".join([f'<section id="{name}">' if name else "<section>", *parts, "</section>"])
 
 

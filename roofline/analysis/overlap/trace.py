@@ -41,7 +41,7 @@ def _process(pid: int, shape: str, arm: str, own: dict):
         yield _event(pid, 0, f"{unit} {block.text}", "transfer", block.start_s, block.end_s)
     if not runs:
         waits = [Block(*span, WAITS, "waits") for _, *span in own["waits"]]
-        for block in sorted([*timeline.chip_blocks(arm, own), *waits]):
+        for block in sorted([*timeline.chip_blocks(arm, own), *waits], key=lambda block: block.start_s):
             name = f"with {unit} {block.text}" if block.text.isdigit() else block.text
             yield _event(pid, 1, name, "wait" if block.unit == WAITS else "matmul", block.start_s, block.end_s)
     for program, m, n, chunk_from, chunk_to, *times_ns in runs:
