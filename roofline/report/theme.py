@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 from roofline.report.format import rate_text
+from roofline.store.run import Run
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK, GREY = "#222222", "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 ENDINGS = ("svg", "png")
+UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
 
 def new(width: float, height: float):
@@ -18,7 +21,8 @@ def new(width: float, height: float):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    seaborn.set_theme(style="ticks", context="notebook", rc={"svg.fonttype": "none", "svg.hashsalt": "roofline"})
+    look = {"axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "svg.hashsalt": "roofline"}
+    seaborn.set_theme(style="ticks", context="notebook", rc=look)
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -31,24 +35,29 @@ def colours(names: Sequence[str]) -> dict:
     return dict(zip(names, seaborn.color_palette("colorblind", len(names)), strict=True))
 
 
+def about(figure, run: Run, finding: str) -> None:
+    """A title that says what the figure shows, under it, smaller, of what run, and the footer."""
+    from matplotlib.text import Annotation
+
+    title = figure.suptitle(f"{finding}\n", x=0.01, ha="left", fontsize=13)
+    below = f"{run.metadata['title']}, {run.metadata['machine']['source'].upper()} run"
+    figure.add_artist(Annotation(below, (0, 0), xycoords=title, va="bottom", fontsize=10.5, color=GREY))
+    footer(figure, run.metadata["footer"])
+
+
 def footer(figure, text: str) -> None:
     figure.supxlabel(text, fontsize=8, color=GREY, x=0.01, ha="left")
 
 
 def plain_numbers(axes) -> None:
-    """Write the ticks of logarithmic axes as 10, 100, 1000 instead of powers of ten."""
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-def few_ticks(axes) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade, so that a short logarithmic axis has some."""
-    from matplotlib.ticker import LogLocator, NullLocator
+    """Write the ticks of logarithmic axes, whose limits are set, as 10, 100, 1000 instead of powers of ten; at 1, 2 and
+    5 of each decade, or at more, where that is what makes three of them."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_minor_locator(NullLocator())
-    plain_numbers(axes)
+        low, high = axis.get_view_interval()
+        subs = (1,) if high >= 1000 * low else (1, 2, 5) if high >= 10 * low else (1, 1.5, 2, 3, 5, 7)
+        axis.set(major_locator=LogLocator(subs=subs), major_formatter="{x:g}", minor_formatter=NullFormatter())
 
 
 def note(axes, text: str, at: tuple[float, float], by: tuple[float, float], of="data", **look):
@@ -59,27 +68,31 @@ def note(axes, text: str, at: tuple[float, float], by: tuple[float, float], of="
     return axes.annotate(text, at, by, xycoords=of, textcoords="offset points", **usual | on_data | look)
 
 
-def bend(axes, flops: float, bytes_per_s: float) -> tuple[tuple, list[float]]:
-    """The bent line of a roof from side to side of logarithmic axes of FLOP/byte and TFLOP/s."""
+def bend(axes, flops: float, bytes_per_s: float, unit: float) -> tuple[tuple, list[float]]:
+    """The bent line of a roof from side to side of logarithmic axes of FLOP/byte and `unit` FLOP/s."""
     left, right = axes.get_xlim()
     xs = left, min(max(left, flops / bytes_per_s), right), right
-    return xs, [min(flops, x * bytes_per_s) / 1e12 for x in xs]
+    return xs, [min(flops, x * bytes_per_s) / unit for x in xs]
 
 
 def roof(
-    axes, flops: float, bytes_per_s: float, name: str = "", *, part: float, at_ridge: bool = False,
-    color: str = DARK, linestyle: str = "-", linewidth: float = 2, **look,
+    axes, flops: float, bytes_per_s: float, unit: float, name: str, *, part: float, at_ridge: bool = False,
+    color: str = DARK, **look,
 ) -> None:  # fmt: skip
-    """A roof, its bytes/s along its slope, `part` of the way up, its FLOP/s at the right end or `at_ridge`."""
-    axes.plot(*bend(axes, flops, bytes_per_s), color=color, linestyle=linestyle, linewidth=linewidth, zorder=2, **look)
+    """A roof in `unit` FLOP/s, its bytes/s along its slope, `part` of the way up, its FLOP/s at the right end and a
+    point at its ridge; or its FLOP/s `at_ridge`, and no point."""
+    axes.plot(*bend(axes, flops, bytes_per_s, unit), color=color, zorder=2, **look)
     (left, right), ridge = axes.get_xlim(), flops / bytes_per_s
     x, by, side = (ridge, 4, "left") if at_ridge else (right, -4, "right")
-    note(
-        axes, f"{name}{rate_text(flops / 1e12)} TFLOP/s", (x, flops / 1e12), (by, 4), color=color, ha=side, va="bottom"
-    )
-    start = max(left, axes.get_ylim()[0] * 1e12 / bytes_per_s)
+    words = f"{name}{rate_text(flops / unit)} {UNITS[unit]}"
+    note(axes, words, (x, flops / unit), (by, 4), color=color, ha=side, va="bottom")
+    if not at_ridge:
+        axes.plot(ridge, flops / unit, marker="o", color=color, markersize=6, zorder=3)
+        words = f"ridge {ridge:.0f} FLOP/byte" if ridge >= 100 else f"ridge {ridge:.3g} FLOP/byte"
+        note(axes, words, (ridge, flops / unit), (-8, 6), ha="right", va="bottom")
+    start = max(left, axes.get_ylim()[0] * unit / bytes_per_s)
     x = start * (ridge / start) ** part
-    y = x * bytes_per_s / 1e12
+    y = x * bytes_per_s / unit
     text = f"{bytes_per_s / 1e12:.3g} TB/s" if bytes_per_s >= 1e12 else f"{bytes_per_s / 1e9:.3g} GB/s"
     # The slope is y = x * bandwidth in these units: the text turns with it, whatever the size of the figure.
     axes.text(
@@ -88,15 +101,7 @@ def roof(
     )  # fmt: skip
 
 
-def ridge(axes, flops: float, bytes_per_s: float) -> None:
-    """A point at the bend of a roof, and its intensity."""
-    at = flops / bytes_per_s, flops / 1e12
-    axes.plot(*at, marker="o", color=DARK, markersize=6, zorder=3)
-    words = f"{at[0]:.0f}" if at[0] >= 100 else f"{at[0]:.3g}"
-    note(axes, f"ridge {words} FLOP/byte", at, (-8, 6), ha="right", va="bottom")
-
-
-def name_lowest(axes, frame, by: str, x: str, low: str, text: Callable) -> list:
+def name_lowest(axes, frame, by: str | list[str], x: str, low: str, text: Callable) -> list:
     """Write `text(row)` under the lowest point (columns `x`, `low`) of each group `by`, where it is not empty; returns
     the labels, from left to right."""
     lowest = frame.loc[frame.groupby(by)[low].idxmin()].sort_values(x, kind="stable").itertuples()
@@ -117,14 +122,26 @@ def save(figure, folder: Path, name: str) -> list[Path]:
 
 
 def separate(figure, groups: Sequence[Sequence]) -> None:
-    """Move each label (an annotation offset in points) down until it touches none of those before it in its group."""
+    """Move each label (an annotation offset in points) of the groups, one of each axes, to the nearest place under its
+    point where it touches neither points nor words, but those along a line; a thin line leads to one that is far."""
+    from matplotlib.transforms import Bbox
+
     figure.draw_without_rendering()
-    renderer = figure.canvas.get_renderer()
-
-    def box(label):
-        return label.get_window_extent(renderer)
-
-    for labels in groups:
-        for index, label in enumerate(labels):
-            while box(label).count_overlaps(map(box, labels[:index])):
-                label.xyann = (label.xyann[0], label.xyann[1] - 4)
+    renderer, half = figure.canvas.get_renderer(), 4 * figure.dpi / 72  # of a point's marker
+    aside = sorted(product(range(-6, 7), range(25)), key=lambda by: 2.5 * abs(by[0]) + by[1])
+    for labels in filter(None, groups):
+        axes = labels[0].axes
+        marked = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
+        points = [at for line in marked for at in line.get_transform().transform(line.get_xydata())]
+        words = [text for text in axes.texts if text not in labels and not text.get_rotation()]
+        taken = [Bbox([at - half, at + half]) for at in points] + [text.get_window_extent(renderer) for text in words]
+        for label in labels:
+            x, y = label.xyann
+            for right, down in aside:
+                label.xyann = x + 4 * right, y - 4 * down
+                if not (box := label.get_window_extent(renderer)).count_overlaps(taken):
+                    break
+            taken.append(box)
+            if max(abs(right), down) > 2:
+                look = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
+                axes.annotate("", label.xy, label.xyann, textcoords="offset points", arrowprops=look, zorder=2)

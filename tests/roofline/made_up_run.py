@@ -83,12 +83,32 @@ def save(folder, lines, tail=""):
     return folder
 
 
-def boxes_of(figure):
-    """(text, where it is drawn) of all words on the axes that do not run along a line."""
+def boxes_of(figure, panels=()):
+    """(text, where it is drawn) of all words on the axes, or on some of them, that do not run along a line."""
     renderer = figure.canvas.get_renderer()
-    texts = [text for axes in figure.axes for text in axes.texts if not text.get_rotation()]
+    texts = [
+        text for axes in panels or figure.axes for text in axes.texts if text.get_text() and not text.get_rotation()
+    ]
     return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
 
 
 def touching(boxes):
     return [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
+
+
+def on_points(figure):
+    """Words that lie on a point of their axes, but those that run along a line."""
+    found = []
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if line.get_linestyle() == "None" and line.get_marker() != "None"]
+        points = [at for line in lines for at in line.get_transform().transform(line.get_xydata())]
+        found += [said for said, box in boxes_of(figure, [axes]) if any(box.contains(*at) for at in points)]
+    return found
+
+
+def numbers_of(axis):
+    """The numbers that are written along an axis, within its limits."""
+    axis.axes.figure.draw_without_rendering()
+    low, high = sorted(axis.get_view_interval())
+    ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [float(tick.label1.get_text() or tick.label2.get_text()) for tick in ticks]

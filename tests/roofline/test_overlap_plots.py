@@ -4,8 +4,8 @@ import re
 from itertools import pairwise
 
 import pytest
-from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, ON_CPU, SWEEP, gather_matmul, gathering, gpu_lines, prefetch
-from made_up_run import HEAD, LINES, boxes_of, touching
+from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, ON_CPU, SWEEP, gather_matmul, gathering, gpu_lines
+from made_up_run import HEAD, LINES, boxes_of, numbers_of, on_points, touching
 
 from roofline.analysis.overlap import style
 from roofline.analysis.overlap.arms import ARMS
@@ -55,72 +55,112 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
 def test_every_figure_names_link_source_and_run(sweep):
     for name in NAMES:
         text = "|".join(sweep.texts[name])
-        for said in ("CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["title"], HEAD["footer"]):
+        for said in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
             assert said in text, name
         assert "NVLink" not in text, name
     wire_bytes = gather_matmul().work.wire_bytes
     slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
-    assert f"paced (emulated) link, {fast} GB/s reached of {fast} asked, P = 8 ranks" in sweep.texts["network_roofline"]
     both = f"{slow} to {fast} GB/s reached of {slow} to {fast} asked"
-    assert f"CPU run, paced (emulated) link, {both}, P = 8 ranks" in sweep.texts["overlap"]
+    assert f"paced (emulated) link, {both}, P = 8 ranks" in sweep.texts["network_roofline"]
+    assert f"paced (emulated) link, {both}, P = 8 ranks" in sweep.texts["overlap"]
 
 
-def test_roof_is_the_best_matmul_and_the_link_of_the_shapes_that_share_a_wire(sweep):
-    flops = gather_matmul(16).work.flop / GEMM_S  # = tp 4 in four times as long
-    bytes_per_s = gather_matmul().work.wire_bytes / COMM_S
-    axes = sweep.axes("network_roofline", "all_gather_matmul")
-    lines = lines_of(axes)
-    corner = (flops / bytes_per_s, flops / 1e12)
-    roof = list(zip(*lines["ideal: only the longer of matmul and gather"].get_data(), strict=True))
-    assert roof[1] == pytest.approx(corner)
-    assert roof[0][1] == pytest.approx(roof[0][0] * bytes_per_s / 1e12)
-    assert roof[2][1] == pytest.approx(corner[1])
-    x, y = lines["both, one after the other"].get_data()
-    for at, value in zip(x, y, strict=True):
-        assert value == pytest.approx(1e-12 / (1 / flops + 1 / (at * bytes_per_s)))
-    assert f"ridge {corner[0]:.3g} FLOP/byte" in sweep.texts["network_roofline"]
-    assert len(points_of(axes, "serial")) == 3  # without the wire ridge
-    alone = lines["matmul alone, no gather"].get_ydata()
-    assert alone == pytest.approx([flops / 1e12, flops / 1e12, gather_matmul(64).work.flop / 6.1e-3 / 1e12])
+def test_all_wires_meet_one_roof_and_serial_is_half_at_the_threshold(sweep):
+    for axes, count in zip(sweep.figures["network_roofline"].axes, (4, 2), strict=True):
+        for label, value in (("ideal", lambda x: min(1, x)), ("both", lambda x: x / (1 + x))):
+            line = next(line for name, line in lines_of(axes).items() if name.startswith(label))
+            assert line.get_ydata() == pytest.approx([value(x) for x in line.get_xdata()])
+        serial = points_of(axes, "serial")
+        assert len(serial) == count
+        assert [y for _, y in serial] == pytest.approx([x / (1 + x) for x, _ in serial], rel=0.02)
     texts = sweep.texts["network_roofline"]
-    assert {"serial", "chunk_launches", "row_block", "overlapped"} <= {*texts}
-    assert {"tp=4", "tp=16", "tp=64", "M=64", "M=172"} <= {*texts}
+    assert {"serial", "chunk_launches", "row_block_launches", "overlapped"} <= {*texts}
+    assert {"tp=4", "tp=16", "tp=64", "ridge", "M=64", "M=172"} <= {*texts}
 
 
-def test_points_are_the_arms_flops(sweep):
-    records = {r["case"]: r for r in sweep.records}
-    xs, ys = zip(*points_of(sweep.axes("network_roofline", "weight_prefetch"), "overlapped"), strict=True)
-    assert ys == pytest.approx([records[f"{prefetch(m).id}-overlapped"]["tflops"] for m in (64, 172)])
-    assert xs == pytest.approx([prefetch(m).work.wire_intensity for m in (64, 172)], rel=0.06)
+def test_points_are_shares_of_the_lone_matmul_over_multiples_of_the_threshold(sweep):
+    records = [record for record in sweep.records if record["arm"] == "row_block_launches"]
+    xs, ys = zip(*points_of(sweep.axes("network_roofline", "all_gather_matmul"), "row_block_launches"), strict=True)
+    assert ys == pytest.approx([record["t_gemm_s"] / record["time_s"] for record in records])
+    assert xs == pytest.approx([record["wire_intensity"] / record["balance"] for record in records], rel=0.02)
 
 
-def test_all_wires_meet_one_roof_and_serial_is_half_at_the_ridge(sweep):
-    axes = sweep.axes("network_roofline", "every shape on every wire")
-    for label, value in (("ideal", lambda x: min(1, x)), ("both", lambda x: x / (1 + x))):
-        line = next(line for name, line in lines_of(axes).items() if name.startswith(label))
-        assert line.get_ydata() == pytest.approx([value(x) for x in line.get_xdata()])
-    serial = points_of(axes, "serial")
-    assert len(serial) == 6
-    assert min(serial, key=lambda point: abs(point[0] - 1))[1] == pytest.approx(0.5)
-    assert "ridge" in [text.get_text() for text in axes.texts]
+def test_a_line_joins_serial_with_the_best_arm_of_a_case(sweep):
+    axes = sweep.axes("network_roofline", "weight_prefetch")
+    (lines,) = axes.collections[:1]
+    found = zip(*(segment[:, 1] for segment in lines.get_segments()), strict=True)
+    for arm, ends in zip(("serial", "overlapped"), found, strict=True):
+        assert sorted(ends) == pytest.approx(sorted(y for _, y in points_of(axes, arm)))
+
+
+def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
+    first, second = sweep.figures["network_roofline"].axes
+    (above,) = first.child_axes
+    assert not second.child_axes
+    assert numbers_of(above.xaxis) == pytest.approx([2750 * x for x in numbers_of(second.xaxis)])
+    assert 2750 in numbers_of(above.xaxis)
+
+
+def test_titles_say_what_overlapping_buys_and_where(sweep, gpu):
+    texts = sweep.texts["network_roofline"]
+    # All but a tenth hides, or a twentieth: 40 / (20 + 2), 34.1 / (18.1 + 0.8).
+    assert "Overlapping buys, over serial, 1.82 x in all_gather_matmul and 1.80 x in weight_prefetch" in texts
+    at = [text for text in texts if " x the threshold, " in text]
+    assert [text.partition(",")[0] for text in at] == [
+        "all_gather_matmul: 1.82 x at 1.00 x the threshold",
+        "weight_prefetch: 1.80 x at 1.13 x the threshold",
+    ]
+    for record in sweep.records:
+        if record["case"].endswith(("ridge-chunk_launches", "m172-fp32-balance86-overlapped")):
+            share = f"{100 * record['of_own_ideal']:.0f} % of what its schedule allows"
+            assert any(text.endswith(share) for text in at)
+    assert not any("over serial on all cores" in text for text in gpu.texts["network_roofline"])
+
+
+def test_title_of_a_cpu_run_says_what_serial_on_all_cores_leaves_of_it(draw):
+    texts = draw([HERE, *gathering(gather_matmul(), lost=ON_CPU)], NAMES[0]).texts[NAMES[0]]
+    gain = (GEMM_S + 0.4 * COMM_S) / (GEMM_S + 0.1 * COMM_S)
+    assert any(text.endswith(f", {gain:.2f} x over serial on all cores") for text in texts)
+
+
+def test_title_claims_nothing_where_no_arm_is_faster(draw):
+    lost = dict.fromkeys(("serial", "chunk_launches", "row_block_launches"), 1.0)
+    texts = draw([HERE, *gathering(gather_matmul(), lost=lost)], NAMES[0]).texts[NAMES[0]]
+    assert "No arm is faster than serial beyond its interval" in texts
+    assert not any("buys" in text for text in texts)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "here", "asked"),
     [
-        (gathering(gather_matmul()), ["balance 86 asked for", "= 2750 / 16 / 2:", "the exercise's, scaled"]),
+        (gathering(gather_matmul()), "balance86", ["86 asked for: 2750 / 16 (scaled model) / 2 (fp32)"]),
         (
             gathering(gather_matmul(16, "balance172", dtype="bf16")),
-            ["balance 172 asked for", "= 2750 / 16:", "the exercise's, scaled"],
+            "balance172",
+            ["172 asked for: 2750 / 16 (scaled model)"],
         ),
-        (gathering(gather_matmul(16, "balance2750", "xxl", "bf16")), ["balance 2750 asked for:", "the exercise's"]),
-        (gathering(gather_matmul(16, "balance100")), ["balance 100 asked for"]),
-        (gathering(gather_matmul(16, "2GBps")), []),
+        (gathering(gather_matmul(16, "balance2750", "xxl", "bf16")), "balance2750", ["2750 asked for"]),
+        (gathering(gather_matmul(16, "balance100")), "balance100", ["100 asked for"]),
+        (gathering(gather_matmul(16, "2GBps")), "2GBps", []),
     ],
 )
-def test_balance_asked_for_and_where_it_comes_from(draw, lines, said):
-    texts = draw([HERE, *lines], "network_roofline").texts["network_roofline"]
-    assert [text for text in texts if re.search("asked for|2750 /|exercise", text)] == said
+def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, lines, here, asked):
+    drawn = draw([HERE, *lines], "network_roofline")
+    balance = style.range_of(drawn.run.frame()["balance"])
+    said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
+    assert said == [
+        "threshold: 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
+        f"here {balance} measured on wire {here}, each by its own matmul",
+        *asked,
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_axis_has_three_numbers_or_more(sweep, gpu, name):
+    for drawn in (sweep, gpu):
+        for axes in drawn.figures[name].axes:
+            assert len(numbers_of(axes.xaxis)) >= 3
+            assert name != "network_roofline" or len(numbers_of(axes.yaxis)) >= 3
 
 
 def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
@@ -130,7 +170,7 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     # By T_gemm / T_comm: 6.1/16, 20/20, 20/16 and 80/16 of one operation, 7/16 and 18.1/16 of the other.
     assert ends == pytest.approx([1 + 6.1 / 16, 2, 1.8, 1.2, 1 + 7 / 16, 1 + 16 / 18.1])
     assert [x for x, _ in points_of(axes, "serial")] == pytest.approx(ends)
-    assert [x for x, _ in points_of(axes, "row_block")] == pytest.approx([1 + 0.2 * 6.1 / 16, 1.2, 1.16, 1.04])
+    assert [x for x, _ in points_of(axes, "row_block_launches")] == pytest.approx([1 + 0.2 * 6.1 / 16, 1.2, 1.16, 1.04])
     texts = sweep.texts["overlap"]
     order = [text for text in texts if text.startswith(("tp=", "M="))]
     assert order == ["tp=64", "tp=16", "tp=16", "tp=4", "M=64", "M=172"]
@@ -141,9 +181,9 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
 
 def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
     (axes,) = sweep.figures["overlap"].axes
-    colour = ARMS["row_block"].color
+    colour = ARMS["row_block_launches"].color
     ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
-    known = [record for record in sweep.records if record["arm"] == "row_block"]
+    known = [record for record in sweep.records if record["arm"] == "row_block_launches"]
     expected = {record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in known}
     assert sorted(ticks.get_xdata()) == pytest.approx(sorted(expected))
 
@@ -154,7 +194,17 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
     assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.13" in texts  # nearer than M=64
     assert "the longer one, T_gemm: 20.0 ms" in texts
     assert "both, T_gemm + T_comm: 40.0 ms" in texts
-    assert {"serial", "chunk_launches", "row_block", "overlapped", "link", "chip", "own", "waits", "matmul"} <= {*texts}
+    assert {
+        "serial",
+        "chunk_launches",
+        "row_block_launches",
+        "overlapped",
+        "link",
+        "chip",
+        "own",
+        "waits",
+        "matmul",
+    } <= {*texts}
     assert {str(chunk) for chunk in range(8)} <= {*texts}
 
 
@@ -170,7 +220,7 @@ def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, s
     roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
     assert said in roofline
     assert "tp=26" not in roofline
-    assert len(points_of(drawn.axes("network_roofline", "every shape"), "serial")) == 1
+    assert len(points_of(drawn.axes("network_roofline", "all_gather_matmul"), "serial")) == 1
     void = "pace" in fault  # which the other figure still shows
     assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, said in overlap) == (void, void, not void)
 
@@ -179,6 +229,7 @@ def test_run_of_void_cases_alone_is_drawn(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), pace=0.8)])
     assert [*drawn.figures] == NAMES
     assert any(text.startswith("left out, link off its pace") for text in drawn.texts["network_roofline"])
+    assert "Nothing that can be compared" in drawn.texts["network_roofline"]
     assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
 
 
@@ -190,14 +241,16 @@ def test_without_any_link_time_only_the_timeline_is_left(draw):
 
 
 @pytest.mark.parametrize(
-    ("failed", "best"), [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block"], [])], ids=["one", "all"]
+    ("failed", "best"),
+    [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block_launches"], [])],
+    ids=["one", "all"],
 )
 def test_arm_that_failed_is_not_there(draw, failed, best):
     drawn = draw([HERE, *gathering(gather_matmul(), without=failed)])
     assert [*drawn.figures] == NAMES
     for name in NAMES:
-        arms = {"serial", "chunk_launches", "row_block"} & {*drawn.texts[name]}
-        assert arms == {"serial", "chunk_launches", "row_block"} - {*failed}
+        arms = {"serial", "chunk_launches", "row_block_launches"} & {*drawn.texts[name]}
+        assert arms == {"serial", "chunk_launches", "row_block_launches"} - {*failed}
     assert [text for text in drawn.texts["overlap"] if text.endswith(" %")] == best
 
 
@@ -212,18 +265,10 @@ def test_where_nothing_comes_over_a_wire_there_are_no_figures(draw, lines):
     assert (drawn.names, drawn.paths) == ([], [])
 
 
-def test_wires_at_the_ridge_alone_have_no_common_roof(draw):
-    lines = [HERE, *gathering(gather_matmul(16, "ridge")), *gathering(gather_matmul(4, "ridge"), 80e-3)]
-    drawn = draw(lines, "network_roofline")
-    assert len(drawn.figures["network_roofline"].axes) == 1
-    assert len(points_of(drawn.axes("network_roofline", "every shape"), "serial")) == 2
-
-
 def test_gpu_run_says_so_and_names_what_differs(gpu):
     texts = gpu.texts["network_roofline"]
-    assert {"GPU run, wire balance2750:", "ridge 2750 FLOP/byte", "450GBps", "50GBps", "ridge1.4"} <= {*texts}
-    assert "balance2750, P=4" in texts
-    assert "the exercise's, scaled" not in texts
+    assert f"{HEAD['title']}, GPU run" in texts
+    assert {"ridge", "450GBps", "50GBps", "ridge1.4", "P=4", "tp=4", "tp=64", "M=2750"} <= {*texts}
     assert {"tp=16, P=4", "tp=16, P=8", "M=2750"} <= {*gpu.texts["overlap"]}
 
 
@@ -253,11 +298,11 @@ def test_every_arm_has_a_look_of_its_own(gpu):
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     case = gather_matmul()
-    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block": 0.8})])
+    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block_launches": 0.8})])
     texts = drawn.texts["overlap"]
     best = texts.index("hidden by the best arm")
     assert "serial_all_cores" in texts  # of the legend
-    assert {"20 %", "row_block"} <= {*texts[best:]}
+    assert {"20 %", "row_block_launches"} <= {*texts[best:]}
     (axes,) = drawn.figures["overlap"].axes
     assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
     panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
@@ -284,6 +329,7 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
         boxes += [(label.get_text(), label.get_window_extent(renderer)) for label in labels]
     assert len(boxes) > 20
     assert touching(boxes) == []
+    assert name == "timeline" or on_points(figure) == []
     width, height = figure.get_size_inches() * figure.dpi
     cut = [word for word, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
     assert not cut
@@ -292,6 +338,8 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
             box = legend.get_window_extent(renderer)
             assert box.y0 > 0
             assert not box.overlaps(axes.get_window_extent(renderer))
+    title = figure.get_suptitle() and figure._suptitle.get_window_extent(renderer)
+    assert not title or 0 < title.x0 < title.x1 < width
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):

@@ -10,9 +10,10 @@ from made_up_gathers import HERE, SWEEP, gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis.overlap import arms
-from roofline.analysis.prediction import score
+from roofline.analysis.prediction import figure, score
 from roofline.analysis.prediction import text as prediction_text
 from roofline.cli import main
+from roofline.report.format import error_text
 from roofline.store.journal import load
 
 README = Path(__file__).parents[2] / "results" / "README.md"
@@ -208,3 +209,17 @@ def test_json_is_documented(gpu, cpu, capsys):
         names = {*found, *found["source"], *found["cases"][0], *found["cases"][0]["terms"]}
         assert found["schema"] == 2
         assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_figure_says_by_how_much_times_are_off_and_has_three_numbers_on_each_axis(tmp_path):
+    run = load(save(tmp_path / "run", [HERE, *CEILINGS, *SWEEP]))
+    found = score.predict_run(run, run.records())
+    drawn, errors = figure.draw(run, found.scored), prediction_text.scores(found.scored)["all"]
+    ours, plain = (error_text(errors[name]) for name in ("median", "roofline_median"))
+    assert drawn.get_suptitle() == f"Predicted times are off by {ours} in the median, a plain roofline's by {plain}\n"
+    drawn.draw_without_rendering()
+    for axis in (drawn.axes[0].xaxis, drawn.axes[0].yaxis):
+        ticks = [tick for tick in axis.get_major_ticks() if tick.label1.get_text().endswith(("us", "ms"))]
+        assert (
+            sum(min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval()) for tick in ticks) >= 3
+        )

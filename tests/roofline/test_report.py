@@ -3,8 +3,10 @@
 import json
 import re
 
+import made_up_gpu
 import pytest
-from made_up_run import HEAD, LINES, boxes_of, ceiling, save, shape, touching
+from made_up_run import DATASHEET, HEAD, LINES, boxes_of, ceiling, numbers_of, on_points, save, shape, touching
+from matplotlib.text import Annotation
 
 from roofline.analysis.records import THROUGHPUT
 from roofline.analysis.throughput.metrics import COLUMNS, ceilings_of, roof_of
@@ -181,14 +183,111 @@ def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
         assert words in text, words
 
 
-@pytest.mark.parametrize("tokens", [(16, 17, 18, 8192), (1, 16, 64, 256, 1024, 4096, 8192)])
-def test_labels_do_not_collide(tmp_path, tokens):
-    cases = [line for m in tokens for line in shape(m, {"cublas": m * 1e-8 + 1e-6, "tiled": m * 2e-8 + 2e-6})]
-    run = journal.load(save(tmp_path / "run", [*LINES[:5], *cases]))
-    figure = THROUGHPUT.figures[0].draw(run, run.frame())
+def memory_roofline(folder, lines):
+    run = journal.load(save(folder / "run", lines))
+    return THROUGHPUT.figures[0].draw(run, run.frame())
+
+
+def made_up(tokens, rate=1.0, source="gpu"):
+    """Lines of a machine `rate` times as fast as that of `LINES`, with a datasheet of `rate` times the bytes/s."""
+    sheet = DATASHEET | {name: rate * DATASHEET[name] for name in ["memory_bandwidth_bytes_per_s"]}
+    sheet |= {"flops": {"bf16": rate * DATASHEET["flops"]["bf16"]}}
+    head = HEAD | {"machine": HEAD["machine"] | {"source": source, "datasheet": sheet}}
+    ceilings = [ceiling("matmul", rate * 750e12, dtype="bf16"), ceiling("read", rate * 4e12)]
+    times = ({"cublas": (m * 1e-8 + 1e-6) / rate, "tiled": (m * 2e-8 + 2e-6) / rate} for m in tokens)
+    return [head, *ceilings, *(line for m, own in zip(tokens, times, strict=True) for line in shape(m, own))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels"),
+    [
+        (made_up((16, 17, 18, 8192)), ["M=16", "M=17", "M=18", "M=8192"]),
+        (made_up((1, 16, 64, 256, 1024, 4096, 8192)), [f"M={m}" for m in (1, 16, 64, 256, 1024, 4096, 8192)]),
+        (
+            made_up_gpu.lines(),
+            [f"M={m}" for m in (1, 16, 64, 256, 1024)] + [f"M={m}\ntp={tp}" for m in (4096, 8192) for tp in (1, 8)],
+        ),
+    ],
+    ids=["near", "far", "sharded"],
+)
+def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path, lines, labels):
+    figure = memory_roofline(tmp_path, lines)
     boxes = boxes_of(figure)
-    assert sum(text.startswith("M=") for text, _ in boxes) == len(tokens)
+    assert sorted(text for text, _ in boxes if text.startswith("M=")) == sorted(labels)
     assert touching([box for box in boxes if not box[0].endswith("%")]) == []
+    assert on_points(figure) == []
+    assert all(len(numbers_of(axis)) >= 3 for axes in figure.axes for axis in (axes.xaxis, axes.yaxis))
+
+
+def test_contenders_have_colours_and_what_is_split_has_marks(tmp_path):
+    axes, _ = memory_roofline(tmp_path, made_up_gpu.lines()).axes
+    points = [found for found in axes.containers if hasattr(found, "has_yerr")]
+    assert len({one.lines[0].get_color() for one in points}) == 3
+    assert len({one.lines[0].get_marker() for one in points}) == 4
+    assert len({(one.lines[0].get_color(), one.lines[0].get_marker()) for one in points}) == len(points) == 12
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == [*made_up_gpu.SPEED, "up, tp=1", "up, tp=8", "down, tp=1", "down, tp=8"]
+
+
+@pytest.mark.parametrize(("rate", "unit", "scale"), [(1, "TFLOP/s", 1), (1e-3, "GFLOP/s", 1000)])
+def test_small_machines_are_told_in_gflops(tmp_path, rate, unit, scale):
+    lines = made_up((16, 1024), rate, "cpu")
+    axes, _ = memory_roofline(tmp_path, lines).axes
+    assert axes.get_ylabel() == unit
+    assert {f"measured: 750 {unit}", f"datasheet: 989 {unit}"} <= {text.get_text() for text in axes.texts}
+    records = journal.load(tmp_path / "run").records()
+    ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
+    assert sorted(ys) == pytest.approx(sorted(scale * record["tflops"] for record in records))
+
+
+def test_few_rows_are_told_in_bytes_over_time_under_both_bounds(tmp_path):
+    _, axes = memory_roofline(tmp_path, made_up((1, 16, 64, 8192), 1e-3, "cpu")).axes
+    records = [r for r in journal.load(tmp_path / "run").records() if r["m"] <= 64]
+    ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
+    assert sorted(ys) == pytest.approx(sorted(r["device_bytes"] / r["time_s"] / 1e9 for r in records))
+    roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
+    assert roof.get_ydata()[0] == pytest.approx(4)
+    assert roof.get_xdata()[-1] == pytest.approx(64)
+    assert "measured: 4.00 GB/s" in [text.get_text() for text in axes.texts]
+
+
+def test_without_few_rows_there_is_one_panel(tmp_path):
+    figure = memory_roofline(tmp_path, made_up((4096, 8192)))
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    assert axes.get_position().width > 0.8
+    low, high = axes.get_xlim()
+    assert low < 750 / 4 < high  # the ridge
+
+
+def test_bytes_over_time_end_under_the_matmul_roof(tmp_path):
+    lines = [HEAD, ceiling("matmul", 75e12, dtype="bf16"), ceiling("read", 4e12), *shape(64, {"cublas": 3e-6})]
+    _, axes = memory_roofline(tmp_path, lines).axes
+    (record,) = journal.load(tmp_path / "run").records()
+    roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
+    assert roof.get_ydata()[-1] == pytest.approx(75e3 / record["device_intensity"])
+    assert roof.get_ydata()[0] == pytest.approx(min(4000, 2.2 * roof.get_ydata()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            made_up((16, 8192)),
+            "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof",
+        ),
+        (
+            [HEAD, *shape(16, {"cublas": 2e-6, "tiled": 1e-6})],
+            "tiled is 2.00 x as fast as cublas in the geometric mean",
+        ),
+        ([*LINES[:5], *shape(16, {"cublas": 2 * 16 * 1024**2 / 32e12})], "cublas reaches 52 % of the roof at M = 16"),
+        ([HEAD, *shape(16, {"cublas": 2e-6})], "FLOP/s over arithmetic intensity"),
+    ],
+)
+def test_title_is_the_finding(tmp_path, lines, said):
+    figure = memory_roofline(tmp_path, lines)
+    assert figure.get_suptitle().startswith(said)
+    assert [text.get_text() for text in figure.findobj(Annotation) if HEAD["title"] in text.get_text()]
 
 
 def test_report_names_what_was_not_measured(folder):

@@ -34,9 +34,11 @@ def test_without_timelines_the_other_two_are_left(draw):
 
 
 def test_arm_without_a_timeline_is_named(draw):
-    texts = draw([HERE, *without_timelines(gathering(gather_matmul()), "row_block")], "timeline").texts["timeline"]
-    assert "no timeline of row_block" in texts
-    assert "row_block" not in texts
+    texts = draw([HERE, *without_timelines(gathering(gather_matmul()), "row_block_launches")], "timeline").texts[
+        "timeline"
+    ]
+    assert "no timeline of row_block_launches" in texts
+    assert "row_block_launches" not in texts
 
 
 def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
@@ -126,9 +128,9 @@ def test_figure_tells_a_traced_call_from_a_run_of_median_time(drawn_once, draw):
     assert said.startswith("tile_outer, chunk_outer, row_block: traced call")
     assert said.endswith("others: run of median time")
     assert "numbers: chunks of x, in row_block_launches and row_block its row blocks; on the chip" in "|".join(texts)
-    assert drawn_once.figures["timeline"].get_suptitle().endswith("one run of each arm")
+    assert drawn_once.figures["timeline"].get_suptitle().endswith("one run of each arm\n")
     before = draw([HERE, *gathering(gather_matmul())], "timeline")
-    assert before.figures["timeline"].get_suptitle().endswith("one run of each arm, of median time")
+    assert before.figures["timeline"].get_suptitle().endswith("one run of each arm, of median time\n")
     assert "traced" not in "|".join(before.texts["timeline"])
 
 

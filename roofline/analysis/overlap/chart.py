@@ -51,13 +51,12 @@ def draw(run: Run, frame):
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["arm"] == arm], look)
-    links = f"{style.source_text(run)}, {style.link_text(drawn[~drawn['own_fabric']])}"
-    below = links, *style.left_out(frame, void=False)
-    style.title(axes, run.metadata["title"], *below, left=-COLUMNS[0][0], above=32)
+    theme.about(figure, run, "What each arm still pays of the shorter of matmul and gather")
+    below = style.link_text(drawn[~drawn["own_fabric"]]), *style.left_out(frame, void=False)
+    style.title(axes, "", *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     _legend(axes)
-    theme.footer(figure, run.metadata["footer"])
     return figure
 
 

@@ -1,144 +1,116 @@
-"""The figure network_roofline: FLOP/s over FLOP per byte that comes over the wire, and every wire in one panel.
+"""The figure network_roofline: what overlapping buys over multiples of the threshold, a panel for each operation.
 
-A roof needs one bandwidth, so an operation's panel shows only the shapes that share the wire of most. The last panel
-has them all: over T_gemm / T_comm they have one roof, and one bound for what runs one after the other. An arm that
-multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
+The threshold is the balance at which a case's own unsplit matmul and its link take equally long. FLOP per received byte
+over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and one bound for what runs one after the
+other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
 """
-
-from functools import partial
 
 import numpy as np
 
 from roofline.analysis.overlap import style
-from roofline.analysis.overlap.arms import ALL_CORES
+from roofline.analysis.overlap.arms import ALL_CORES, is_serial
 from roofline.operations.gathering import exercise
 from roofline.report import theme
-from roofline.report.theme import BEHIND_TEXT, DARK, GREY
+from roofline.report.format import percent_text
+from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
-
-ROOF_NAME = "ideal: only the longer of matmul and gather"
-BOUND = {"color": DARK, "linestyle": "--", "linewidth": 1.3, "zorder": 2, "label": "both, one after the other"}
-ALONE = {
-    "linestyle": "none", "marker": "_", "markersize": 20, "markeredgewidth": 3, "color": "#cc78bc", "zorder": 3,
-    "label": "matmul alone, no gather",
-}  # fmt: skip
-CURVE = 200
-"""Points of a curved line."""
 
 
 def draw(run: Run, frame):
     frame = style.prepared(frame)
     own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
     valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
-    looks, sweeps = style.styles(valid["arm"]), _sweeps(valid)
-    last = len(sweeps)
-    places = [*range(last), *[last - 1] * (last % 2), last, last]  # two panels a row; one that is alone takes all of it
-    figure = theme.new(11, 5.2 * len(places) / 2 + 1.1)
-    figure.suptitle(run.metadata["title"], x=0.01, ha="left", fontsize=14)
-    figure.get_layout_engine().set(h_pad=0.1)
-    panels = figure.subplot_mosaic([places[i : i + 2] for i in range(0, len(places), 2)])
-    labels = [_sweep_panel(panels[i], run, sweep, looks) for i, sweep in enumerate(sweeps)]
-    labels.append(_every_wire(panels[last], run, frame, valid, sweeps, looks))
-    for axes in panels.values():
-        axes.spines[["top", "right"]].set_visible(False)
-    theme.footer(figure, run.metadata["footer"])
+    looks, ops = style.styles(valid["arm"]), frame.groupby("op", sort=False)
+    best, figure = _best(valid), theme.new(11, 3.6 * len(ops) + 2.2)
+    said = " and ".join(f"{row.ratio_to_vendor:.2f} x in {op}" for op, row in best.items())
+    nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
+    theme.about(figure, run, f"Overlapping buys, over serial, {said}" if said else nothing)
+    panels = figure.subplots(len(ops), sharex=True, sharey=True, squeeze=False)[:, 0]
+    left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
+    panels[0].set_xscale("log", base=2)
+    panels[0].set(xlim=(left, right), ylim=(0, 1.15))
+    panels[0].xaxis.set_major_formatter("{x:g}")
+    ticks = [tick for tick in panels[0].get_xticks() if left <= tick <= right]
+    top = panels[0].secondary_xaxis("top")
+    top.set_xticks(ticks, [f"{EXERCISE_BALANCE * tick:g}" for tick in ticks], fontsize=9, color=GREY)
+    top.minorticks_off()
+    top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
+    panels[-1].set_xlabel("multiples of the threshold: FLOP per received byte over its balance = T_gemm / T_comm")
+    labels = [
+        _panel(axes, valid[valid["op"] == op], of_op, looks, op + (_where(best[op]) if op in best else ""))
+        for axes, (op, of_op) in zip(panels, ops, strict=True)
+    ]
+    known = {name: one for axes in panels for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    style.legend(panels[-1], [*known.values()], [*known], 4, title="95 % intervals", title_fontsize=8.5)
     theme.separate(figure, labels)
     return figure
 
 
-def _sweeps(valid) -> list:
-    """For each operation and dtype the rows on the wire that most of its shapes share. The wire `ridge` has another
-    bandwidth on each shape, and so no roof but for one of them."""
-    found = []
-    for _, of_op in valid.groupby(["op", "dtype"], sort=False):
-        groups = [own for _, own in of_op.groupby(["wire", "link", "ranks"], sort=False)]
-        one_roof = [g for g in groups if parse_wire(g["wire"].iloc[0]).kind != "ridge" or g["shape"].nunique() == 1]
-        if one_roof:
-            found.append(max(one_roof, key=lambda group: group["shape"].nunique()))
-    return found
+def _best(valid) -> dict:
+    """{operation: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
+    won = valid[~valid["arm"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
+    best = won.sort_values("ratio_low").drop_duplicates("op", keep="last").sort_index()
+    return {row.op: row for row in best.itertuples()}
 
 
-def _sweep_panel(axes, run: Run, sweep, looks: dict) -> list:
-    """Roof, bound, points and labels of shapes on one wire; returns the labels of the shapes."""
-    shapes = sweep.drop_duplicates("shape")
-    first, alone, xs = next(shapes.itertuples()), shapes["flop"] / shapes["t_gemm_s"], shapes["wire_intensity"]
-    flops = alone.max()
-    bytes_per_s = shapes["link_bytes_per_s"].fillna(shapes["wire_bytes"] / shapes["t_comm_s"]).median()
-    ends = [*xs, flops / bytes_per_s]
-    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte received over the wire", ylabel="TFLOP/s")
-    axes.set(xlim=(min(ends) / 2.2, max(ends) * 2.2), ylim=(sweep["tflops_low"].min() / 2, flops / 1e12 * 1.7))
-    theme.few_ticks(axes)
-    theme.roof(axes, flops, bytes_per_s, part=0.06, label=ROOF_NAME)
-    theme.ridge(axes, flops, bytes_per_s)
-    curve = np.geomspace(*axes.get_xlim(), CURVE + 1)
-    axes.plot(curve, 1e-12 / (1 / flops + 1 / (curve * bytes_per_s)), **BOUND)
-    _asked(axes, first)
-    axes.plot(xs, alone / 1e12, **ALONE)
-    _points(axes, sweep, "wire_intensity", "tflops", looks, 1.03)
-    style.title(axes, first.op, f"{style.source_text(run)}, wire {first.wire}:", style.link_text(shapes))
-    name = partial(style.label, among=sweep)
-    return theme.name_lowest(axes, sweep, "shape", "wire_intensity", "tflops_low", name)
+def _where(row) -> str:
+    """At which multiple of the threshold an arm gains so much, and beside what it could be."""
+    text = f": {row.ratio_to_vendor:.2f} x at {row.ratio:.2f} x the threshold"
+    text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
+    return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
 
 
-def _points(axes, frame, x: str, y: str, looks: dict, step: float) -> None:
-    """Points of each arm with their intervals; arms share an intensity at each shape, so they step to the side."""
-    present = [arm for arm in looks if arm in set(frame["arm"])]
-    for index, arm in enumerate(present):
-        own, aside = frame[frame["arm"] == arm], step ** (index - (len(present) - 1) / 2)
-        style.draw_points(axes, own[x] * aside, own[y], looks[arm], label=arm, yerr=style.interval(own, y))
-
-
-def _asked(axes, row) -> None:
-    """A line at the balance that the wire was asked to give, and where that comes from."""
-    wire = parse_wire(row.wire)
-    if wire.kind != "balance":
-        return
-    text = f"balance {wire.value:.4g} asked for"
-    if wire.value == EXERCISE_BALANCE:
-        text += ":\nthe exercise's"
-    elif row.wire == exercise(row.model, row.dtype):
-        divisor, itemsize = row.model.partition("/")[2], ITEMSIZE[row.dtype]
-        parts = [str(EXERCISE_BALANCE), *([divisor] if divisor else []), *([f"{itemsize / 2:g}"] * (itemsize != 2))]
-        text += f"\n= {' / '.join(parts)}:\nthe exercise's, scaled"
-    axes.axvline(wire.value, color=GREY, linewidth=0.9, zorder=1)
-    words = {"fontsize": 8.5, "color": GREY, "va": "bottom", "linespacing": 1.15, "bbox": BEHIND_TEXT, "zorder": 1.5}
-    theme.note(axes, text, (wire.value, 0), (4, 4), ("data", "axes fraction"), **words)
-
-
-def _every_wire(axes, run: Run, frame, valid, sweeps: list, looks: dict) -> list:
-    """All shapes as shares of the unsplit matmul's speed; returns the labels of those on other wires."""
-    best = valid["ratio"].clip(upper=1)
-    valid = valid.assign(
-        share=best / valid["over"], share_low=best / valid["over_high"], share_high=best / valid["over_low"]
-    )
-    left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
-    axes.set_xscale("log", base=2)
-    axes.set(xlim=(left, right), ylim=(0, 1.15), xlabel="T_gemm / T_comm (1 is the ridge)")
-    axes.set_ylabel("share of the lone matmul's speed")
-    theme.plain_numbers(axes)
-    xs = np.sort([1, *np.geomspace(left, right, CURVE + 1)])
-    axes.plot(xs, np.minimum(1, xs), color=DARK, linewidth=2, zorder=2, label=ROOF_NAME)
-    axes.plot(xs, xs / (1 + xs), **BOUND)
+def _panel(axes, valid, of_op, looks: dict, title: str) -> list:
+    """Roof, bound, points and labels of the shapes of an operation; returns the labels."""
+    left, right = axes.get_xlim()
+    xs = np.sort([1, *np.geomspace(left, right, 200)])
+    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, zorder=2, label="ideal: only the longer of matmul and gather")
+    axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", zorder=2, label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
-    for who, by, side in (("wire", -8, "right"), ("matmul", 8, "left")):
-        words = {"color": GREY, "ha": side, "va": "bottom"}
-        theme.note(axes, f"the {who} sets the pace", (1, 0), (by, 6), ("data", "axes fraction"), **words)
-    _points(axes, valid, "ratio", "share", looks, (right / left) ** 0.004)
-    below = [f"{style.source_text(run)}, {style.link_text(valid)}"] if len(valid) else []
-    others = frame[frame["own_fabric"]].drop_duplicates("arm")
+    axes.set_ylabel("share of the lone matmul's speed")
+    cases = valid.groupby("shape").agg({"ratio": "first", "share": ["min", "max"]}).to_numpy()
+    axes.vlines(*cases.T, GREY, linewidth=0.9, zorder=1)
+    present = [arm for arm in looks if arm in set(valid["arm"])]
+    for index, arm in enumerate(present):
+        own, aside = valid[valid["arm"] == arm], (right / left) ** (0.004 * (index - (len(present) - 1) / 2))
+        style.draw_points(
+            axes, own["ratio"] * aside, own["share"], looks[arm], label=arm, yerr=style.interval(own, "share")
+        )
+    below = [style.link_text(valid)] if len(valid) else []
+    others = of_op[of_op["own_fabric"]].drop_duplicates("arm")
     if fabrics := [f"{row.arm}, over {row.link}" for row in others.itertuples()]:
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
-    style.title(axes, "every shape on every wire, against its own matmul", *below, *style.left_out(frame, void=True))
-    axes.plot([], [], **ALONE)
-    style.legend(axes, *axes.get_legend_handles_labels(), columns=4, title="95 % intervals", title_fontsize=8.5)
-    shared = {name for sweep in sweeps for name in sweep["shape"]}
-    usual = {(row.op, row.ranks) for sweep in sweeps for row in sweep.itertuples()}
+    above = 34 if axes.get_subplotspec().is_first_row() else 6
+    style.title(axes, title, *below, *style.left_out(of_op, void=True), above=above)
+    if valid.empty:
+        return []
+    shapes = valid.drop_duplicates("shape")
+    wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
+    _threshold(axes, shapes[shapes["wire"] == wire])
 
-    def wire(row) -> str:
-        more = "" if (row.op, row.ranks) in usual else f", P={row.ranks}"
-        return "" if row.shape in shared else row.wire + more
+    def name(row) -> str:
+        unusual = {row.wire: row.wire != wire, f"P={row.ranks}": row.ranks != ranks}
+        return ", ".join(filter(unusual.get, unusual)) or style.label(row, valid[valid["ranks"] == ranks])
 
-    return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", wire)
+    return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
+
+
+def _threshold(axes, shapes) -> None:
+    """Who sets the pace, and what the threshold is: on the exercise's chip, and here on the wire of most shapes."""
+    grey = {"of": ("data", "axes fraction"), "color": GREY, "fontsize": 8.5}
+    for side, by, text in (("right", -8, "the wire sets the pace"), ("left", 8, "the matmul sets the pace")):
+        theme.note(axes, text, (1, 1), (by, -4), ha=side, va="top", **grey)
+    first = next(shapes.itertuples())
+    wire, divisor = parse_wire(first.wire), first.model.partition("/")[2]
+    said = f"threshold: {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
+    said += f"\nhere {style.range_of(shapes['balance'])} measured on wire {first.wire}, each by its own matmul"
+    if wire.kind == "balance":
+        said += f"\n{wire.value:g} asked for"
+        if first.wire == exercise(first.model, first.dtype) and wire.value != EXERCISE_BALANCE:
+            said += f": {EXERCISE_BALANCE}" + f" / {divisor} (scaled model)" * bool(divisor)
+            said += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})" * (ITEMSIZE[first.dtype] != 2)
+    side, by = ("left", 8) if np.prod(axes.get_xlim()) > 1 else ("right", -8)
+    theme.note(axes, said, (1, 0), (by, 6), ha=side, va="bottom", **grey)

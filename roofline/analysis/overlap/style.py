@@ -5,8 +5,8 @@ from itertools import cycle
 from roofline.analysis.overlap.arms import ARMS, PERSISTENT
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import theme
+from roofline.report.format import number_text
 from roofline.report.theme import DARK, GREY, MARKERS
-from roofline.store.run import Run
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
@@ -22,7 +22,8 @@ def prepared(frame):
     pace. `ideal_s`: the longer of T_gemm and T_comm. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
     the pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
     which is formed within each round, so that what all met alike cancels. A case that is void has none, nor has an arm
-    over a fabric of its own: its time stands over the medians.
+    over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
+    time, likewise.
     """
     order = list(styles(frame["arm"]))
     frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
@@ -32,7 +33,7 @@ def prepared(frame):
     def over(hidden: str, time: str):
         return (1 + (1 - frame[hidden]) * shorter_s / ideal_s).fillna(frame[time] / ideal_s)
 
-    return frame.assign(
+    frame = frame.assign(
         shape=[shape_of(record) for record in frame[["case", "contender"]].to_dict("records")],
         timed=ideal_s.notna(),
         void=frame["link_off_pace"].notna(),
@@ -42,6 +43,8 @@ def prepared(frame):
         over_low=over("hidden_high", "time_low_s"),
         over_high=over("hidden_low", "time_high_s"),
     )
+    best, ends = frame["ratio"].clip(upper=1), {"share": "over", "share_low": "over_high", "share_high": "over_low"}
+    return frame.assign(**{share: best / frame[over] for share, over in ends.items()})
 
 
 def styles(arms) -> dict[str, dict]:
@@ -94,7 +97,7 @@ def link_text(frame) -> str:
     """Kind, bandwidth and ranks of the links: `paced (emulated) link, 1.05 GB/s reached of 1.07 asked, P = 8 ranks`."""
     parts = []
     for kind, own in frame.groupby("link", sort=False):
-        reached, asked = (_range(own[key]) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
+        reached, asked = (range_of(own[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
         text = f"{kind}{' (emulated)' * (kind == 'paced')} link"
         if reached:
             text += f", {reached} GB/s reached"
@@ -104,16 +107,11 @@ def link_text(frame) -> str:
     return "; ".join(parts)
 
 
-def _range(rates) -> str:
-    """The least and the greatest of bytes/s, in GB/s, or their median where they are the same within 3 %."""
-    rates = rates.dropna() / 1e9
-    ends = rates.agg(["median"] if rates.max() <= 1.03 * rates.min() else ["min", "max"])
-    return " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in ends.dropna()))
-
-
-def source_text(run: Run) -> str:
-    """Where the numbers come from: `CPU run`."""
-    return f"{run.metadata['machine']['source'].upper()} run"
+def range_of(values) -> str:
+    """The least and the greatest, or their median where they are the same within 3 %; no text of none."""
+    values = values.dropna()
+    ends = values.agg(["median"] if values.max() <= 1.03 * values.min() else ["min", "max"])
+    return " to ".join(dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends.dropna()))
 
 
 def left_out(frame, *, void: bool) -> list[str]:

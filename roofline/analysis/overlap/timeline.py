@@ -61,14 +61,13 @@ def draw(run: Run, frame):
     lanes = [_tops(timelines)[-1] for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
     median = "" if any(map(_traced, panels)) else ", of median time"
-    figure.suptitle(f"{run.metadata['title']}: one run of each arm{median}", x=0.01, ha="left", fontsize=13)
+    theme.about(figure, run, f"What link and chip do in one run of each arm{median}")
     figure.get_layout_engine().set(h_pad=0.1)
     every = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
     for axes, row, timelines in zip(every, rows, panels, strict=True):
         texts += _panel(axes, run, row, timelines, looks)
         _titles(axes, run, row, timelines, frame)
-    theme.footer(figure, run.metadata["footer"])
     _drop_too_wide(figure, texts)
     return figure
 
@@ -169,7 +168,7 @@ def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
         theme.note(axes, f"{text}: {rate_text(1e3 * at_s)} ms", (1e3 * at_s, 1), (0, 3 + 12 * index), **words)
     axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.set_xlabel("ms from the start", fontsize=10)
     return texts
 
@@ -221,8 +220,7 @@ def _colours(timeline: dict) -> dict:
 
 def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
     """Which shape the panel is of, and what its colours and numbers mean."""
-    below = [f"{style.source_text(run)}, {style.link_text(frame[frame.index == row.Index])}"]
-    below[0] += f"; {style.void_text(row)}" if row.void else ""
+    below = [style.link_text(frame[frame.index == row.Index]) + (f"; {style.void_text(row)}" if row.void else "")]
     if row.op == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
     else:

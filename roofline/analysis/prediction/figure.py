@@ -36,28 +36,19 @@ def draw(run: Run, scored: list[dict]):
         axes.annotate(text, (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=12.5, color=DARK)
         axes.set_title(title, loc="left", fontsize=12)
         axes.set_xlabel("measured time")
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("predicted time")
     panels[0].legend(loc="lower right", fontsize=9, frameon=False)
-    title = f"Predicted times: {run.metadata['title']} ({style.source_text(run)}, {len(scored)} cases)"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    theme.footer(figure, run.metadata["footer"])
+    ours, plain = (error_text(errors[middle]) for _, _, middle, _ in PANELS)
+    theme.about(figure, run, f"Predicted times are off by {ours} in the median, a plain roofline's by {plain}")
     return figure
 
 
 def _frame(axes, low: float, high: float) -> None:
     """Logarithmic axes of equal length, the diagonal, and the bands about it."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    axes.set_box_aspect(1)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), box_aspect=1)
+    theme.plain_numbers(axes)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator())
         axis.set_major_formatter(lambda value, _: time_text(value))
-        axis.set_minor_formatter(NullFormatter())
     axes.plot([low, high], [low, high], color=DARK, linewidth=1.3, zorder=2, label="as measured")
     for band, colour in BANDS:
         edges = [[time * (1 + sign * band) for time in (low, high)] for sign in (-1, 1)]
@@ -65,7 +56,7 @@ def _frame(axes, low: float, high: float) -> None:
 
 
 def _groups(scored: list[dict]):
-    """(look, label, cases) of each contender, filled and as on the memory roofline; then of each arm, hollow."""
+    """(look, label, cases) of each contender, filled and in its colour of the memory roofline; of each arm, hollow."""
     plain = [one for one in scored if not is_gathered(one)]
     names = list(dict.fromkeys(one["contender"] for one in plain))
     for (name, colour), marker in zip(theme.colours(names).items(), MARKERS * len(names), strict=False):

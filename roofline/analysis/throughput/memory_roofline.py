@@ -1,37 +1,74 @@
-"""The figure memory_roofline: TFLOP/s over FLOP per byte of device memory, under the measured roof."""
+"""The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof; and beside it the
+bytes/s of few rows, which a roofline hides."""
+
+from itertools import cycle
+
+import numpy as np
 
 from roofline.analysis.throughput.metrics import Roof, roof_of
 from roofline.report import theme
+from roofline.report.format import percent_text, rate_text
 from roofline.report.theme import DARK, GREY, MARKERS
+from roofline.stats import geometric_mean
 from roofline.store.run import Run
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
 MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
 
+FEW_ROWS = 64
+"""Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
+
+APART = 1.15
+"""Intensities of the same rows that differ by more than this factor have a label each."""
+
+THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8}
+
 
 def draw(run: Run, frame):
-    """A panel per dtype."""
-    contenders, panels = frame["contender"].unique(), frame.groupby("dtype", sort=False)
-    colours = theme.colours(contenders)
-    figure = theme.new(9.5, 6.4 * len(panels))
-    labels = []
-    for axes, (dtype, own) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _roofs(axes, own, roof_of(run, dtype), _datasheet(run, dtype))
-        _points(axes, own, colours)
-        labels.append(theme.name_lowest(axes, own, "m", "device_intensity", "tflops_low", lambda row: f"M={row.m}"))
-        axes.set_title(f"{run.metadata['title']}, {dtype}", loc="left", fontsize=13)
-        axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel="TFLOP/s")
-        entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one entry for each label
-        entries = {name: entries[name] for name in (*contenders, MODELLED, COUNTED, "throttled") if name in entries}
-        axes.legend(
-            entries.values(), entries.keys(), loc="lower right", fontsize=10, title="contender (95 % interval)",
-            title_fontsize=9,
-        )  # fmt: skip
-        axes.spines[["top", "right"]].set_visible(False)
-    theme.footer(figure, run.metadata["footer"])
+    """A row of panels for each dtype."""
+    split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("")
+    by_dtype = frame.assign(split=split).groupby("dtype", sort=False)
+    looks = (
+        {name: {"color": colour} for name, colour in theme.colours(frame["contender"].unique()).items()},
+        {name: {"marker": mark} for name, mark in zip(split.unique(), cycle(MARKERS))},
+    )
+    figure = theme.new(12.5, 5.8 * len(by_dtype) + 0.6)
+    theme.about(figure, run, finding(frame))
+    panels, labels = figure.subplots(len(by_dtype), 2, squeeze=False, width_ratios=(5, 3)), []
+    for (axes, beside), (dtype, own) in zip(panels, by_dtype, strict=True):
+        roof, sheet = roof_of(run, dtype), _datasheet(run, dtype)
+        unit = 1e12 if max(own["tflops"].max() * 1e12, roof.flops if roof else 0) >= 1e12 else 1e9
+        rates = {f"y{end}": own[f"tflops{end}"] * 1e12 / unit for end in ("", "_low", "_high")}
+        own = own.assign(x=own["device_intensity"], counted=own["counted_intensity"], **rates)
+        _roofs(axes, own, roof, sheet, unit)
+        _points(axes, own, *looks)
+        labels.append(_labels(axes, own))
+        axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel=theme.UNITS[unit])
+        _legend(axes, own, *looks)
+        few = own["m"].le(FEW_ROWS) | own["x"].lt(balance(*roof) if roof else 0)
+        if (few & own["m"].notna()).any():
+            _few_rows(beside, own[few & own["m"].notna()], roof, unit, looks)
+        else:
+            beside.remove()
+            axes.set_subplotspec(axes.get_gridspec()[axes.get_subplotspec().rowspan.start, :])
     theme.separate(figure, labels)
     return figure
+
+
+def finding(frame) -> str:
+    """The contender of the best geometric mean beside the baseline, and the share of the roof at its most rows."""
+    others = frame[(frame["contender"] != frame["vendor"]) & frame["ratio_to_vendor"].notna()]
+    means = others.groupby("contender", sort=False)["ratio_to_vendor"].agg(geometric_mean)
+    name = means.idxmax() if len(means) else frame["contender"].iloc[0]
+    own, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""
+    if len(most := own[own["m"].eq(own["m"].max()).fillna(False)]):
+        share = f"{percent_text(geometric_mean(most['of_roof']))} of the roof at M = {most['m'].iloc[0]}"
+    if len(means):
+        mean, own = means[name], others[others["contender"] == name]
+        text = f"{name} is {mean:.2f} x as fast as {own['vendor'].iloc[0]} in the geometric mean over {len(own)} shapes"
+        return text + bool(share) * f"; {share}"
+    return f"{name} reaches {share}" if share else "FLOP/s over arithmetic intensity"
 
 
 def _datasheet(run: Run, dtype: str) -> Roof | None:
@@ -41,52 +78,89 @@ def _datasheet(run: Run, dtype: str) -> Roof | None:
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
-def _roofs(axes, own, measured: Roof | None, sheet: Roof | None) -> None:
+def _roofs(axes, own, measured: Roof | None, sheet: Roof | None, unit: float) -> None:
     """Limits that hold all points and roofs, and the roofs."""
-    xs, ys = [*own["device_intensity"], *own["counted_intensity"].dropna()], [*own["tflops"]]
+    xs, ys = [*own["x"], *own["counted_intensity"].dropna()], [*own["y"]]
     for roof in filter(None, (sheet, measured)):
-        xs.append(2 * balance(*roof))
-        ys.append(roof.flops / 1e12)
-    axes.set(xscale="log", yscale="log", xlim=(min(xs) / 1.6, max(xs) * 3.5), ylim=(min(ys) / 1.8, max(ys) * 2.2))
+        xs += [balance(*roof) / 8, 2 * balance(*roof)]
+        ys.append(roof.flops / unit)
+    axes.set(xscale="log", yscale="log", xlim=(min(xs) / 1.6, max(xs) * 3.5), ylim=(min(ys) / 2.2, max(ys) * 2.2))
     theme.plain_numbers(axes)
     if sheet:  # its words stand where those of the measured one do not
-        theme.roof(axes, *sheet, "datasheet: ", part=0.55, at_ridge=True, color=GREY, linestyle="--", linewidth=1.3)
+        theme.roof(axes, *sheet, unit, "datasheet: ", part=0.55, at_ridge=True, color=GREY, ls="--", lw=1.3)
     if measured:
         for share in ISOLINES:
-            xs, ys = theme.bend(axes, *(share * rate for rate in measured))
+            xs, ys = theme.bend(axes, *(share * rate for rate in measured), unit)
             axes.plot(xs, ys, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
-            at_end = {"fontsize": 8, "color": GREY, "ha": "right", "va": "center"}
-            theme.note(axes, f"{100 * share:.0f} %", (xs[-1], ys[-1]), (-2, 0), **at_end)
-        theme.roof(axes, *measured, "measured: ", part=0.12)
-        theme.ridge(axes, *measured)
+            end, words = (xs[-1], ys[-1]), f"{100 * share:.0f} %"
+            theme.note(axes, words, end, (-2, 0), fontsize=8, color=GREY, ha="right", va="center")
+        theme.roof(axes, *measured, unit, "measured: ", part=0.12, lw=2)
 
 
-def _points(axes, frame, colours: dict) -> None:
-    """Points by contender; they share an intensity at each shape, so neighbours step a little to the side.
+def _labels(axes, own) -> list:
+    """M under each cluster of points, with tp where that puts those of an M apart; returns the labels."""
+    of_m = own.groupby("m")["x"]
+    apart = of_m.transform("max") > APART * of_m.transform("min")
+    own = own.assign(tp=own["tp"].where(apart, 0))
+    return theme.name_lowest(
+        axes, own, ["m", "tp"], "x", "y_low", lambda row: f"M={row.m}" + (f"\ntp={row.tp}" if row.tp else "")
+    )
+
+
+def _points(axes, frame, colours: dict, marks: dict, line: str = "none") -> None:
+    """Points by contender and split; they share an x at each shape, so neighbours step a little to the side.
 
     Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
     is joined to its own: how far to the left it lies is what was moved beyond the least.
     """
     hollow = frame["counted_intensity"].notna().any()
     edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-    for index, (name, colour) in enumerate(colours.items()):
-        points = {"linestyle": "none", "marker": MARKERS[index % len(MARKERS)], "markersize": 6.5, "color": colour}
-        modelled = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4}
-        own = frame[frame["contender"] == name]
-        shift = 1.035 ** (index - (len(colours) - 1) / 2)
-        xs, ys, counted = own["device_intensity"] * shift, own["tflops"], own["counted_intensity"] * shift
+    for (name, split), own in frame.groupby(["contender", "split"], sort=False):
+        colour = colours[name]["color"]
+        points = {"linestyle": line, "lw": 0.6, "markersize": 6.5} | colours[name] | marks[split]
+        face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if hollow else edge
+        shift = 1.035 ** ([*colours].index(name) - (len(colours) - 1) / 2)
+        xs, ys, counted = own["x"] * shift, own["y"], own["counted"] * shift
         axes.errorbar(
-            xs, ys, yerr=[ys - own["tflops_low"], own["tflops_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2,
-            label=name, zorder=4, **points, **(modelled if hollow else edge),
+            xs, ys, yerr=[ys - own["y_low"], own["y_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4,
+            **points, **face,
         )  # fmt: skip
-        there = counted.notna()
+        there, hot = counted.notna(), own["throttled"].eq(True).fillna(False)
         axes.plot([xs[there], counted[there]], [ys[there]] * 2, color=colour, linewidth=1.2, zorder=3.5)
         axes.plot(counted[there], ys[there], zorder=4.5, **points, **edge)
-        hot = own["throttled"].eq(True).fillna(False)
-        if hot.any():
-            axes.plot(
-                xs[hot], ys[hot], linestyle="none", marker="o", markersize=13, fillstyle="none", color=DARK,
-                markeredgewidth=0.8, label="throttled", zorder=3,
-            )  # fmt: skip
-    for label, face in ((MODELLED, "white"), (COUNTED, GREY)) if hollow else ():
-        axes.plot([], [], linestyle="none", marker="o", color=GREY, markerfacecolor=face, label=label)
+        axes.plot(xs[hot], ys[hot], ls="none", zorder=3, **THROTTLED)
+
+
+def _legend(axes, own, colours: dict, marks: dict) -> None:
+    """Colours of contenders, marks of splits, and what else the points are."""
+    looks = colours | {split: marks[split] for split in own["split"].unique() if split}
+    if own["counted_intensity"].notna().any():
+        looks |= {MODELLED: {"markerfacecolor": "white"}, COUNTED: {}}
+    looks |= {"throttled": THROTTLED} if own["throttled"].eq(True).any() else {}
+    handles = [axes.plot([], [], **{"ls": "none", "marker": "o", "color": GREY} | look)[0] for look in looks.values()]
+    axes.legend(
+        handles,
+        looks,
+        loc="lower right",
+        fontsize=9.5,
+        title=f"{own['dtype'].iloc[0]}, 95 % intervals",
+        title_fontsize=8.5,
+    )
+
+
+def _few_rows(axes, own, roof: Roof | None, unit: float, looks: tuple) -> None:
+    """GB/s over rows, each byte once, under what was read and what the matmul roof leaves of it."""
+    own, scale = own.sort_values("m"), unit / 1e9 / own["device_intensity"]
+    own = own.assign(x=own["m"].astype(float), **{name: own[name] * scale for name in ("y", "y_low", "y_high")})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(2.0 ** np.arange(-1, 12), [f"{2.0**power:g}" for power in range(-1, 12)])
+    axes.set(xlim=(own["x"].min() / 2.2, own["x"].max() * 2.2), xlabel="M, rows of x", ylabel="GB/s of device memory")
+    axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
+    _points(axes, own.assign(counted=np.nan), *looks, "-")
+    if roof:
+        at, read = own.groupby("x")["device_intensity"].median(), roof.read_bytes_per_s / 1e9
+        xs = np.geomspace(axes.get_xlim()[0], own["x"].max(), 200)
+        ys = np.minimum(roof.flops / 1e9 / np.interp(xs, [0, *at.index], [0, *at]), read)
+        axes.plot(xs, ys, color=DARK, linewidth=2, zorder=2)
+        theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
