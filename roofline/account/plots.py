@@ -72,7 +72,6 @@ def _pace(question: Question):
             )  # fmt: skip
         axes.set_title(f"{step} pass", loc="left", fontsize=11)
         axes.set(xlim=(low, high), xlabel="tokens on each device", ylabel="ms for one block")
-        axes.spines[["top", "right"]].set_visible(False)
         theme.plain_numbers(axes)
         axes.legend(loc="upper left", fontsize=10)
     degrees = ", ".join(f"{kind} {getattr(sharding, kind):g}" for kind in sharding.used) or "one device"
@@ -163,5 +162,4 @@ def _utilisation(question: Question, tokens: int):
         loc="left", fontsize=13,
     )  # fmt: skip
     axes.legend(loc="lower left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
