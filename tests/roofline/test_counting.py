@@ -57,9 +57,10 @@ ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy
 
 def told(outcome) -> str:
     """What the report says of counters: one line."""
-    (line,) = [text for text in (outcome.folder / "report.md").read_text().splitlines() if text.startswith("Counters:")]
-    assert line in outcome.text
-    return line
+    (line,) = [text for text in outcome.report.splitlines() if text.startswith("- Counters:")]
+    said = line.removeprefix("- ")
+    assert said in outcome.text
+    return said
 
 
 def asked(tmp_path) -> list[list[str]]:
