@@ -1,13 +1,16 @@
 """What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
 
+import functools
 import os
 import platform
 import re
+import time
 import warnings
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
+from roofline.measure.plan import Rates
 from roofline.theory.chips import of_device
 
 THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
@@ -103,6 +106,28 @@ def gpu_driver() -> str | None:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def rates(device: str) -> Rates:
+    """About what the machine reaches, to plan by: of a GPU by its datasheet, of a CPU by a short trial."""
+    if device == "cuda":
+        chip = describe(device)["datasheet"] or {}
+        flops = 0.6 * chip.get("flops", {}).get("bf16", 3e14)
+        return Rates(flops, flops, 0.8 * (chip.get("memory_bandwidth_bytes_per_s") or 1e12))
+    import numpy as np
+
+    x, source = np.ones((768, 768), np.float32), np.ones(2**22)
+    target = source.copy()
+    flops = max(2 * 768**3 / _seconds(lambda: x @ x) for _ in range(8))
+    copied = max(2 * source.nbytes / _seconds(lambda: np.copyto(target, source)) for _ in range(3))
+    return Rates(flops, flops * max(1, cores() - 1) / cores(), copied)
+
+
+def _seconds(call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def describe(device: str) -> dict:

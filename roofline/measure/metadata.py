@@ -23,21 +23,25 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
     about["idle_power_w"] = telemetry.idle_power_w(telemetry.for_device(options.device))
     started = datetime.now(UTC)
     commit = commit_of(root, but=TUNED if options.tune_s else "")
-    width = f"{about['threads']} threads" if options.device == "cpu" else f"driver {about['driver']}"
+    threads = f"{about.get('threads')} thread{'s' * (about.get('threads') != 1)}"
+    width = threads if options.device == "cpu" else f"driver {about['driver']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
     scale = " (scaled down)" if "/" in options.model else ""
+    kind = "Tuning of " if options.tune_s else "Quick run of " if options.quick else ""
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if options.quick:
+        of_device.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
     return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"{'Tuning of ' if options.tune_s else ''}FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "title": f"{kind}FFN matmuls of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}",
         "notes": of_device + notes,
