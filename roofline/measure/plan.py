@@ -11,6 +11,7 @@ from roofline.theory.wires import parse as parse_wire
 
 PREPARING, CEILINGS, BEGIN, PREPARE, MEASURE, STEADY, REPORT = range(7)
 """Kinds of steps. `BEGIN` is of a later process, `PREPARE` and `MEASURE` are of a shape."""
+WORDS = "preparing", "ceilings", "its start", "preparing {}", "{}", "steady state of {}", "report"
 PRIOR_S = 5.0
 """An estimate weighs as much as so many seconds, of steps of its kind, that were measured."""
 
@@ -155,10 +156,7 @@ class Plan:
         kind, process, shape, index = self.at
         words = [f"process {process + 1} of {self._processes}"] if self._processes > 1 and (shape or process) else []
         words += [f"pass {index} of {self._passes}"] if index and self._passes > 1 else []
-        words += [
-            ("preparing", "ceilings", "its start", f"preparing {shape}", shape, f"steady {shape}", "report")[kind]
-        ]
-        return f"{', '.join(words)}: {duration(self.left_s())} left"
+        return f"{', '.join([*words, WORDS[kind].format(shape)])}: {duration(self.left_s())} left"
 
 
 def duration(seconds: float) -> str:

@@ -300,7 +300,7 @@ def pytest_report_collectionfinish(config):
         about = f"no shape is begun after {duration(state.options.tune_s)}"
     else:
         clock = clocks.CLOCKS[state.options.device]
-        about = state.plan(clock.passes, clock.processes).stages()
+        about = state.plan(clock.passes, clock.processes)
     return f"{count} cases on {len(state.selected)} shapes, {about}"
 
 

@@ -46,7 +46,7 @@ class Narrator:
             self.plan.begin(Step(*step))
         reporter, at, now = self._config.pluginmanager.get_plugin("terminalreporter"), self.plan.at, time.monotonic()
         live = bool(reporter and reporter.isatty())
-        stage = at.process if at.shape else at.kind
+        stage = at.process, at.shape != "" or at.kind
         if now - self._told_s >= (LIVE_S if live else LOGGED_S) or stage != self._told:
             self._told_s, self._told = now, stage
             self._write(self.plan.line(), live)
