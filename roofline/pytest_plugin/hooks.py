@@ -29,7 +29,6 @@ from roofline.pytest_plugin import signals
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
-from roofline.report.format import bytes_text
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 
@@ -233,7 +232,6 @@ def pytest_collection_modifyitems(config, items):
     run, what the run had not planned.
     """
     state = config.stash[STATE]
-    _refuse_unknown_contenders(state)
     # pytest makes an item of an empty list of cases too.
     unset = [item for item in items if "NOTSET" in getattr(item, "name", "")]
     config.hook.pytest_deselected(items=unset)
@@ -272,6 +270,7 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             state.selected.setdefault(case[0], []).append(case[1])
+    _refuse_unknown_contenders(state)
     if not state.options.timed:
         return
     words = re.findall(r"\w+", session.config.option.keyword)
@@ -284,9 +283,8 @@ def pytest_collection_finish(session):
     least = min((2 * case.work.device_bytes for case in cases), default=0)
     if least > memory:
         refuse(
-            f"no shape fits: the operands of the smallest take {bytes_text(least)}, which is above the "
-            f"{bytes_text(memory)} of this machine's {state.options.device}; "
-            "choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {state.options.device} has "
+            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
         )
 
 

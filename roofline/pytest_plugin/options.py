@@ -114,17 +114,24 @@ class Option(NamedTuple):
     """Its value where it stands alone; None where it needs one."""
 
 
+USUAL_TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[of][1])) for of in ("cuda", "cpu"))
+
 OPTIONS = {
-    "model": Option("NAME", lambda text: parse_model(text).name, "xxl, llama-3-8b, ..., xxl/16, or D,F by hand"),
+    "model": Option(
+        "NAME", lambda text: parse_model(text).name, "xxl, llama-3-8b, ... or D,F by hand (default: xxl, on a CPU xxl/16)"
+    ),
     "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
-    "tokens": Option("LIST", partial(_at_least, 1), "rows of the activations, e.g. 1,64,4096"),
-    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff, e.g. 1,8"),
+    "tokens": Option("LIST", partial(_at_least, 1), f"rows of the activations ({USUAL_TOKENS})"),
+    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
-    "contenders": Option("LIST", str, "e.g. cublas,persistent (the baseline is measured beside them)"),
+    "contenders": Option(
+        "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
+    ),
     "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset",
+        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset "
+        "(default: balance2750, scaled as the model is, and others at one tp)",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
@@ -136,14 +143,14 @@ OPTIONS = {
     ),
     "counters": Option(
         "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
-        "matmuls (default: of all)", alone="0",
+        "matmuls (default: of none; alone: of all)", alone="0",
     ),
     "tune": Option(
-        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long "
-        f"(default: {TUNE_S}), and save what wins in kernels/configs", alone=str(TUNE_S),
+        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long, "
+        f"and save what wins in kernels/configs (default: not at all; alone: {TUNE_S})", alone=str(TUNE_S),
     ),
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
-    "resume": Option("RUN", _folder, "go on with a run folder that was cut off, by its own options"),
+    "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
 }  # fmt: skip
 """By name, without the prefix `--ffn-`. Beside them there is `--ffn-steady`, which has no value."""
 
@@ -165,7 +172,7 @@ def add(parser) -> None:
     group.addoption(
         FLAGS["quick"],
         action="store_true",
-        help="few shapes and rounds in one process, unless chosen: under a minute on two cores, never a reference run",
+        help="few shapes and rounds in one process, unless chosen: under a minute on two cores (default: a whole run)",
     )
 
 
