@@ -10,7 +10,8 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from roofline.measure.plan import Rates
+import numpy as np
+
 from roofline.theory.chips import of_device
 
 THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
@@ -109,25 +110,18 @@ def cores() -> int:
 
 
 @functools.cache
-def rates(device: str) -> Rates:
-    """About what the machine reaches, to plan by: of a GPU by its datasheet, of a CPU by a short trial."""
+def flops(device: str) -> tuple[float, float]:
+    """About what a matmul reaches alone and beside a link, to plan by: of a CPU by a short trial, of a GPU by half its
+    datasheet."""
     if device == "cuda":
-        chip = describe(device)["datasheet"] or {}
-        flops = 0.6 * chip.get("flops", {}).get("bf16", 3e14)
-        return Rates(flops, flops, 0.8 * (chip.get("memory_bandwidth_bytes_per_s") or 1e12))
-    import numpy as np
-
-    x, source = np.ones((768, 768), np.float32), np.ones(2**22)
-    target = source.copy()
-    flops = max(2 * 768**3 / _seconds(lambda: x @ x) for _ in range(8))
-    copied = max(2 * source.nbytes / _seconds(lambda: np.copyto(target, source)) for _ in range(3))
-    return Rates(flops, flops * max(1, cores() - 1) / cores(), copied)
-
-
-def _seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+        return (0.5 * (describe(device)["datasheet"] or {"flops": {"bf16": 3e14}})["flops"]["bf16"],) * 2
+    x, took_s = np.ones((768, 768), np.float32), []
+    for _ in range(8):
+        start = time.perf_counter()
+        x @ x
+        took_s.append(time.perf_counter() - start)
+    found = 2 * 768**3 / min(took_s)
+    return found, found * max(1, cores() - 1) / cores()
 
 
 def describe(device: str) -> dict:

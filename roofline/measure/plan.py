@@ -14,14 +14,7 @@ PREPARING, CEILINGS, BEGIN, PREPARE, MEASURE, STEADY, REPORT = range(7)
 WORDS = "preparing", "ceilings", "its start", "preparing {}", "{}", "steady state of {}", "report"
 PRIOR_S = 5.0
 """An estimate weighs as much as so many seconds, of steps of its kind, that were measured."""
-
-
-class Rates(NamedTuple):
-    """About what a machine reaches: FLOP/s, those left to a matmul beside a link, and bytes/s of its memory."""
-
-    flops: float
-    flops_beside_link: float
-    bytes_per_s: float
+COPY_BYTES_PER_S = 2e10
 
 
 class Costs(NamedTuple):
@@ -54,49 +47,48 @@ class Step(NamedTuple):
     pass_index: int = 0
 
 
-def estimate(shapes: dict, options, passes: int, processes: int, rates: Rates) -> dict[Step, float]:
-    """The steps of a run in their order, each with its seconds. `shapes` is {id: (case, contenders)}."""
+def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[float, float]) -> dict[Step, float]:
+    """The steps of a run in their order, each with its seconds. `shapes` is {id: (case, contenders)}; `flops` is about
+    what a matmul reaches alone, and beside a link."""
     cost, rule = COSTS[options.device], StopRule.share(options.max_seconds, processes, options.device)
     tried = sum(len(names) for _, names in shapes.values())
     found = {Step(PREPARING): cost.preparing_s + cost.trial_s * tried}
     found[Step(CEILINGS)] = 2 + 3 * min(options.max_seconds, ceilings.STOP_RULE.max_seconds)
-    round_s = {shape: _round_s(case, len(names), cost, rates) for shape, (case, names) in shapes.items()}
     for process in range(processes):
         found |= {Step(BEGIN, process): cost.begin_s} if process else {}
         for index in range(1, passes + 1):
             for shape, (case, names) in shapes.items():
-                linked, one_s, done = case.work.wire_bytes, round_s[shape], 0
+                linked, round_s = case.work.wire_bytes, _round_s(case, len(names), cost, flops)
+                most_s = max(
+                    cost.of_cap * rule.max_seconds, min(rule.min_rounds * round_s, PATIENCE * rule.max_seconds)
+                )
+                each = min(most_s / round_s, rule.max_rounds) / passes
+                # The first pass has one round at least, and those after it fewer then.
+                done, rounds = (i and max(1, math.ceil(each * i)) for i in (index - 1, index))
                 if index == 1:
-                    seconds, rounds = cost.prepare_link if linked else cost.prepare
-                    part = 4 if linked and process else 1
-                    found[Step(PREPARE, process, shape)] = (seconds + rounds * one_s) / part + (rule.warmup_s or 0.0)
-                rounds = max(cost.of_cap * rule.max_seconds, min(rule.min_rounds * one_s, PATIENCE * rule.max_seconds))
-                rounds = min(rounds / one_s, rule.max_rounds) / passes  # of a pass; the first has one at least
-                done = max(1, math.ceil(rounds * (index - 1))) if index > 1 else 0
-                found[Step(MEASURE, process, shape, index)] = (max(1, math.ceil(rounds * index)) - done) * one_s
-                if index == passes and not process and (blocks := _blocks(case, len(names), options, rates)):
+                    (seconds, calls), part = (
+                        cost.prepare_link if linked else cost.prepare,
+                        4 if linked and process else 1,
+                    )
+                    found[Step(PREPARE, process, shape)] = (seconds + calls * round_s) / part + (rule.warmup_s or 0)
+                found[Step(MEASURE, process, shape, index)] = (rounds - done) * round_s
+                long = not linked and case.work.flop / flops[0] >= steady.FROM_S
+                by_default = options.device == "cuda" and getattr(case, "m", 0) >= steady.FROM_TOKENS
+                if long and index == passes and not process and (options.steady or by_default):
+                    blocks = steady.BLOCKS * len(names) if options.steady else 2
                     found[Step(STEADY, 0, shape)] = blocks * (steady.DROPPED_S + steady.COUNTED_S)
     analyses = len({case.work.wire_bytes > 0 for case, _ in shapes.values()})
     return found | {Step(REPORT): cost.report_s * analyses + 0.03 * tried}
 
 
-def _round_s(case, contenders: int, cost: Costs, rates: Rates) -> float:
-    work, own = case.work, max(contenders, 2)
-    if not work.wire_bytes:  # a probe takes its turn, too
-        return (own + 1) * (max(work.flop / rates.flops, work.device_bytes / rates.bytes_per_s) + cost.turn_s)
-    gemm_s = work.flop / rates.flops_beside_link
-    about = {"t_gemm_s": gemm_s, "wire_bytes": work.wire_bytes, "copy_bytes_per_s": rates.bytes_per_s}
-    pace = parse_wire(case.wire).bytes_per_s(chip_flops=rates.flops_beside_link, **about) or rates.bytes_per_s
+def _round_s(case, contenders: int, cost: Costs, flops: tuple[float, float]) -> float:
+    alone_s, beside_s = (case.work.flop / one for one in flops)
+    if not (wire_bytes := case.work.wire_bytes):  # a probe takes its turn, too
+        return (max(contenders, 2) + 1) * (alone_s + cost.turn_s)
+    about = {"t_gemm_s": beside_s, "wire_bytes": wire_bytes, "copy_bytes_per_s": COPY_BYTES_PER_S}
+    pace = parse_wire(case.wire).bytes_per_s(chip_flops=flops[1], **about) or COPY_BYTES_PER_S
     # Some take the sum of the two times, some the longer one, and of the references each takes one.
-    return (own + cost.references) * (0.7 * (gemm_s + work.wire_bytes / pace) + cost.turn_s)
-
-
-def _blocks(case, contenders: int, options, rates: Rates) -> int:
-    """Those of the steady state, about as `steady.chosen` has them."""
-    if case.work.wire_bytes or options.tune_s or case.work.flop / rates.flops < steady.FROM_S:
-        return 0
-    by_default = options.device == "cuda" and getattr(case, "m", 0) >= steady.FROM_TOKENS
-    return steady.BLOCKS * contenders if options.steady else by_default * min(contenders, 2)
+    return (max(contenders, 2) + cost.references) * (0.7 * (beside_s + wire_bytes / pace) + cost.turn_s)
 
 
 class Plan:
@@ -108,8 +100,7 @@ class Plan:
         self._index = {step: index for index, step in enumerate(self._steps)}
         self._took, self._expected = defaultdict(float), defaultdict(float)
         self._position, self._since = 0, now()
-        self._processes = 1 + max(step.process for step in seconds)
-        self._passes = max(step.pass_index for step in seconds)
+        self._processes, self._passes = 1 + max(s.process for s in seconds), max(s.pass_index for s in seconds)
 
     @property
     def at(self) -> Step:
@@ -146,8 +137,8 @@ class Plan:
         for step, seconds in self._seconds.items():
             of[MEASURE if step.kind in (BEGIN, PREPARE) else step.kind] += seconds
         each = duration(of[MEASURE] / self._processes)
-        parts = [f"preparing {duration(of[PREPARING])}", f"ceilings {duration(of[CEILINGS])}"]
-        parts += [f"{self._processes} processes of {each}" if self._processes > 1 else f"measuring {each}"]
+        measuring = f"{self._processes} processes of {each}" if self._processes > 1 else f"measuring {each}"
+        parts = [f"preparing {duration(of[PREPARING])}", f"ceilings {duration(of[CEILINGS])}", measuring]
         parts += [f"steady states {duration(of[STEADY])}"] if of[STEADY] else []
         return f"about {duration(sum(of.values()))}: {', '.join(parts)}, report {duration(of[REPORT])}"
 

@@ -71,8 +71,8 @@ class State:
 
     def plan(self, passes: int, processes: int) -> Plan:
         """Of what is left, in so many processes, unless others were asked for."""
-        rates = machine.rates(self.options.device)
-        return Plan(estimate(self.left, self.options, passes, self.options.processes or processes, rates))
+        flops = machine.flops(self.options.device)
+        return Plan(estimate(self.left, self.options, passes, self.options.processes or processes, flops))
 
     @property
     def here(self) -> list[str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from roofline.cli import main
-from roofline_pytest import joined, pytest_load_initial_conftests
+from roofline_pytest import pytest_load_initial_conftests
 
 ROOT = Path(__file__).parents[2]
 RUN = "results/reference/amd-epyc-2026-11-22-5"
@@ -131,7 +131,7 @@ def test_the_command_that_is_begun_anew_says_what_was_asked_for(tmp_path, monkey
     monkeypatch.setattr("os.execv", lambda program, words: begun.append(words))
     monkeypatch.chdir(ROOT)
     config = SimpleNamespace(
-        invocation_params=SimpleNamespace(args=["--ffn-results", str(tmp_path), "-k", "numpy", *places]),
+        invocation_params=SimpleNamespace(args=["--ffn-quick", "--ffn-results", str(tmp_path), "-k", "numpy", *places]),
         pluginmanager=SimpleNamespace(has_plugin=lambda name: False),
         known_args_namespace=SimpleNamespace(file_or_dir=[str(tmp_path), *places]),
     )
@@ -140,7 +140,7 @@ def test_the_command_that_is_begun_anew_says_what_was_asked_for(tmp_path, monkey
     with pytest.raises(StopIteration):
         next(hook)
     root = [f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
-    ours = [f"--ffn-results={tmp_path}", "-k", "numpy", *places, *more]
+    ours = ["--ffn-quick", f"--ffn-results={tmp_path}", "-k", "numpy", *places, *more]
     assert begun == [[sys.executable, "-m", "pytest", *root, *ours]]
 
 
@@ -149,12 +149,6 @@ def test_without_a_checkout_our_options_are_one_line(typed, tmp_path):
     assert (code, text) == (2, "--ffn-quick is an option of roofline-ffn: run pytest from its checkout\n")
     code, text = typed("-p", "roofline_pytest", cwd=tmp_path)
     assert code == 5  # no business of ours
-
-
-def test_options_and_their_values_become_one_word():
-    words = ["--ffn-tp", "8", "--ffn-quick", "tests", "--ffn-model=xxl", "-k", "torch"]
-    assert joined([*words, "--ffn-results", "a b"]) == ["--ffn-tp=8", *words[2:], "--ffn-results=a b"]
-    assert joined(["--ffn-tokens", "--ffn-counters", "x"]) == ["--ffn-tokens", "--ffn-counters", "x"]
 
 
 @pytest.mark.parametrize(

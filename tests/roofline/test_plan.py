@@ -9,19 +9,18 @@ import pytest
 
 from roofline import load
 from roofline.measure import plan
-from roofline.measure.plan import Plan, Rates, Step, estimate
+from roofline.measure.plan import Plan, Step, estimate
 from roofline.operations import OPERATIONS, parse
 from roofline.pytest_plugin.options import of_values, resolve
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-EPYC = Rates(flops=135e9, flops_beside_link=67e9, bytes_per_s=25e9)
-H100 = Rates(flops=0.6e15, flops_beside_link=0.6e15, bytes_per_s=2.7e12)
+EPYC, H100 = (135e9, 67e9), (0.5e15, 0.5e15)
 
 
-def steps(device="cpu", rates=EPYC, passes=16, processes=6, names=2, **given):
+def steps(device="cpu", flops=EPYC, passes=16, processes=6, names=2, **given):
     options = resolve({f"ffn_{name}": text for name, text in given.items()}.get, device=device, timed=True, root=Path())
     cases = [case for one in OPERATIONS.values() if one.sweep for case in one.sweep(options)]
-    return estimate({c.id: (c, ["a"] * names) for c in cases}, options, passes, options.processes or processes, rates)
+    return estimate({c.id: (c, ["a"] * names) for c in cases}, options, passes, options.processes or processes, flops)
 
 
 def of_kind(seconds, *kinds):
@@ -58,7 +57,7 @@ def test_a_quick_run_is_a_fifth_of_a_whole_one():
 
 
 def test_more_rounds_than_their_cap_are_counted_by_the_fewest_that_are_run():
-    slow = steps(rates=Rates(1e9, 1e9, 1e9), tokens="4096", tp="1", layers="up", processes=1)
+    slow = steps(flops=(1e9, 1e9), tokens="4096", tp="1", layers="up", processes=1)
     case = next(step.shape for step in slow if step.shape.startswith("matmul"))
     round_s = slow[Step(plan.MEASURE, 0, case, 1)]
     rounds = sum(own for step, own in slow.items() if step.kind == plan.MEASURE and step.shape == case) / round_s
