@@ -150,7 +150,8 @@ def _state(config, timed: bool) -> State:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
-    if timed and options.counters is not None and (reason := ncu.why_not(options.device)):
+    counts = timed and options.counters is not None and not (run and run.unfinished)
+    if counts and (reason := ncu.why_not(options.device)):
         raise ValueError(f"--ffn-counters: {reason}")
     if timed and not config.option.collectonly:
         ffn_options.require_writable(options.results)

@@ -117,7 +117,7 @@ class Option(NamedTuple):
 USUAL_TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[of][1])) for of in ("cuda", "cpu"))
 
 OPTIONS = {
-    "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b, or D,F (default: xxl, a CPU's xxl/16)"),
+    "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
     "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
     "tokens": Option("LIST", partial(_at_least, 1), f"rows of the activations ({USUAL_TOKENS})"),
     "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
