@@ -42,9 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
     command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
-    command.add_argument(
-        "--by", choices=("ratio", "time"), default="ratio", help="ratio to the baseline, or plain time"
-    )
+    command.add_argument("--by", choices=("ratio", "time"), default="ratio", help="ratio to the baseline, or plain time")
     command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
                          help="compare although this differs; may be repeated")  # fmt: skip

@@ -43,7 +43,7 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
         "commit": commit,
         "title": f"{kind}FFN matmuls of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
-        f" | seed {options.seed}, method {METHOD_VERSION}",
+        f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,
         "machine": about,
         "options": {name: value for name, value in asdict(options).items() if name != "results"},

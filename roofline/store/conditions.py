@@ -3,7 +3,7 @@
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-ALL = (*NUMBERS, "torch", "triton", "commit")
+ALL = (*NUMBERS, "torch", "triton", "commit", "length")
 
 
 def conditions(metadata: dict) -> dict[str, str]:
@@ -18,6 +18,7 @@ def conditions(metadata: dict) -> dict[str, str]:
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
         "commit": metadata.get("commit"),
+        "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
     return {name: "none" if value is None else str(value) for name, value in found.items()}
 
