@@ -10,7 +10,7 @@ from roofline import __version__
 from roofline.measure import METHOD_VERSION, machine, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.store import journal
-from roofline.store.conditions import slug
+from roofline.store.conditions import slug, threads_text
 
 TUNED = "kernels/configs/*.json"
 """What a tuning itself changes in the checkout: for its commit, that is no change."""
@@ -23,8 +23,7 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
     about["idle_power_w"] = telemetry.idle_power_w(telemetry.for_device(options.device))
     started = datetime.now(UTC)
     commit = commit_of(root, but=TUNED if options.tune_s else "")
-    threads = f"{about.get('threads')} thread{'s' * (about.get('threads') != 1)}"
-    width = threads if options.device == "cpu" else f"driver {about['driver']}"
+    width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )

@@ -10,7 +10,7 @@ def conditions(metadata: dict) -> dict[str, str]:
     """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
     machine = metadata["machine"]
     versions = machine.get("versions", {})
-    threads = f", {machine['threads']} threads" if "threads" in machine else ""
+    threads = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
     found = {
         "chip": machine["chip"] + threads,
         "driver": machine.get("driver"),
@@ -21,6 +21,10 @@ def conditions(metadata: dict) -> dict[str, str]:
         "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
     return {name: "none" if value is None else str(value) for name, value in found.items()}
+
+
+def threads_text(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
 
 
 def slug(chip: str) -> str:
