@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ PROCESSES = 4
 
 BOX_S = 300.0
 """For each process and those that follow it: what is left by then is not tried."""
-LOOK_S, DEATH_S = 0.05, 10.0
+LOOK_S, TELL_S, DEATH_S = 0.05, 1.0, 10.0
 TOPIC = "trial"
 
 Shapes = dict[str, list[str]]
@@ -46,7 +46,11 @@ def run(session: Session, runners: operations.Runners, root: Path, say: Callable
     pool = ThreadPoolExecutor(len(trials))
     try:
         for group in (trials[:-1], trials[-1:]):
-            list(pool.map(Trial.run, group))
+            futures = [pool.submit(trial.run) for trial in group]
+            while wait(futures, TELL_S).not_done:
+                session.at()
+            for future in futures:
+                future.result()
     finally:  # Ctrl-C, too: what is known by then is kept
         for trial in trials:
             trial.stop("it was interrupted")

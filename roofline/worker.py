@@ -24,6 +24,7 @@ from importlib import import_module
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Thread
 
 from roofline import operations
 from roofline.measure import device_errors, runner, telemetry
@@ -40,6 +41,9 @@ PREPARE, CALL, DONE, LOST, UNTRIED = "prepare", "call", "done", "lost", "untried
 """
 
 MARKER_CYCLES = 1000
+
+LOOK_S = 2.0
+"""How often the run looks how far a process of its own is. It takes a millisecond of a core."""
 
 Case = tuple[str, str]
 """(shape, contender)."""
@@ -68,15 +72,19 @@ def measure(session: Session, process: int, root: Path) -> str:
     share["clock"] = f"{clock.__module__}:{clock.__qualname__}"
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+", errors="replace") as said:
         command = request(Path(name), session.run.metadata["options"], [], share=share)
-        process = subprocess.Popen(
+        child = subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
         )
         try:
-            code = process.wait()
+            waiter = Thread(target=child.wait, daemon=True)  # `wait` with a time limit would poll
+            waiter.start()
+            while waiter.is_alive():
+                session.follow(process)
+                waiter.join(LOOK_S)
         finally:
-            process.kill()
-            process.wait()
-        return ended(code, said) if code else ""
+            child.kill()
+            child.wait()
+        return ended(child.returncode, said) if child.returncode else ""
 
 
 def ended(code: int, said) -> str:

@@ -131,6 +131,9 @@ class Runner(arms.Runner):
     def known(self) -> list[str]:
         return [*super().known(), symm_mem.NAME]
 
+    def here(self) -> list[str]:
+        return [*super().here(), *symm_mem.names(self.options)]
+
     def names(self, case) -> list[str]:
         return super().names(case) + symm_mem.names(self.options)
 

@@ -66,6 +66,9 @@ class Runner(matmul.Runner):
     def known(self) -> list[str]:
         return list(self.arms("cuda") | self.arms("cpu"))
 
+    def here(self) -> list[str]:
+        return list(self.arms(self.options.device))
+
     def names(self, case) -> list[str]:
         """Those asked for, else all."""
         arms = self.arms(self.options.device)

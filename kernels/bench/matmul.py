@@ -48,6 +48,9 @@ class Runner(runner.Runner):
     def known(self) -> list[str]:
         return list(CONTENDERS)
 
+    def here(self) -> list[str]:
+        return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
+
     def names(self, case) -> list[str]:
         """Those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted."""
         options = self.options

@@ -116,6 +116,8 @@ class Runner(matmul.Runner):
     def known(self) -> list[str]:
         return kernels()
 
+    here = known
+
     def names(self, case: Tuning) -> list[str]:
         return list(contenders(case))
 

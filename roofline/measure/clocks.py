@@ -235,6 +235,9 @@ def empty_call_s(clock) -> float | None:
     return median(times) if times else None
 
 
+CLOCKS = {"cpu": CpuClock, "cuda": CudaClock}
+
+
 def for_device(device: str):
     """The clock of `device`: `cpu` or `cuda`."""
-    return CudaClock() if device == "cuda" else CpuClock()
+    return CLOCKS[device]()

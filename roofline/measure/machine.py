@@ -1,12 +1,16 @@
 """What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
 
+import functools
 import os
 import platform
 import re
+import time
 import warnings
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
+
+import numpy as np
 
 from roofline.theory.chips import of_device
 
@@ -103,6 +107,21 @@ def gpu_driver() -> str | None:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def flops(device: str) -> tuple[float, float]:
+    """About what a matmul reaches alone and beside a link, to plan by: of a CPU by a short trial, of a GPU by half its
+    datasheet."""
+    if device == "cuda":
+        return (0.5 * (describe(device)["datasheet"] or {"flops": {"bf16": 3e14}})["flops"]["bf16"],) * 2
+    x, took_s = np.ones((768, 768), np.float32), []
+    for _ in range(8):
+        start = time.perf_counter()
+        x @ x
+        took_s.append(time.perf_counter() - start)
+    found = 2 * 768**3 / min(took_s)
+    return found, found * max(1, cores() - 1) / cores()
 
 
 def describe(device: str) -> dict:

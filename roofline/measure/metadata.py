@@ -10,7 +10,7 @@ from roofline import __version__
 from roofline.measure import METHOD_VERSION, machine, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.store import journal
-from roofline.store.conditions import slug
+from roofline.store.conditions import slug, threads_text
 
 TUNED = "kernels/configs/*.json"
 """What a tuning itself changes in the checkout: for its commit, that is no change."""
@@ -23,23 +23,26 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
     about["idle_power_w"] = telemetry.idle_power_w(telemetry.for_device(options.device))
     started = datetime.now(UTC)
     commit = commit_of(root, but=TUNED if options.tune_s else "")
-    width = f"{about['threads']} threads" if options.device == "cpu" else f"driver {about['driver']}"
+    width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
     scale = " (scaled down)" if "/" in options.model else ""
+    kind = "Tuning of " if options.tune_s else "Quick run of " if options.quick else ""
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if options.quick:
+        of_device.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
     return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"{'Tuning of ' if options.tune_s else ''}FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "title": f"{kind}FFN matmuls of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
-        f" | seed {options.seed}, method {METHOD_VERSION}",
+        f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,
         "machine": about,
         "options": {name: value for name, value in asdict(options).items() if name != "results"},

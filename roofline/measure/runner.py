@@ -23,6 +23,10 @@ class Runner:
         """The names that --ffn-contenders may have."""
         raise NotImplementedError
 
+    def here(self) -> list[str]:
+        """Those of them that are timed on the device of `options`."""
+        return self.known()
+
     def names(self, case) -> list[str]:
         """Contenders of `case` to run: those asked for, else its default ones."""
         raise NotImplementedError

@@ -1,16 +1,18 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
+import json
 import math
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from roofline.measure import ceilings, device_errors, steady
+from roofline.measure import ceilings, device_errors, plan, steady
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase, Rejection, rejection
@@ -29,12 +31,12 @@ another limit. Triton compiles a kernel within half a minute; on a CPU one call 
 PREPARE_S = {"cuda": 360.0, "cpu": 1200.0}
 """Of what precedes the first calls: operands, on a GPU also matmuls that are compiled and timed to choose one."""
 
+TOLD = tuple(f'{{"kind": "{kind}"'.encode() for kind in ("trying", "shape", "pass"))
+"""How the lines of a journal begin that say what a process is at."""
+
 CALLS = 10
 """The rounds of a pass may take this many times as long as preparing the shape did, beyond their time: each contender
 was called then, and is called some six times before the rounds look at the clock."""
-
-PASSES_TOLD = 6
-"""One in so many passes over the shapes is told of."""
 
 
 class Session:
@@ -72,6 +74,8 @@ class Session:
         """Why no further shape is begun, if that is so, which is no failure: its time is up."""
         self.expect: Callable[..., None] = lambda *step: None
         """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
+        self.at: Callable[..., None] = lambda *step: None
+        """Told what begins, in the fields of a `plan.Step`; without them, that the same goes on."""
         self._closes, self._why_closed = math.inf, ""
         self._probes: list[ceilings.Probe] = []
         if isinstance(run, dict):
@@ -88,6 +92,7 @@ class Session:
 
     def begin(self, make_probes, *, when: str) -> None:
         """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here."""
+        self.at(plan.CEILINGS)
         try:
             with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
                 self._probes = make_probes()
@@ -105,7 +110,10 @@ class Session:
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""
         with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the ceilings were measured"):
-            found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed)
+            rule = replace(
+                ceilings.STOP_RULE, max_seconds=min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
+            )
+            found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed, rule=rule)
         self.add(*({"kind": "ceiling"} | asdict(ceiling) for ceiling in found))
 
     @contextmanager
@@ -120,8 +128,8 @@ class Session:
     def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
-        Where there are several passes or processes, all planned shapes are measured in them, and `say` is told how far
-        they are. Afterwards each contender has a record in the run, or an `entry`, unless the run is `over`.
+        Where there are several passes or processes, all planned shapes are measured in them. Afterwards each contender
+        has a record in the run, or an `entry`, unless the run is `over`. `say` is what observers tell.
         """
         self.prepare = prepare
         if self.over or self._is_done(shape):
@@ -141,8 +149,6 @@ class Session:
                 if self.processes > 1:
                     self._probes = []
                     self.release()
-            if self.processes > 1:
-                say(f"process {process + 1} of {self.processes} done: its passes over {len(own)} shapes")
 
     def _lacks_share(self, shape: str, process: int) -> bool:
         """Whether the passes of `process` over `shape` are not whole. Of one that was never begun, those of the first
@@ -157,20 +163,22 @@ class Session:
         for pass_index in range(1, passes + 1):
             for name in shapes:
                 if pass_index == 1:
+                    self.at(plan.PREPARE, self.process, name)
                     entered[name] = self._enter(name)
+                self.at(plan.MEASURE, self.process, name, pass_index)
                 self._run_pass(entered[name], pass_index)
                 if pass_index == passes and name in self.run.shapes:
                     for observer in self.observers:
                         observer.shape_done(name, say)
                 if self.over:
                     return
-            if passes > 1 and (pass_index % PASSES_TOLD == 0 or pass_index == passes):
-                say(f"pass {pass_index} of {passes} over {len(shapes)} shapes done")
 
     def _measure_elsewhere(self, process: int) -> None:
         """Have another process make its share, and take in what it journalled. Where it ends early, once more."""
         for _ in range(2):
-            read_from = self._journal.size()
+            self.at(plan.BEGIN, process)
+            read_from = self._followed = self._journal.size()
+            self._passes = Counter()
             try:
                 why = self.measure_elsewhere(process)
             finally:
@@ -182,6 +190,20 @@ class Session:
                 return
             self.add({"kind": "resumed", "started": _now()})
         self.over = f"process {process + 1} of {self.processes} ended by {why}"
+
+    def follow(self, process: int) -> None:
+        """Say what the other `process` is at, by its new lines in the journal."""
+        with (self.folder / journal.NAME).open("rb") as file:
+            file.seek(self._followed)
+            whole = file.read().rpartition(b"\n")[0]
+        self._followed += len(whole) + 1 if whole else 0
+        step = ()
+        for line in [json.loads(text) for text in whole.splitlines() if text.startswith(TOLD)]:
+            shape = line.get("id") or line.get("shape") or line["case"].rpartition("-")[0]
+            self._passes[shape] += line["kind"] != "trying"
+            done = self._passes[shape]
+            step = (plan.MEASURE, process, shape, done) if done else (plan.PREPARE, process, shape)
+        self.at(*step)
 
     def left(self, shape: str) -> list[str]:
         """Planned contenders of `shape` that have neither a number nor a reason yet."""
@@ -234,6 +256,7 @@ class Session:
         if (entry := self.entry(case)) and entry["outcome"] == FAILED:
             raise RuntimeError(entry["reason"])
         self.add({"kind": "trying", "case": case})
+        self.at()
         self.expect(within_s or FIRST_CALL_S[self.options.device], f"{HUNG} in its first call", [case])
 
     def _run_pass(self, one: ShapeMeasurement, pass_index: int) -> None:
@@ -330,6 +353,8 @@ class Session:
 
     def _steady_state(self, one: ShapeMeasurement) -> None:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
+        if self.options.device == "cpu" and not self.options.steady:
+            return
         medians = {name: self.run.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
 
         def failed(name: str, error: Exception) -> None:
@@ -343,9 +368,11 @@ class Session:
         about = {"seed": one.seed, "count": steady.BLOCKS if self.options.steady else 1, "failed": failed}
         step = FIRST_CALL_S[self.options.device], f"{HUNG} in a block", [f"{one.shape}-steady"]
         try:
+            self.at(plan.STEADY, 0, one.shape)
             with self._watched(*step):
                 for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
                     self.add({"kind": "steady", "shape": one.shape} | block)
+                    self.at()
                     self.expect(*step)
         except KeyboardInterrupt:
             self._correct(one.shape, stopped_by=INTERRUPTED, processes=self.process)

@@ -8,7 +8,7 @@ the ridge at the same degree.
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from roofline.operations.matmul import Matmul
@@ -140,6 +140,15 @@ def make(
         more_ranks=() if ranks or tp or dividing[:1] != [8] else more_ranks,
         own_ranks=() if ranks or tp or wires else tuple(p for p in fitting if p not in dividing[:1]),
     )
+
+
+def few(sweep: Sweep, *, tokens: tuple[int, ...] = (), tp: tuple[int, ...] = ()) -> Sweep:
+    """One all-gather and one prefetch of `sweep`, in the middle of what was not chosen."""
+    middle = {
+        "tp": tp or sweep.tp[len(sweep.tp) // 2 :][:1],
+        "tokens": tokens or sweep.tokens[len(sweep.tokens) // 2 :][:1],
+    }
+    return replace(sweep, **middle, more_wires=(), widest_wires=(), more_ranks=(), own_ranks=())
 
 
 def nobody(model: str) -> str:

@@ -10,6 +10,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from roofline import doctor, operations, trial, worker
-from roofline.measure import clocks, metadata, runner, telemetry
+from roofline.measure import clocks, machine, metadata, runner, telemetry
 from roofline.measure.machine import choose_device
+from roofline.measure.plan import Plan, duration, estimate
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.session import Session
-from roofline.profile import collect, kernel_trace
+from roofline.profile import collect, kernel_trace, ncu
 from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import signals
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
@@ -56,6 +58,31 @@ class State:
 
     def __post_init__(self):
         self.runners = operations.Runners(self.options, self.selected)
+
+    @property
+    def left(self) -> dict[str, tuple]:
+        """{shape: (case, contenders)} of what was selected and not measured."""
+        run, found = self.resumed, {}
+        for shape, names in self.selected.items():
+            if not run or shape in run.interrupted or shape not in run.shapes:
+                with suppress(ValueError):  # a test that measures no operation
+                    found[shape] = (operations.parse(shape)[0], names)
+        return found
+
+    def plan(self, passes: int, processes: int) -> Plan:
+        """Of what is left, in so many processes, unless others were asked for."""
+        flops = machine.flops(self.options.device)
+        return Plan(estimate(self.left, self.options, passes, self.options.processes or processes, flops))
+
+    @property
+    def here(self) -> list[str]:
+        """The contenders that run on the device, of the operations that were collected."""
+        return list(dict.fromkeys(name for runner in self.runners.known.values() for name in runner.here()))
+
+    @property
+    def known(self) -> list[str]:
+        """Those that run on some device."""
+        return list(dict.fromkeys(name for runner in self.runners.known.values() for name in runner.known()))
 
 
 STATE = pytest.StashKey[State]()
@@ -104,7 +131,9 @@ def _state(config, timed: bool) -> State:
             f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
             "or unset WORLD_SIZE"
         )
-    measuring = [name for name in ("steady", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)]
+    measuring = [
+        name for name in ("steady", "quick", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)
+    ]
     if measuring and not timed:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
     wanted = ffn_options.value("device", get) or "auto"
@@ -121,7 +150,11 @@ def _state(config, timed: bool) -> State:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    counts = timed and options.counters is not None and not (run and run.unfinished)
+    if counts and (reason := ncu.why_not(options.device)):
+        raise ValueError(f"--ffn-counters: {reason}")
     if timed and not config.option.collectonly:
+        ffn_options.require_writable(options.results)
         folder = resume or options.results / metadata.folder_name(options.device)
     return State(options, folder, run)
 
@@ -176,13 +209,21 @@ def pytest_generate_tests(metafunc):
 def _refuse_unknown_contenders(state: State) -> None:
     if not state.runners.known or not state.options.contenders:
         return
-    own = [operation for operation in operations.OPERATIONS.values() if operation.mode == state.options.mode]
-    known = dict.fromkeys(name for operation in own for name in state.runners.of(operation).known())
+    for operation in operations.OPERATIONS.values():
+        if operation.mode == state.options.mode:
+            state.runners.of(operation)
     try:
         for name in state.options.contenders:
-            ffn_options.read("contenders", name, partial(ffn_options.one_of, known))
+            ffn_options.read("contenders", name, partial(ffn_options.one_of, state.known))
     except ValueError as error:
         refuse(str(error))
+    if state.options.timed and not set(state.options.contenders) & set(state.here):
+        refuse(f"--ffn-contenders {','.join(state.options.contenders)}: {_elsewhere(state)}")
+
+
+def _elsewhere(state: State) -> str:
+    device, other = ("CPU", "a GPU") if state.options.device == "cpu" else ("GPU", "--ffn-device cpu")
+    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(state.here)}"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -192,9 +233,10 @@ def pytest_collection_modifyitems(config, items):
     run, what the run had not planned.
     """
     state = config.stash[STATE]
-    _refuse_unknown_contenders(state)
     # pytest makes an item of an empty list of cases too.
-    items[:] = [item for item in items if "NOTSET" not in getattr(item, "name", "")]
+    unset = [item for item in items if "NOTSET" in getattr(item, "name", "")]
+    config.hook.pytest_deselected(items=unset)
+    items[:] = [item for item in items if item not in unset]
     if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
         if state.resumed:
@@ -222,11 +264,43 @@ def _case(item) -> tuple[str, str] | None:
     return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session):
-    """Which contenders of each shape were selected, by -k or by node id."""
+    """Which contenders of each shape were selected. Refuses a selection that cannot be measured."""
+    state = session.config.stash[STATE]
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
-            session.config.stash[STATE].selected.setdefault(case[0], []).append(case[1])
+            state.selected.setdefault(case[0], []).append(case[1])
+    _refuse_unknown_contenders(state)
+    if not state.options.timed:
+        return
+    words = re.findall(r"\w+", session.config.option.keyword)
+    if not session.items and (lost := [word for word in words if word in state.known and word not in state.here]):
+        refuse(f"-k {session.config.option.keyword!r}: {lost[0]} is {_elsewhere(state)}")
+    if state.options.device == "cuda" and state.options.tune_s:
+        return
+    memory = machine.describe(state.options.device)["memory_bytes"]
+    cases = [one for one, _ in state.left.values()]
+    least = min((2 * case.work.device_bytes for case in cases), default=0)
+    if least > memory:
+        refuse(
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {state.options.device} has "
+            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+        )
+
+
+def pytest_report_collectionfinish(config):
+    """What will happen, and for how long."""
+    state = config.stash[STATE]
+    if not (state.options.timed and state.selected):
+        return None
+    count = sum(map(len, state.selected.values()))
+    if state.options.tune_s:
+        about = f"no shape is begun after {duration(state.options.tune_s)}"
+    else:
+        clock = clocks.CLOCKS[state.options.device]
+        about = state.plan(clock.passes, clock.processes)
+    return f"{count} cases on {len(state.selected)} shapes, {about}"
 
 
 @pytest.fixture(scope="session")
@@ -276,10 +350,12 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.folder = state.session.folder  # another one, where that of its name was there
+    narrator = request.config.pluginmanager.get_plugin("ffn-narrator")
+    narrator.plan = state.plan(ffn_clock.passes, state.session.processes)
+    state.session.at, say = narrator.at, narrator.say
     state.session.release = state.runners.release
     state.session.measure_elsewhere = partial(worker.measure, state.session, root=request.config.rootpath)
     _watch(request.config, state)
-    say = request.config.pluginmanager.get_plugin("ffn-narrator").say
     if lacking:
         state.session.note("instruments", lacking)
         say(lacking)
@@ -306,7 +382,7 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
         if state.options.timed:
             session = request.getfixturevalue("ffn_session")
             session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
-            entry, found = session.entry(f"{shape}-{contender}"), session.run.record(shape, contender)
+            entry, found = session.entry(f"{shape}-{contender}"), contender in session.run.measured(shape)
             rejection = (entry["outcome"], entry["reason"]) if entry else None
             if not (entry or found) and (session.over or session.closed):
                 pytest.skip(session.over or session.closed)
@@ -323,7 +399,6 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
             return
         samples = list(session.run.shapes[shape].times_s(contender).values())
         state.replay.load(session.clock.timer, samples)
-        benchmark.extra_info.update(found)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON

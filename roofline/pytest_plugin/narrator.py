@@ -1,24 +1,21 @@
-"""What a benchmark run says and saves: a line per case as it goes, its report, its JSON, and the table at its end."""
+"""What a benchmark run says and saves: how far it is, its report, its JSON, and the tables at its end."""
 
 import json
+import time
 from contextlib import nullcontext
 
 import pytest
 
-from roofline.analysis import tuning
-from roofline.analysis.throughput.metrics import ratio_text
+from roofline.measure.plan import REPORT, Plan, Step
 from roofline.pytest_plugin.signals import ways_on
 from roofline.report import sections, tables
-from roofline.report.format import time_text
 from roofline.report.write import write
 from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
-
-def live_line(case: str, record: dict) -> str:
-    """One case, as soon as it is measured: what no later ceiling can change."""
-    return f"{case:<48} {time_text(record['time_s']):>8}  ratio {ratio_text(record)}"
+LIVE_S, LOGGED_S = 0.5, 10.0
+"""From one line of progress to the next: of a terminal, which rewrites it, and of a log."""
 
 
 class Narrator:
@@ -32,14 +29,37 @@ class Narrator:
         self._config, self._state = config, state
         self._saved: dict | None = None
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
+        self.plan: Plan | None = None
+        self._told_s, self._told = 0.0, None
+        self._is_live = False
+        """Whether a line of progress stands where the next one goes."""
 
     def say(self, text: str) -> None:
         """A line of its own, now, wherever the terminal is piped to."""
-        plugin = self._config.pluginmanager.get_plugin
-        if reporter := plugin("terminalreporter"):
+        self._write(text, live=False)
+
+    def at(self, *step) -> None:
+        """Tell what the run is at, in the fields of a `Step`; without them the same goes on. Now and then only."""
+        if not self.plan:
+            return
+        if step:
+            self.plan.begin(Step(*step))
+        reporter, at, now = self._config.pluginmanager.get_plugin("terminalreporter"), self.plan.at, time.monotonic()
+        live = bool(reporter and reporter.isatty())
+        stage = at.process, at.shape != "" or at.kind
+        if now - self._told_s >= (LIVE_S if live else LOGGED_S) or stage != self._told:
+            self._told_s, self._told = now, stage
+            self._write(self.plan.line(), live)
+
+    def _write(self, text: str, live: bool) -> None:
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
             with self.uncaptured():
-                reporter.write_line(text)
+                if self._is_live:  # overwritten
+                    reporter.rewrite("", erase=True)
+                    reporter.rewrite("")
+                reporter.write(text[: reporter._tw.fullwidth - 1]) if live else reporter.write_line(text)
                 reporter.flush()
+            self._is_live = live
 
     def uncaptured(self):
         """A context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
@@ -49,6 +69,7 @@ class Narrator:
     def report(self, session) -> None:
         """Save the JSON and draw the report. What fails is told at the end."""
         run, folder = self._state.session.run, self._state.folder
+        self.at(REPORT)
         path = folder / "benchmark.json"
         saved = self._saved or {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
         try:
@@ -98,14 +119,8 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """A benchmark's progress is its own line, below, in place of a dot."""
-        return ("passed", "", "") if report.when == "call" and report.passed else None
-
-    def pytest_runtest_logreport(self, report):
-        shape, contender = getattr(report, "ffn_case", (None, None))
-        record = self._state.session and report.passed and shape and self._state.session.run.record(shape, contender)
-        if record and not tuning.is_tuning(record["op"]):  # of those, a line for each shape is enough
-            self.say(live_line(f"{shape}-{contender}", record))
+        """What has a number is in the tables, what has none in the lines below them: no dots, no letters."""
+        return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
 
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"

@@ -1,6 +1,7 @@
 """The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
 
 import difflib
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +22,10 @@ DEFAULTS = {
     "test-cuda": ("xxl/32", (1, 16, 200), (1, 8), ("bf16", "fp16")),
     "test-cpu": ("xxl/128", (1, 16, 100), (1, 8), ("fp32",)),
 }
+
+
+QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
+"""What --ffn-quick takes in the place of these options' defaults: under a minute on two cores of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Options:
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
     processes: int | None = None
     """How many share the passes over each shape; None for the clock's own."""
+    quick: bool = False
+    """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
     @property
     def mode(self) -> str:
@@ -107,17 +114,22 @@ class Option(NamedTuple):
     """Its value where it stands alone; None where it needs one."""
 
 
+USUAL_TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[of][1])) for of in ("cuda", "cpu"))
+
 OPTIONS = {
-    "model": Option("NAME", lambda text: parse_model(text).name, "xxl, llama-3-8b, ..., xxl/16, or D,F by hand"),
+    "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
     "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
-    "tokens": Option("LIST", partial(_at_least, 1), "rows of the activations, e.g. 1,64,4096"),
-    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff, e.g. 1,8"),
+    "tokens": Option("LIST", partial(_at_least, 1), f"rows of the activations ({USUAL_TOKENS})"),
+    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
-    "contenders": Option("LIST", str, "e.g. cublas,persistent (the baseline is measured beside them)"),
+    "contenders": Option(
+        "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
+    ),
     "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset",
+        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset "
+        "(default: balance2750, scaled as the model is, and others at one tp)",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
@@ -129,18 +141,18 @@ OPTIONS = {
     ),
     "counters": Option(
         "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
-        "matmuls (default: of all)", alone="0",
+        "matmuls (default: of none; alone: of all)", alone="0",
     ),
     "tune": Option(
-        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long "
-        f"(default: {TUNE_S}), and save what wins in kernels/configs", alone=str(TUNE_S),
+        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long, "
+        f"and save what wins in kernels/configs (default: not at all; alone: {TUNE_S})", alone=str(TUNE_S),
     ),
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
-    "resume": Option("RUN", _folder, "go on with a run folder that was cut off, by its own options"),
+    "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
 }  # fmt: skip
 """By name, without the prefix `--ffn-`. Beside them there is `--ffn-steady`, which has no value."""
 
-FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in (*OPTIONS, "steady")}
+FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in (*OPTIONS, "steady", "quick")}
 """How each option is written."""
 
 
@@ -155,6 +167,21 @@ def add(parser) -> None:
         help="kernels of 2 ms and more also in blocks of 5 s, all contenders, twice (default: on a GPU from 1024 "
         "tokens on, the baseline and the fastest other, once)",
     )
+    group.addoption(
+        FLAGS["quick"],
+        action="store_true",
+        help="few shapes and rounds in one process, unless chosen: under a minute on two cores (default: a whole run)",
+    )
+
+
+def require_writable(folder: Path) -> None:
+    """Raise ValueError where no run folder could be made in `folder`, which is made later."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        said = f"cannot write in {there}: {error.strerror}; choose another folder with --ffn-results=DIR"
+        raise ValueError(f"--ffn-results {str(folder)!r}: {said}") from None
 
 
 def value(name: str, get) -> Any:
@@ -184,9 +211,13 @@ def read(name: str, given, convert: Callable) -> Any:
 
 def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
     """Options from `get(name)`, pytest's parsed values. Raises ValueError that names option, value and way out."""
+    quick = bool(get("ffn_quick"))
     given = {name: value(name, get) for name in OPTIONS}
     mode = device if timed else f"test-{device}"
     model, tokens, tp, dtypes = DEFAULTS[mode]
+    chosen = {name: given[name] for name in ("tokens", "tp") if given[name]}
+    if quick:
+        given |= {name: given[name] or few for name, few in QUICK.items()}
     options = Options(
         device=device,
         timed=timed,
@@ -204,6 +235,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         counters=given["counters"],
         copier_programs=given["copier_programs"],
         tune_s=given["tune"] or 0.0,
+        quick=quick,
     )
     read("tp", options, matmul.sweep)
     if options.tune_s:
@@ -211,12 +243,14 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
             raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; take a GPU, or add --collect-only")
         if options.steady:
             raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
+        if quick:
+            raise ValueError("--ffn-tune with --ffn-quick: what is saved is measured in full; leave one of them out")
         if options.counters is not None:
             raise ValueError(UNCOUNTED)
         return options
     ranks, wires = given["ranks"] or (), given["link_bandwidth"] or ()
-    chosen = {name: given[name] for name in ("tokens", "tp") if given[name]}
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
+    gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and "pcie" in wires:
         raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
     if device == "cpu" and options.copier_programs:

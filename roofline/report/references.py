@@ -31,6 +31,8 @@ def add(folder: Path, into: Path) -> Path:
     run = journal.load(folder)
     if run.end is None or run.unfinished:
         raise ValueError(f"{folder} was cut off: go on with it by --ffn-resume, or run it again")
+    if run.metadata.get("options", {}).get("quick"):
+        raise ValueError(f"{folder} is a quick run, and a reference run is a whole one: run it without --ffn-quick")
     if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
         raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
     _parts(into)

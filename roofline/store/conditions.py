@@ -3,14 +3,14 @@
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-ALL = (*NUMBERS, "torch", "triton", "commit")
+ALL = (*NUMBERS, "torch", "triton", "commit", "length")
 
 
 def conditions(metadata: dict) -> dict[str, str]:
     """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
     machine = metadata["machine"]
     versions = machine.get("versions", {})
-    threads = f", {machine['threads']} threads" if "threads" in machine else ""
+    threads = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
     found = {
         "chip": machine["chip"] + threads,
         "driver": machine.get("driver"),
@@ -18,8 +18,13 @@ def conditions(metadata: dict) -> dict[str, str]:
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
         "commit": metadata.get("commit"),
+        "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
     return {name: "none" if value is None else str(value) for name, value in found.items()}
+
+
+def threads_text(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
 
 
 def slug(chip: str) -> str:

@@ -337,6 +337,11 @@ def test_other_conditions_are_refused_unless_told(compared, head, name):
     assert (code, f"{name}: BASE has" in out) == (0, True)
 
 
+def test_a_quick_run_is_compared_with_a_whole_one_and_told(compared):
+    code, out = compared({16: BOTH}, {16: BOTH}, options={"quick": True})
+    assert (code, "length: BASE has whole, NEW has quick" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("base", "new", "said", "by_time"),
     [

@@ -100,7 +100,6 @@ def test_without_the_option_nothing_is_counted(count, tmp_path):
 @pytest.mark.parametrize(
     ("ncu", "said"),
     [
-        ("absent", "none were read: ncu is not on PATH"),
         ("denied", "counted 0 of 6 cases; this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"),
         ("hangs", "counted 0 of 6 cases; it hung: nothing happened for 2 s"),
     ],
@@ -111,7 +110,11 @@ def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(co
     assert said in told(outcome)
     assert sorted(outcome.cases) == ALL
     assert "Traceback" not in outcome.text
-    assert ncu == "absent" or len(asked(tmp_path)) == 1
+    assert len(asked(tmp_path)) == 1
+
+
+def test_without_the_tool_a_run_is_refused_that_was_to_count(count):
+    count("--ffn-counters", ncu="absent").assert_refused("--ffn-counters: ncu is not on PATH: install Nsight Compute")
 
 
 def test_finished_run_can_be_counted_later_as_many_cases_as_asked_for_and_the_vendor_beside_them(count):

@@ -33,6 +33,23 @@ def test_defaults_of_a_device():
     assert gpu.results == Path("/checkout/results/local")
 
 
+def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
+    quick = options(quick=True)
+    assert (quick.tokens, quick.tp, quick.processes, quick.max_seconds) == ((1, 16, 256, 1024), (8,), 1, 0.8)
+    assert gathered(quick) == ["xxl/16-up-p8-tp26-m4096-fp32-balance86"]
+    assert [case.m for case in weight_prefetch.sweep(quick)] == [172]
+    assert len(matmul.sweep(quick)) == 8
+    chosen = options(quick=True, tokens="4,2048", tp="1,2", processes="3", max_seconds="2")
+    assert (chosen.tokens, chosen.tp, chosen.processes, chosen.max_seconds) == ((4, 2048), (1, 2), 3, 2)
+    assert len(gathered(chosen)) == 2
+    assert resumed_from(quick).quick
+    assert not options().quick
+    with pytest.raises(ValueError, match="leave out --ffn-quick"):
+        resumed_from(quick, quick=True)
+    with pytest.raises(ValueError, match="--ffn-tune with --ffn-quick"):
+        options("cuda", tune="60", quick=True)
+
+
 def test_plain_tests_are_small():
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8
 

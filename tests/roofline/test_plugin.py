@@ -120,9 +120,7 @@ def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
     assert sorted(path.name for path in timed.folder.iterdir()) == [
         *(*files.split(), "report.html", "report.md", "samples.jsonl")
     ]
-    live = [line for line in timed.text.splitlines() if line.startswith(f"{SHAPE}-numpy ")]
-    assert len(live) == 1
-    assert re.fullmatch(r"\S+ +\S+ [mu]?s  ratio [\d.]+ \[[\d.]+, [\d.]+\]", live[0])
+    assert f"{SHAPE}-numpy" not in timed.text  # its row is in the table
     assert timed.text.count("of roof") == 1  # in the head of the table, whose ceilings are the final ones
     assert "Triton kernels were not timed" in timed.text
 
@@ -207,9 +205,7 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
 
 def test_results_folder_that_cannot_be_written_is_told_before_measuring(run_project):
     outcome = run_project("--benchmark-only", "--ffn-results", "/proc/nowhere")
-    assert outcome.code == 2
-    assert "choose another with --ffn-results" in outcome.text
-    assert "Traceback" not in outcome.text
+    outcome.assert_refused("--ffn-results '/proc/nowhere': cannot write in /proc: ")
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,10 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
     [
         (lambda text: text.replace("abc1234", "abc1234+dirty"), "of commit abc1234+dirty"),
         (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off"),
+        (
+            lambda text: text.replace('"title"', '"options": {"quick": true}, "title"', 1),
+            "is a quick run, and a reference",
+        ),
         (lambda text: text.replace('"why"', '"no file /home/ada/x"'), "holds '/home/ada'"),
         (lambda text: text.replace('"why"', '"on thehost7"'), "holds this host's name 'thehost7'"),
     ],

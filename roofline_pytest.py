@@ -1,0 +1,40 @@
+"""pytest's entry point: begins pytest anew in the checkout where it took another folder for its root.
+
+pytest looks for its root beside every word that is an existing path, as in `pytest --benchmark-only --ffn-results DIR`,
+and loads the conftest.py that knows our options from there alone. Imports nothing of the checkout: another one may be
+installed than the one that is run.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = "roofline.pytest_plugin.hooks"
+ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters", "--ffn-tune"
+"""Options that need no value."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config):
+    loaded = yield
+    words: list[str] = []
+    for word in map(str, early_config.invocation_params.args):
+        last = words[-1] if words else ""
+        if last.startswith("--ffn") and "=" not in last and last not in ALONE and not word.startswith("--"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    ours = [word for word in words if word.startswith("--ffn")]
+    if ours and not early_config.pluginmanager.has_plugin(PLUGIN):
+        here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
+        root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
+        if root is None or any(word.startswith("--rootdir") for word in words):
+            print(f"{ours[0]} is an option of roofline-ffn: run pytest from its checkout", file=sys.stderr)
+            raise SystemExit(2)
+        if not any(word in words for word in early_config.known_args_namespace.file_or_dir):
+            words.append(str(root / "tests" / "benchmarks"))
+        own = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *own, *words])
+    return loaded

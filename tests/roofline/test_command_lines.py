@@ -1,0 +1,181 @@
+"""Command lines that a stranger types: exit codes, and one line that names the way out where something is wrong."""
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roofline.cli import main
+from roofline_pytest import pytest_load_initial_conftests
+
+ROOT = Path(__file__).parents[2]
+RUN = "results/reference/amd-epyc-2026-11-22-5"
+ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
+LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
+NOISE = re.compile(r"tests collected|^$")
+
+
+@pytest.fixture
+def typed(zygote, environment, tmp_path):
+    """`typed(*words)`: exit code and output of pytest in the checkout; nothing is measured."""
+
+    def run(*words, cwd=ROOT, **env):
+        return zygote.run(["-p", "no:cacheprovider", *words], cwd=str(cwd), env=environment(**env), file_bytes=None)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((ALL,), "103 cases on 41 shapes, about "),
+        ((ALL, "--ffn-quick"), "23 cases on 10 shapes, about "),
+        ((MATMUL, "--ffn-quick", "--ffn-tokens=4"), "4 cases on 2 shapes, about "),
+        ((MATMUL, "--ffn-tokens", "1,64", "--ffn-processes", "2"), "16 cases on 8 shapes, about "),
+        ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
+        ((MATMUL, "--ffn-contenders", "numpy"), "28 cases on 28 shapes, about "),
+    ],
+)
+def test_what_will_happen_is_said_at_once(typed, words, said):
+    code, text = typed(*LISTED, *words)
+    assert code == 0
+    assert said in text
+    line = next(line for line in text.splitlines() if "shapes, about" in line)
+    assert "ceilings" in line
+    assert "report" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-k", "persistent"), "-k 'persistent': persistent is timed on a GPU only, and this run measures the CPU"),
+        (("-k", "cublas and m64"), "cublas is timed on a GPU only"),
+        (("--ffn-contenders=persistent",), "--ffn-contenders persistent: timed on a GPU only"),
+        (("--ffn-contenders", "warpgroup,decode"), "where these run: torch, numpy"),
+        (("--ffn-contenders=persistant",), "did you mean persistent?"),
+        (("--ffn-counters",), "--ffn-counters: they are a GPU's, and this run measured the CPU"),
+        (("--ffn-device=cuda",), "this machine has no NVIDIA GPU; leave it out to use the CPU"),
+        (("--ffn-tokens=1000000000", "-k", "test_matmul"), "no shape fits: the operands of the smallest take"),
+        (("--ffn-model=xxm",), "did you mean xxl"),
+        (("--ffn-model=1000000,4000000",), "no shape fits"),
+        (("--ffn-tp=3",), "tp=3 does not divide d_ff=3328"),
+        (("--ffn-tokens",), "expected one argument"),
+        (("--ffn-tokens=",), "give at least one value"),
+        (("--ffn-tokens=1;64",), "--ffn-tokens '1;64': it must be a whole number"),
+        (("--ffn-token=64",), "did you mean --ffn-tokens?"),
+        (("--ffn-qick",), "did you mean --ffn-quick?"),
+        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-22-5"), "leave out --ffn-quick"),
+        (("--ffn-processes=two",), "--ffn-processes 'two': it must be a whole number"),
+        (("--ffn-max-seconds=0",), "it must be a number of seconds above 0"),
+        (("--ffn-link-bandwidth=450",), "did you mean 450GBps?"),
+        (("--ffn-ranks=3",), "ranks=3 does not divide"),
+        (("--ffn-dtype=fp8",), "it is one of bf16, fp16, fp32"),
+        (("--ffn-resume=results/local/none",), "is no run folder"),
+    ],
+)
+def test_what_cannot_come_out_is_refused_in_one_line(typed, words, said):
+    code, text = typed(*LISTED, MATMUL, *words)
+    assert code in (2, 4)
+    assert (code == 4) == ("expected one argument" in text)  # pytest's own word for a bad command line
+    lines = [line for line in text.splitlines() if said in line]
+    assert len(lines) == 1
+    assert "Traceback" not in text
+    if code == 2:
+        assert [line for line in text.splitlines() if not NOISE.search(line)] in (lines, [])
+
+
+def test_what_is_selected_is_all_that_is_counted(typed):
+    tune = "tests/benchmarks/test_tune.py"
+    _, text = typed(*LISTED, MATMUL, tune, "--ffn-tokens=1", "--ffn-layers=up")
+    assert "4 cases on 2 shapes" in text
+    assert "4/5 tests collected (1 deselected)" in text  # pytest makes one of no cases, too
+
+
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "README.md"])
+def test_results_that_cannot_be_written_are_refused_before_anything_is_imported(typed, folder):
+    code, text = typed("--benchmark-only", "--ffn-device=cpu", f"--ffn-results={folder}")
+    assert code == 2
+    assert text.startswith(f"Exit: --ffn-results {folder!r}: cannot write in ")
+    assert len(text.splitlines()) == 1
+
+
+def test_an_option_that_measures_needs_benchmark_only(typed):
+    for word in ("--ffn-quick", "--ffn-steady", "--ffn-counters", "--ffn-tune"):
+        code, text = typed(word, "--ffn-device=cpu", MATMUL)
+        assert (code, text) == (2, f"Exit: {word} measures: it needs --benchmark-only\n")
+
+
+def test_help_has_every_default(typed):
+    _, text = typed("--help")
+    ours = text.partition("FFN matmuls on a roofline")[2].partition("\n\n")[0]
+    options = re.split(r"\n  (?=--ffn)", ours)[1:]
+    assert len(options) == 19
+    assert all("default" in option for option in options)
+
+
+def test_a_folder_behind_an_option_is_no_root(typed, tmp_path):
+    """pytest takes its root from that word: the entry point begins it anew, from the checkout that it is in."""
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    quick = ("--benchmark-only", "--collect-only", "-q", "--ffn-device", "cpu", "--ffn-quick")
+    code, text = typed("-p", "roofline_pytest", *quick, "--ffn-results", str(folder), cwd=folder)
+    assert code == 0
+    assert "23 cases on 10 shapes" in text
+
+
+@pytest.mark.parametrize(("places", "more"), [((), [str(ROOT / "tests" / "benchmarks")]), ((MATMUL,), [])])
+def test_the_command_that_is_begun_anew_says_what_was_asked_for(tmp_path, monkeypatch, places, more):
+    begun = []
+    monkeypatch.setattr("os.execv", lambda program, words: begun.append(words))
+    monkeypatch.chdir(ROOT)
+    config = SimpleNamespace(
+        invocation_params=SimpleNamespace(args=["--ffn-quick", "--ffn-results", str(tmp_path), "-k", "numpy", *places]),
+        pluginmanager=SimpleNamespace(has_plugin=lambda name: False),
+        known_args_namespace=SimpleNamespace(file_or_dir=[str(tmp_path), *places]),
+    )
+    hook = pytest_load_initial_conftests(config)
+    next(hook)
+    with pytest.raises(StopIteration):
+        next(hook)
+    root = [f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
+    ours = ["--ffn-quick", f"--ffn-results={tmp_path}", "-k", "numpy", *places, *more]
+    assert begun == [[sys.executable, "-m", "pytest", *root, *ours]]
+
+
+def test_without_a_checkout_our_options_are_one_line(typed, tmp_path):
+    code, text = typed("-p", "roofline_pytest", "--ffn-quick", f"--rootdir={tmp_path}", cwd=tmp_path)
+    assert (code, text) == (2, "--ffn-quick is an option of roofline-ffn: run pytest from its checkout\n")
+    code, text = typed("-p", "roofline_pytest", cwd=tmp_path)
+    assert code == 5  # no business of ours
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("--version", 0, "roofline "),
+        ("--help", 0, "What kernel benchmark numbers mean"),
+        ("balance --flops 275e12 --bandwidth 100e9", 0, "balance: 2750 FLOP/byte"),
+        ("balance --flop 275e12", 2, "roofline balance: give --flops and --bandwidth"),
+        ("account --fsdp 128 --tp 8 --step training --tokens 4e6", 0, "1,024 devices"),
+        ("account --tokens many", 2, "many"),
+        (f"compare {RUN}", 2, "roofline compare: there is no NEW"),
+        (f"compare {RUN} {RUN}x", 2, "is no run folder"),
+        ("report results", 2, "results is no run folder"),
+        ("reference results/local/none", 2, "is no run folder"),
+        ("forecast --chip H20", 2, "did you mean 'H200'"),
+        ("repot x", 2, "did you mean report?"),
+        ("", 2, "required: command"),
+    ],
+)
+def test_the_roofline_command(words, code, said, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    try:
+        ended = main(words.split())
+    except SystemExit as stop:
+        ended = stop.code
+    out, err = capsys.readouterr()
+    assert ended == code
+    assert said in (err if code else out)
+    assert len(err.splitlines()) == (code == 2)
