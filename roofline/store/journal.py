@@ -242,6 +242,8 @@ def _checked(path: Path) -> Iterator[dict]:
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
+            if kind == "run" and isinstance(schema := line.get("schema"), int) and schema > SCHEMA:
+                raise ValueError(f"{path} is of schema {schema}, and this program reads {SCHEMA} at most: upgrade it")
             if kind != "run" or line.get("schema") not in READABLE:
                 raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
             if line["schema"] in upgrade.OLDER:

@@ -58,10 +58,12 @@ def quicken(drawn: bool) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
     from roofline.analysis.base import Figure
     from roofline.analysis.prediction import figure
+    from roofline.measure import machine
     from roofline.report import theme
     from roofline.store import journal
 
     journal.ROOM_BYTES = 2**21
+    machine.flops = lambda device: (1e11, 5e10)  # a third of a second's trial
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         Figure.is_drawn = lambda *a: False
