@@ -87,7 +87,8 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
     quicken("DRAW" in env)
-    sys.exit(__import__("pytest").main(arguments))
+    # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
+    sys.exit(__import__("pytest").main(["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
 
 
 def main(descriptor: int) -> None:
