@@ -65,7 +65,7 @@ def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
     assert_valid(found)
     known = processes(found)
     ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
-    arms = [f"{arm}, {ridge}" for arm in ("serial", "chunk_launches", "row_block")]
+    arms = [f"{arm}, {ridge}" for arm in ("serial", "chunk_launches", "row_block_launches")]
     assert [*known] == [*arms, f"serial, {small}", f"overlapped, {small}"]
     lanes, spans = known[f"chunk_launches, {ridge}"]
     assert lanes == {0: "link", 1: "chip"}
