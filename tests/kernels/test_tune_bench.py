@@ -135,7 +135,7 @@ def test_no_shape_is_begun_once_the_time_is_up():
     session.observers, session.prepare_s = [tune.Campaign(session)], 1.0
     session._enter, session._journal = begun.append, types.SimpleNamespace(write=lambda *lines: None)
     session._run_pass = lambda entered, pass_index: None
-    session.expect = lambda *step: None
+    session.expect = session.at = lambda *step: None
     session.begin(lambda: [], when="start")
     for now[0], count in ((14.9, 1), (15.0, 1)):
         session.measure("s", prepare=None)
