@@ -5,7 +5,7 @@ from dataclasses import astuple
 from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.throughput import memory_roofline
 from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics, shape_of
-from roofline.report.format import flops_text, interval_text, number_text, percent_text, rate_text
+from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text
 from roofline.report.tables import named
 from roofline.stats import by_process, geometric_mean, student
 from roofline.store.run import Run
@@ -32,7 +32,7 @@ def beside_baseline(records: list[dict]) -> dict[str, list[dict]]:
 
 def by_tokens(run: Run, records: list[dict]) -> list[dict]:
     """A row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean. The
-    interval is Student's over processes, each of which says the mean over all shapes."""
+    interval is Student's over processes, each of which says the mean over all shapes; a single one says none."""
     best: dict[tuple, list[dict]] = {}
     for own in grouped((shape_of(r), r) for r in records if r["ratio_to_vendor"] and "m" in r).values():
         if beside := [record for record in own if record["contender"] != record["vendor"]]:
@@ -82,7 +82,7 @@ BRIEF = Table(
         Column("baseline_flops", header="its rate", text=flops_text),
         Column("fastest", header="fastest beside it", right=False),
         Column("flops", header="rate", text=flops_text),
-        Column("ratio", header="ratio [95 %]", text=lambda ratio: interval_text(*astuple(ratio))),
+        Column("ratio", header="ratio [95 %]", text=lambda ratio: range_text(*astuple(ratio))),
         Column("least", header="least", text=_least),
         Column("of_roof", header="of roof", text=percent_text),
     ),
