@@ -25,7 +25,7 @@ from roofline.measure.prepared import SKIPPED
 from roofline.measure.session import Session
 from roofline.profile import collect, kernel_trace, ncu
 from roofline.pytest_plugin import options as ffn_options
-from roofline.pytest_plugin import signals
+from roofline.pytest_plugin import selection, signals
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
@@ -73,16 +73,6 @@ class State:
         """Of what is left, in so many processes, unless others were asked for."""
         flops = machine.flops(self.options.device)
         return Plan(estimate(self.left, self.options, passes, self.options.processes or processes, flops))
-
-    @property
-    def here(self) -> list[str]:
-        """The contenders that run on the device, of the operations that were collected."""
-        return list(dict.fromkeys(name for runner in self.runners.known.values() for name in runner.here()))
-
-    @property
-    def known(self) -> list[str]:
-        """Those that run on some device."""
-        return list(dict.fromkeys(name for runner in self.runners.known.values() for name in runner.known()))
 
 
 STATE = pytest.StashKey[State]()
@@ -206,26 +196,6 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
-def _refuse_unknown_contenders(state: State) -> None:
-    if not state.runners.known or not state.options.contenders:
-        return
-    for operation in operations.OPERATIONS.values():
-        if operation.mode == state.options.mode:
-            state.runners.of(operation)
-    try:
-        for name in state.options.contenders:
-            ffn_options.read("contenders", name, partial(ffn_options.one_of, state.known))
-    except ValueError as error:
-        refuse(str(error))
-    if state.options.timed and not set(state.options.contenders) & set(state.here):
-        refuse(f"--ffn-contenders {','.join(state.options.contenders)}: {_elsewhere(state)}")
-
-
-def _elsewhere(state: State) -> str:
-    device, other = ("CPU", "a GPU") if state.options.device == "cpu" else ("GPU", "--ffn-device cpu")
-    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(state.here)}"
-
-
 def pytest_collection_modifyitems(config, items):
     """Give benchmarks the replay timer, merged with a marker of their own, which would otherwise shadow it.
 
@@ -271,22 +241,11 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             state.selected.setdefault(case[0], []).append(case[1])
-    _refuse_unknown_contenders(state)
-    if not state.options.timed:
-        return
-    words = re.findall(r"\w+", session.config.option.keyword)
-    if not session.items and (lost := [word for word in words if word in state.known and word not in state.here]):
-        refuse(f"-k {session.config.option.keyword!r}: {lost[0]} is {_elsewhere(state)}")
-    if state.options.device == "cuda" and state.options.tune_s:
-        return
-    memory = machine.describe(state.options.device)["memory_bytes"]
-    cases = [one for one, _ in state.left.values()]
-    least = min((2 * case.work.device_bytes for case in cases), default=0)
-    if least > memory:
-        refuse(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {state.options.device} has "
-            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
-        )
+    cases = [case for case, _ in state.left.values()] if state.options.timed else []
+    try:
+        selection.check(state.options, state.runners, cases, "" if session.items else session.config.option.keyword)
+    except ValueError as error:
+        refuse(str(error))
 
 
 def pytest_report_collectionfinish(config):

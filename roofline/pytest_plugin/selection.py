@@ -1,0 +1,52 @@
+"""Whether this machine can measure what was selected. What cannot come out is refused before anything is measured."""
+
+import re
+from functools import partial
+
+from roofline import operations
+from roofline.measure import machine
+from roofline.pytest_plugin.options import Options, one_of, read
+
+SETS = 2
+"""Sets of operands that a case has at least, in rotation."""
+
+
+def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
+    """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
+    if options.contenders and runners.known:
+        _contenders(options, runners)
+    if not options.timed:
+        return
+    known, here = (_names(runners, of) for of in ("known", "here"))
+    if lost := [word for word in re.findall(r"\w+", keyword) if word in known and word not in here]:
+        raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, here)}")
+    if options.device == "cuda" and options.tune_s:  # listed where there is no GPU, too
+        return
+    least = SETS * min((case.work.device_bytes for case in cases), default=0)
+    memory = machine.describe(options.device)["memory_bytes"]
+    if least > memory:
+        raise ValueError(
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {options.device} has "
+            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+        )
+
+
+def _contenders(options: Options, runners: operations.Runners) -> None:
+    for operation in operations.OPERATIONS.values():
+        if operation.mode == options.mode:
+            runners.of(operation)
+    known, here = (_names(runners, of) for of in ("known", "here"))
+    for name in options.contenders:
+        read("contenders", name, partial(one_of, known))
+    if options.timed and not set(options.contenders) & set(here):
+        raise ValueError(f"--ffn-contenders {','.join(options.contenders)}: {_elsewhere(options, here)}")
+
+
+def _names(runners: operations.Runners, of: str) -> list[str]:
+    """The contenders of the operations that were collected: `known`, or those that run `here`."""
+    return list(dict.fromkeys(name for runner in runners.known.values() for name in getattr(runner, of)()))
+
+
+def _elsewhere(options: Options, here: list[str]) -> str:
+    device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
+    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(here)}"
