@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from roofline.cli import main
 from roofline_pytest import pytest_load_initial_conftests
@@ -56,7 +57,11 @@ def test_what_will_happen_is_said_at_once(typed, words, said):
         (("--ffn-contenders", "warpgroup,decode"), "where these run: torch, numpy"),
         (("--ffn-contenders=persistant",), "did you mean persistent?"),
         (("--ffn-counters",), "--ffn-counters: they are a GPU's, and this run measured the CPU"),
-        (("--ffn-device=cuda",), "this machine has no NVIDIA GPU; leave it out to use the CPU"),
+        pytest.param(
+            ("--ffn-device=cuda",),
+            "this machine has no NVIDIA GPU; leave it out to use the CPU",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
+        ),
         (("--ffn-tokens=1000000000", "-k", "test_matmul"), "no shape fits: the operands of the smallest take"),
         (("--ffn-model=xxm",), "did you mean xxl"),
         (("--ffn-model=1000000,4000000",), "no shape fits"),
