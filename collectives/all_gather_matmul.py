@@ -27,7 +27,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from collectives.links import Transfer
+from collectives.links import Gather, Transfer
 from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -84,22 +84,23 @@ class Operands:
         """The rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or none."""
         return _rows(of, block, self.blocks, count)
 
-    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> list[Transfer]:
+    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Gather:
         """What the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks, block
         by block."""
         target = self.gathered if into is None else into
-        return [
+        found = (
             Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
             for p in schedule.pieces(self.order, blocks)
             if len(source := _rows(self.shards[p.chunk], p.block, blocks))
-        ]
+        )
+        return Gather(found, (_rows(self.shards[self.rank], block, blocks) for block in range(blocks)))
 
     @cached_property
-    def by_chunk(self) -> list[Transfer]:
+    def by_chunk(self) -> Gather:
         return self.transfers()
 
     @cached_property
-    def by_block(self) -> list[Transfer]:
+    def by_block(self) -> Gather:
         return self.transfers(self.blocks)
 
     @cached_property

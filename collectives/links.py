@@ -21,7 +21,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy
@@ -71,6 +71,15 @@ class Transfer:
         rows = max(1, SLICE_BYTES // max(1, row_bytes))
         pairs = zip(_words(self.source).split(rows), _words(self.target).split(rows), strict=True)
         return [(source.numpy(), target.numpy()) for source, target in pairs]
+
+
+class Gather(list[Transfer]):
+    """The transfers to one rank, in their order. `own` is what that rank sends to each of the others meanwhile: its
+    shard, a piece for each row block. A link between shards of one process does not look at it."""
+
+    def __init__(self, transfers: Iterable[Transfer], own: Iterable[Tensor]):
+        super().__init__(transfers)
+        self.own = [piece for piece in own if len(piece)]
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -182,28 +191,26 @@ class _Worker(threading.Thread):
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
 
     def run(self) -> None:
-        while self is PacedThread._worker:
+        while self is Threaded._worker:
             job = self.jobs.get()
             if (core := last_core()) is not None:
                 os.sched_setaffinity(0, {core})  # a clock that deals threads out to cores knows nothing of this
             job.run(job)
 
 
-class PacedThread:
-    """A thread that copies slices and sleeps until each is due; a late one is made up for.
+class Threaded:
+    """A link whose transfers a thread of this process brings, one after another. `rank` is the one that gathers, for
+    messages. A subclass says how (`_begin`, `_bring`) and by when each is due (`_due_s`)."""
 
-    Transfer i is here at t0 + (its and all earlier bytes) / `bytes_per_s`. `rank` is the one that gathers, for
-    messages.
-    """
-
-    kind, device = "paced", "cpu"
+    kind, device = "", "cpu"
+    bytes_per_s: float | None = None
     clock = WallClock()
     _worker: _Worker | None = None
     _last: _Job | None = None
     """What the worker was given last."""
 
-    def __init__(self, bytes_per_s: float, rank: int = 0):
-        self.bytes_per_s, self.rank = bytes_per_s, rank
+    def __init__(self, rank: int = 0):
+        self.rank = rank
         self._change = threading.Condition()
         self._flags = numpy.zeros(0, numpy.int32)
         self._lost = torch.zeros(1, dtype=torch.int32)
@@ -214,14 +221,14 @@ class PacedThread:
     @staticmethod
     def _give(job: _Job) -> None:
         """Have the worker do `job`. One that was left before its end is given up, and so is the worker that has it."""
-        last = PacedThread._last
+        last = Threaded._last
         if left := last and len(last.arrivals_s) < len(last.transfers):
             last.failure = last.failure or TimeoutError("another run was started")
-        if left or not PacedThread._worker:
-            PacedThread._worker = _Worker()
-            PacedThread._worker.start()
-        PacedThread._last = job
-        PacedThread._worker.jobs.put(job)
+        if left or not Threaded._worker:
+            Threaded._worker = _Worker()
+            Threaded._worker.start()
+        Threaded._last = job
+        Threaded._worker.jobs.put(job)
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers`. A run that was left before its end, of this link or another, is given up."""
@@ -230,6 +237,7 @@ class PacedThread:
         if len(self._flags) < len(transfers):
             self._flags = numpy.zeros(len(transfers), numpy.int32)
         self._waits: list[tuple[int, float, float]] = []
+        self._begin(transfers)
         self._job = _Job(self._run, self._sequence, transfers, self.clock.now())
         self._give(self._job)
 
@@ -257,7 +265,7 @@ class PacedThread:
 
     def _await(self, count: int) -> int:
         job = self._job
-        due = job.t0 + sum(transfer.nbytes for transfer in job.transfers[:count]) / self.bytes_per_s
+        due = job.t0 + self._due_s(sum(transfer.nbytes for transfer in job.transfers[:count]))
 
         def arrived() -> bool:
             return job.failure is not None or not count or self._flags[count - 1] >= job.sequence
@@ -274,16 +282,8 @@ class PacedThread:
     def _run(self, job: _Job) -> None:
         """What the worker does for this link."""
         try:
-            moved = 0
-            for index, transfer in enumerate(job.transfers):
-                for source, target in transfer.slices:
-                    if job.failure:  # the consumer has given up
-                        return
-                    self._move(index, source, target)
-                    moved += source.nbytes
-                    due = job.t0 + moved / self.bytes_per_s
-                    while (left := due - self.clock.now()) > 0:
-                        self.clock.sleep(left)
+            for index in range(len(job.transfers)):
+                self._bring(job, index)
                 with self._change:
                     if job.failure:
                         return
@@ -294,6 +294,44 @@ class PacedThread:
             with self._change:
                 job.failure = error
                 self._change.notify_all()
+
+    def _begin(self, transfers: Sequence[Transfer]) -> None:
+        """What comes before the clock starts."""
+
+    def _bring(self, job: _Job, index: int) -> None:
+        """Return once transfer `index` is in its target, or `job.failure` says that nobody waits for it."""
+        raise NotImplementedError
+
+    def _due_s(self, nbytes: int) -> float:
+        """Seconds from the start by which so many bytes should be here."""
+        raise NotImplementedError
+
+
+class PacedThread(Threaded):
+    """A thread that copies slices and sleeps until each is due; a late one is made up for.
+
+    Transfer i is here at t0 + (its and all earlier bytes) / `bytes_per_s`.
+    """
+
+    kind = "paced"
+
+    def __init__(self, bytes_per_s: float, rank: int = 0):
+        super().__init__(rank)
+        self.bytes_per_s = bytes_per_s
+
+    def _due_s(self, nbytes: int) -> float:
+        return nbytes / self.bytes_per_s
+
+    def _bring(self, job: _Job, index: int) -> None:
+        moved = sum(transfer.nbytes for transfer in job.transfers[:index])
+        for source, target in job.transfers[index].slices:
+            if job.failure:
+                return
+            self._move(index, source, target)
+            moved += source.nbytes
+            due = job.t0 + self._due_s(moved)
+            while (left := due - self.clock.now()) > 0:
+                self.clock.sleep(left)
 
     @staticmethod
     def _move(index: int, source: numpy.ndarray, target: numpy.ndarray) -> None:

@@ -31,12 +31,13 @@ class AllGather(settings.Setting):
 
     def _operands(self) -> list:
         case, found = self.case, []
-        w = normal((case.n, case.k), case.dtype, self.device, self.seed, 1 / math.sqrt(case.k))
+        own, w_seed = self.ranks.rank, self.seed + 1000 * self.ranks.rank
+        w = normal((case.n, case.k), case.dtype, self.device, w_seed, 1 / math.sqrt(case.k))
         for number in range(settings.SETS):
             x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
             shards = shards_of(x, case.ranks, 1, self.pinned)
             gathered = buffer((case.m, case.k), case.dtype, self.device, number).copy_(x)
-            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), blocks=1))
+            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), own, blocks=1))
         self.gemms = [(operands.gathered, operands.w, operands.out) for operands in found]
         self.gathers = [operands.by_chunk for operands in found]
         return found

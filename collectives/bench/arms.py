@@ -20,6 +20,7 @@ from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.measure.ranks import ALONE
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -60,7 +61,11 @@ class Runner(matmul.Runner):
 
     def arms(self, device: str) -> dict[str, Callable]:
         """Name -> arm(operands, link) on `device`."""
-        on_all = {ALL_CORES: self.own_arms["serial"]} if device == "cpu" and torch.get_num_threads() > 1 else {}
+        on_all = (
+            {ALL_CORES: self.own_arms["serial"]}
+            if device == "cpu" and self.ranks is ALONE and torch.get_num_threads() > 1
+            else {}
+        )
         return self.own_arms | on_all | settings.persistent_arms(self.own_arms, device)
 
     def known(self) -> list[str]:
@@ -85,6 +90,9 @@ class Runner(matmul.Runner):
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
+        return self.ranks.agreed(f"preparing {case.id}", lambda: self._prepare(case, names, first_call))
+
+    def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
         options = self.options
         prepared = PreparedCase(case, "serial", options.device, first_call=first_call)
         names = list(dict.fromkeys(["serial", *names] if options.timed else names))
@@ -92,7 +100,7 @@ class Runner(matmul.Runner):
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
-        setting = self.setting(options, case, known := self.known_facts.get(case.id))
+        setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)
         prepared.facts = setting.facts
         if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
@@ -132,7 +140,11 @@ class Runner(matmul.Runner):
                 prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
             return entrant
 
-        prepared.enter(name, check)
+        def check_together() -> Entrant | Rejection:
+            found, failure = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
+            return Rejection(failure.outcome, f"{name}: {failure}") if failure else found
+
+        prepared.enter(name, check_together)
 
 
 def too_slow(setting) -> str | None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import torch
 
 import kernels
-from collectives import links
+from collectives import group_links, links
 from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
+from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
 
@@ -51,9 +52,9 @@ class Setting:
     `gemms` (`unrelated`), and what the product is to be of (`whole`).
     """
 
-    def __init__(self, options, case, known: dict | None = None):
+    def __init__(self, options, case, known: dict | None = None, ranks: Alone | Ranks = ALONE):
         """`known` are the facts of the case that an earlier process of the run has journalled."""
-        self.options, self.case, self.device = options, case, options.device
+        self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
         self.wire = wires.parse(case.wire)
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
@@ -63,6 +64,7 @@ class Setting:
             fastest = known["unsplit"]
         else:
             times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
+            times = ranks.share(times)
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
@@ -96,6 +98,8 @@ class Setting:
 
     def link(self):
         """A link of its own for each call: its timeline is that call's."""
+        if self.link_kind in wires.OF_RANKS:
+            return group_links.Gloo(self.ranks)
         return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
@@ -118,7 +122,7 @@ class Setting:
             return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
-        return self.gathers_s(2)[-1]
+        return self.ranks.share(self.gathers_s(2)[-1])
 
     def gathers_s(self, count: int) -> list[float]:
         """About the times of `count` gathers with nothing beside them."""

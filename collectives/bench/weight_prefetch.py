@@ -21,7 +21,7 @@ class Prefetch(settings.Setting):
         shards = [shards_of(layer, case.ranks, 0, self.pinned) for layer in layers]
         buffers = [buffer((case.n, case.k), case.dtype, self.device, number) for number in range(2)]
         x = normal((case.m, case.k), case.dtype, self.device, self.seed + 2, 1.0)
-        operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n))
+        operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)
         self.gemms = [(x, layer, operands.out) for layer in buffers]
         self.gathers = operands.transfers
         return [operands]

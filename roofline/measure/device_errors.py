@@ -12,6 +12,13 @@ UNSUPPORTED = (
 )
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
 
+gone = ""
+"""Which rank is, so that nothing more can be measured with it."""
+
+
+class RankError(RuntimeError):
+    """Something failed on a rank, and its text says on which, what and where."""
+
 
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
@@ -26,6 +33,8 @@ def reason(error: BaseException) -> str:
     """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
     first = (str(error).splitlines() or [""])[0]
+    if isinstance(error, RankError):
+        return first
     if missing := lack(error):
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -43,8 +52,8 @@ def device_lost(device: str) -> bool:
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.
     """
-    if device != "cuda":
-        return False
+    if gone or device != "cuda":
+        return bool(gone)
     import torch
 
     try:

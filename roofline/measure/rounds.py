@@ -76,6 +76,8 @@ class Rounds:
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._clock, self._rule, self._passes = clock, rule, passes
+        self._share = getattr(clock, "share", lambda value: value)
+        self._agreed = getattr(clock, "agreed", lambda about, call: call())
         self._process, self._before = process, before
         self._rng = np.random.default_rng(seed)
         self._look, self._spent_s = rule.min_rounds, 0.0
@@ -104,7 +106,7 @@ class Rounds:
         if not self._passed:
             self._warm_up()
         rule, share, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
-        while not (stopped_by := self._enough(share)):
+        while not (stopped_by := self._share(self._enough(share))):
             self._round()
             self._spent_s = spent_s + self._clock.now() - began
             if share == 1 and len(self.rounds) >= self._look:
@@ -135,8 +137,11 @@ class Rounds:
 
     def _round(self) -> None:
         order = self._rng.permutation(list(self._entrants)).tolist()
-        times = self._clock.turn([self._entrants[name] for name in order])
-        notes = {name: said() for name, said in self._notes.items()}
+        calls = [self._entrants[name] for name in order]
+        times, notes = self._agreed(
+            f"a turn that begins with {order[0]}",
+            lambda: (self._clock.turn(calls), {name: said() for name, said in self._notes.items()}),
+        )
         read = getattr(self._clock, "said", None) or [{}] * len(order)
         rounds, passes = self._before
         one = Round(rounds + len(self.rounds), order, {}, {}, passes + self._passed + 1, self._process)

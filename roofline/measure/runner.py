@@ -4,6 +4,7 @@ from roofline.measure import device_errors
 from roofline.measure.ceilings import Probe
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import PreparedCase, unwatched
+from roofline.measure.ranks import ALONE, Alone, Ranks
 
 
 class Runner:
@@ -14,6 +15,7 @@ class Runner:
         self.options, self.selected = options, {} if selected is None else selected
         self.known_facts: dict[str, dict] = {}
         """{shape: facts} that an earlier process of the run has journalled: what it chose, holds for all of them."""
+        self.ranks: Alone | Ranks = ALONE
 
     def cases(self) -> list:
         """Every case asked for, of an operation that is declared without a sweep."""

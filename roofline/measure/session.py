@@ -288,8 +288,8 @@ class Session:
         if self.process and not one.found.contenders:  # nobody is left to have a share
             self._correct(one.shape, processes=self.processes, stopped_by="time")
         if one.found.device_lost:
-            self.over = f"the device was lost at {one.shape}: {one.found.device_lost}"
-            self.device_lost = True
+            self.over = device_errors.gone or f"the device was lost at {one.shape}: {one.found.device_lost}"
+            self.device_lost = not device_errors.gone
         if last:
             one.found.entrants.clear()  # lets go of operands that are not shared with other shapes
 

@@ -109,17 +109,18 @@ def parse(text: str) -> tuple[Any, str | None]:
 
 class Runners:
     """The runners of a run's operations, each made when it is first asked for: that imports torch and Triton, and must
-    not come before Triton's interpreter was switched. `options` and `selected` are as `measure.runner` has them."""
+    not come before Triton's interpreter was switched. What is given is as `measure.runner` has it."""
 
-    def __init__(self, options, selected: dict[str, list[str]] | None = None):
-        self._given = options, selected
+    def __init__(self, options, selected: dict[str, list[str]] | None = None, ranks=None):
+        self._given, self._ranks = (options, selected), ranks
         self.known: dict[str, Any] = {}
         """By the operation's name, those that were asked for by now."""
 
     def of(self, operation: Operation):
         """The runner of `operation`."""
         if operation.name not in self.known:
-            self.known[operation.name] = operation.load_runner()(*self._given)
+            runner = self.known[operation.name] = operation.load_runner()(*self._given)
+            runner.ranks = self._ranks or runner.ranks
         return self.known[operation.name]
 
     def release(self) -> None:

@@ -22,10 +22,11 @@ from roofline.measure import clocks, machine, metadata, runner, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.plan import Plan, duration, estimate
 from roofline.measure.prepared import SKIPPED
+from roofline.measure.ranks import ALONE, Alone, Ranks, RanksCpuClock, of_environment
 from roofline.measure.session import Session
 from roofline.profile import collect, kernel_trace, ncu
 from roofline.pytest_plugin import options as ffn_options
-from roofline.pytest_plugin import selection, signals
+from roofline.pytest_plugin import selection, signals, together
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.pytest_plugin.watchdog import Watchdog
@@ -46,6 +47,7 @@ class State:
     folder: Path | None
     resumed: Run | None
     """The run that --ffn-resume goes on with."""
+    ranks: Alone | Ranks = ALONE
     watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class State:
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        self.runners = operations.Runners(self.options, self.selected)
+        self.runners = operations.Runners(self.options, self.selected, self.ranks)
 
     @property
     def left(self) -> dict[str, tuple]:
@@ -96,31 +98,36 @@ def pytest_configure(config):
     if not timed:
         config.option.benchmark_disable = True
     try:
-        state = _state(config, timed)
+        ranks = of_environment()
+        state = together.or_exit(ranks, "reading the options", lambda: _state(config, timed, ranks))
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-    if state.folder:
+    if state.ranks is not ALONE:
+        config.pluginmanager.register(together.Together(state, state.ranks), "ffn-together")
+    if state.folder and state.ranks.rank:
+        config.pluginmanager.register(together.Quiet(), "ffn-narrator")
+        config.option.benchmark_quiet = True
+    elif state.folder:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
         config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(partial(_go_on, config, state))  # the last of these that is called
-        config.add_cleanup(signals.install())
+        if state.ranks is ALONE:
+            config.add_cleanup(signals.install())
         config.add_cleanup(partial(_watch_no_more, state))
+    if state.folder and state.ranks is not ALONE:
+        signals.install_once()
     config.stash[STATE] = state
 
 
-def _state(config, timed: bool) -> State:
+def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     get = config.getoption
-    if timed and getattr(config.option, "dist", "no") != "no":
-        raise ValueError("--benchmark-only with pytest-xdist: tests side by side disturb one another; leave out -n")
-    if timed and (ranks := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
-        raise ValueError(
-            f"WORLD_SIZE={ranks}: a timed run is 1 process, which begins what it needs; start pytest without torchrun, "
-            "or unset WORLD_SIZE"
-        )
+    if (timed or ranks is not ALONE) and getattr(config.option, "dist", "no") != "no":
+        under = "--benchmark-only" if timed else "torchrun"
+        raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
     measuring = [
         name for name in ("steady", "quick", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)
     ]
@@ -128,14 +135,24 @@ def _state(config, timed: bool) -> State:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
     wanted = ffn_options.value("device", get) or "auto"
     resume, run, folder = ffn_options.value("resume", get), None, None
+    if ranks is not ALONE:
+        together.refuse_restarts()
+        together.own_cores()
     if resume is None:
         device = ffn_options.listed(config.option) or choose_device(wanted, timed)
-        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath)
+        if ranks is not ALONE:
+            together.refuse_unsuited(lambda name: get(f"ffn_{name}"), device, ranks.size)
+        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
     else:
+        resume = together.of_rank_0(ranks, resume)
         run = journal.load(resume)
         if run.metadata["schema"] != journal.SCHEMA:
             raise ValueError(f"--ffn-resume {resume}: an older version of this program wrote it; start a new run")
         options = ffn_options.resumed(get, run.metadata, resume)
+        if options.world != ranks.size:
+            raise ValueError(
+                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {ranks.size}; start as many"
+            )
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
@@ -144,9 +161,12 @@ def _state(config, timed: bool) -> State:
     if counts and (reason := ncu.why_not(options.device)):
         raise ValueError(f"--ffn-counters: {reason}")
     if timed and not config.option.collectonly:
-        ffn_options.require_writable(options.results)
-        folder = resume or options.results / metadata.folder_name(options.device)
-    return State(options, folder, run)
+        if ranks.rank:
+            folder = resume or together.nowhere()
+        else:
+            ffn_options.require_writable(options.results)
+            folder = resume or options.results / metadata.folder_name(options.device)
+    return State(options, folder, run, ranks)
 
 
 def _go_on(config, state: State) -> None:
@@ -176,9 +196,10 @@ def _watch_no_more(state: State) -> None:
 def _watch(config, state: State) -> None:
     """Have the run ended where it hangs, unless somebody may stop it to look around."""
     debugged = config.option.usepdb or config.option.trace or sys.gettrace()
-    if sys.platform == "linux" and not debugged:
+    if sys.platform == "linux" and not debugged and not state.ranks.rank:
+        about = [] if state.ranks is ALONE else [together.GRACE_S]
         with config.pluginmanager.get_plugin("ffn-narrator").uncaptured():
-            state.watchdog = Watchdog(state.folder)
+            state.watchdog = Watchdog(state.folder, *about)
         state.session.expect = state.watchdog.expect
 
 
@@ -189,7 +210,8 @@ def pytest_generate_tests(metafunc):
         return
     state, pairs = metafunc.config.stash[STATE], []
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
-    if operation.mode == state.options.mode:
+    shared = state.ranks is ALONE or operation.analysis == "overlap"
+    if operation.mode == state.options.mode and (shared or not state.options.timed):
         runner = state.runners.of(operation)
         cases = operation.sweep(state.options) if operation.sweep else runner.cases()
         pairs = [(case.id, name) for case in cases for name in runner.names(case)]
@@ -265,7 +287,8 @@ def pytest_report_collectionfinish(config):
 @pytest.fixture(scope="session")
 def ffn_clock(request):
     """The clock that times the contenders. Tests of the harness put a fake one in its place."""
-    return clocks.for_device(request.config.stash[STATE].options.device)
+    state = request.config.stash[STATE]
+    return clocks.for_device(state.options.device) if state.ranks is ALONE else RanksCpuClock(state.ranks)
 
 
 @pytest.fixture(scope="session")
@@ -289,6 +312,11 @@ def ffn_prepare(request):
 @pytest.fixture(scope="session")
 def ffn_session(request, ffn_clock, ffn_instruments):
     """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
+    begin = partial(_begun, request, ffn_clock, ffn_instruments)
+    return together.or_exit(request.config.stash[STATE].ranks, "beginning the run", begin)
+
+
+def _begun(request, ffn_clock, ffn_instruments) -> Session:
     state = request.config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
@@ -300,7 +328,7 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     )
     lacking = runner.equip(ffn_clock, ffn_instruments)
     now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes))
-    if run and (changed := conditions.differences(run.metadata, now)):
+    if run and not state.ranks.rank and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
     try:
@@ -324,8 +352,10 @@ def ffn_session(request, ffn_clock, ffn_instruments):
     if options.device == "cuda" and (findings := [str(one) for one in doctor.examine() if one.is_of_any_run]):
         state.session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
         say("\n".join(["roofline doctor finds:", *findings]))
-    trial.run(state.session, state.runners, request.config.rootpath, say)
-    state.session.begin(lambda: request.getfixturevalue("ffn_probes"), when="resume" if run else "start")
+    if state.ranks is ALONE:
+        trial.run(state.session, state.runners, request.config.rootpath, say)
+    probes = (lambda: request.getfixturevalue("ffn_probes")) if state.ranks is ALONE else list
+    state.session.begin(probes, when="resume" if run else "start")
     return state.session
 
 

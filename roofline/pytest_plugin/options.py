@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
+from roofline.theory.wires import OF_RANKS
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
@@ -54,6 +55,8 @@ class Options:
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
     processes: int | None = None
     """How many share the passes over each shape; None for the clock's own."""
+    world: int = 1
+    """How many ranks torchrun started; 1 without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
@@ -209,8 +212,9 @@ def read(name: str, given, convert: Callable) -> Any:
         raise ValueError(f"{FLAGS[name]}{shown}: {error}{alone if OPTIONS[name].alone else ''}") from None
 
 
-def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
-    """Options from `get(name)`, pytest's parsed values. Raises ValueError that names option, value and way out."""
+def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
+    """Options from `get(name)`, pytest's parsed values, for a `world` of so many processes that torchrun started.
+    Raises ValueError that names option, value and way out."""
     quick = bool(get("ffn_quick"))
     given = {name: value(name, get) for name in OPTIONS}
     mode = device if timed else f"test-{device}"
@@ -236,6 +240,7 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
         copier_programs=given["copier_programs"],
         tune_s=given["tune"] or 0.0,
         quick=quick,
+        world=world,
     )
     read("tp", options, matmul.sweep)
     if options.tune_s:
@@ -249,6 +254,17 @@ def resolve(get, *, device: str, timed: bool, root: Path) -> Options:
             raise ValueError(UNCOUNTED)
         return options
     ranks, wires = given["ranks"] or (), given["link_bandwidth"] or ()
+    ours = [wire for wire in wires if wire in OF_RANKS]
+    if world == 1 and ours:
+        raise ValueError(
+            f"--ffn-link-bandwidth {ours[0]!r}: it is between the ranks that torchrun started; start it so"
+        )
+    if world > 1:
+        if ranks not in ((), (world,)):
+            raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
+        if len(ours) < len(wires):
+            raise ValueError("--ffn-link-bandwidth under torchrun: the wire between the ranks is real; leave it out")
+        ranks, wires = (world,), ours or OF_RANKS
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and "pcie" in wires:

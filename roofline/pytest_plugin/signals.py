@@ -22,6 +22,25 @@ def _raise(number: int, frame) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
+def deafen() -> None:
+    """Ignore the signals from here on, and Ctrl-C: what ends now, ends whole."""
+    for name in (*NAMES, "SIGINT"):
+        with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _raise_once(number: int, frame) -> None:
+    deafen()
+    _raise(number, frame)
+
+
+def install_once() -> None:
+    """Turn the first signal into KeyboardInterrupt, and ignore all that follow: torchrun hands on what a terminal or a
+    batch system has sent already, and sends SIGTERM where another rank has ended."""
+    for name in (*NAMES, "SIGINT"):
+        signal.signal(getattr(signal, name), _raise_once)
+
+
 def install() -> Callable[[], None]:
     """Turn the signals into KeyboardInterrupt; returns a function that undoes it.
 

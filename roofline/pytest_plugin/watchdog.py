@@ -40,10 +40,16 @@ BEGIN = (
 class Watchdog:
     """The run's end of it. Made in the main thread, while stdout is the terminal: what it says goes there."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, grace_s: float | None = None):
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        about = [str(theirs.fileno()), str(os.getpid()), str(folder), str(GRACE_S), str(Path(__file__).parents[2])]
+        about = [
+            str(theirs.fileno()),
+            str(os.getpid()),
+            str(folder),
+            str(grace_s or GRACE_S),
+            str(Path(__file__).parents[2]),
+        ]
         command = [sys.executable, "-I", "-S", "-c", BEGIN, *about]  # no site: it may import anything
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()

@@ -16,8 +16,12 @@ INFINIBAND_BYTES_PER_S = 50e9
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 
-LINKS = ("pcie", "preset")
-"""Links whose bandwidth is not ours to choose: the real PCIe, and the one on which all has arrived before."""
+OF_RANKS = ("gloo",)
+"""Links between the ranks that torchrun started."""
+
+LINKS = ("pcie", "preset", *OF_RANKS)
+"""Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of
+ranks."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def _above_0(number: str, text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
-            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), pcie or preset"
+            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), pcie or preset; under "
+            "torchrun gloo"
         )
     return value

@@ -71,10 +71,10 @@ def quicken(drawn: bool) -> None:
     gc.freeze()  # at its end pytest collects garbage five times
 
 
-def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None) -> None:
+def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None = None) -> None:
     """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
 
-    It draws pictures where `env` has DRAW.
+    It draws pictures where `env` has DRAW, and is torchrun with as many ranks as RANKS says.
     """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -88,7 +88,52 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
     quicken("DRAW" in env)
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
-    sys.exit(__import__("pytest").main(["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
+    arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
+    if "RANKS" in env:
+        sys.exit(torchrun(int(env["RANKS"]), arguments))
+    sys.exit(__import__("pytest").main(arguments))
+
+
+def torchrun(ranks: int, arguments: list[str]) -> int:
+    """As `torchrun --nproc-per-node RANKS -m pytest`, with a fork for each rank: the store of all is this process's,
+    and where a rank ends with an exit code, the others get SIGTERM, and SIGKILL a while later."""
+    from torch.distributed import TCPStore
+
+    store, codes, kill_at = TCPStore("localhost", 0, is_master=True, wait_for_workers=False), {}, None
+    about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
+    about |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_MAX_RESTARTS": 0, "OMP_NUM_THREADS": 1}
+    pids = []
+    for rank in range(ranks):
+        if not (pid := os.fork()):
+            os.environ.update(
+                {name: str(value) for name, value in (about | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+            )
+            code = 1
+            try:
+                code = __import__("pytest").main(arguments)
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)  # what was inherited of the store has a thread that is not here
+        pids.append(pid)
+    while left := [pid for pid in pids if pid not in codes]:
+        for pid in left:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        if any(codes.values()) and not kill_at:
+            kill_at = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+            signal_all(signal.SIGTERM, set(pids) - set(codes))
+        if kill_at and time.monotonic() > kill_at:
+            signal_all(signal.SIGKILL, set(pids) - set(codes))
+        time.sleep(0.02)
+    print("exit codes of the ranks:", *[codes[pid] for pid in pids], flush=True)
+    return int(any(codes.values()))
+
+
+def signal_all(number: int, pids: set[int]) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def main(descriptor: int) -> None:

@@ -1,0 +1,65 @@
+"""Links between real ranks: each process is one rank, and its chunks come from the others over a process group.
+
+`gloo` sends and receives point to point, over whatever network the group was made for. All receives are posted before
+the first send, without which gloo takes twice as long. A rank sends its own shard to those first who want it first, so
+that the order of arrival is that of `theory.schedule` (`direct`).
+"""
+
+import torch
+from torch import Tensor
+
+from collectives.links import Gather, Threaded, Transfer
+from roofline.measure.ranks import LATE_S, Ranks
+
+
+class Gloo(Threaded):
+    """Sends and receives over the group of `ranks`, in a thread of this process. All ranks start their gathers in the
+    same order."""
+
+    kind = "gloo"
+
+    def __init__(self, ranks: Ranks):
+        super().__init__(ranks.rank)
+        self._ranks = ranks
+        ranks.links.add(self)
+        self.forget()
+        self._landing: dict[tuple, Tensor] = {}
+
+    def _begin(self, transfers: Gather) -> None:
+        self._targets = [self._landing_of(index, transfer) for index, transfer in enumerate(transfers)]
+        group, ranks, own = self._ranks.group, self._ranks.size, self._ranks.rank
+        self._receives = [
+            group.recv([landing], transfer.chunk, transfer.block)
+            for transfer, landing in zip(transfers, self._targets, strict=True)
+        ]
+        self._sends = [
+            group.send([piece], (own - step) % ranks, block)
+            for block, piece in enumerate(transfers.own)
+            for step in range(1, ranks)
+        ]
+
+    def _landing_of(self, index: int, transfer: Transfer) -> Tensor:
+        """Where gloo may write: the target itself where it is in one piece, else a tensor that is copied from."""
+        if transfer.target.is_contiguous():
+            return transfer.target
+        key = index, *transfer.target.shape, transfer.target.dtype
+        if key not in self._landing:
+            self._landing[key] = torch.empty_like(transfer.target, memory_format=torch.contiguous_format)
+        return self._landing[key]
+
+    def _bring(self, job, index: int) -> None:
+        self._receives[index].wait()
+        if (landing := self._targets[index]) is not (target := job.transfers[index].target):
+            target.copy_(landing)
+
+    def _due_s(self, nbytes: int) -> float:
+        return LATE_S
+
+    def forget(self) -> None:
+        """Let go of messages, which refer to their group."""
+        self._receives, self._sends = [], []
+
+    def finish(self) -> None:
+        super().finish()
+        for send in self._sends:
+            send.wait()

@@ -1,0 +1,287 @@
+"""Real ranks: who a process is among those that torchrun started, and how they agree. Without torchrun it is alone.
+
+What decides how a run goes on is decided by rank 0 and shared, through torchrun's own store: not over the group that
+carries data, which is out of step once a rank has failed.
+
+What all ranks do together is a scope with a name (`together`), and may hold others. A rank that fails in one raises an
+alarm, and drops its end of the group: that releases the others at once, whatever they wait for within the scope. Then
+all tell what they met, are in step again, and begin a fresh group. Each message says what it is about, so that ranks
+that are at different things notice. A rank that leaves, or is not heard of any more, ends the run for all.
+"""
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from roofline.measure import device_errors
+from roofline.measure.clocks import Call, CpuClock
+from roofline.measure.prepared import Rejection, rejection
+from roofline.measure.rounds import CallError
+
+PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
+"""A rank that says nothing for so long has stopped, hangs, or was killed."""
+LATE_S = PATIENCE_S / 2
+"""What is sent between two ranks comes within so long; so does what a rank says once another has failed."""
+LEAVING_S = 3.0
+"""For all to leave where they were interrupted."""
+LOOK_S = 0.0005
+INTERRUPTED = (-1,)
+"""The scope of an alarm that ends the run, and is no evidence against any case."""
+PIECE = 1 << 22
+"""Characters of one message. torch's store takes 8 MiB."""
+
+
+class RankLostError(device_errors.RankError):
+    """A rank has left, or says nothing any more: nothing more can be measured with it."""
+
+
+class Released(BaseException):
+    """Another rank has failed in `scope`, which this one leaves. No `except Exception` on the way keeps it there."""
+
+    def __init__(self, scope: tuple[int, ...]):
+        super().__init__(scope)
+        self.scope = scope
+
+
+class Failure(NamedTuple):
+    """What was the first to fail, where all ranks did something together."""
+
+    rank: int
+    name: str
+    """Of the entrant that was called, if the exception has it."""
+    outcome: str
+    """As of a `Rejection`."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.why}"
+
+
+class Alone:
+    """One process that owns the shards of all ranks."""
+
+    rank, size = 0, 1
+
+    @staticmethod
+    def share(value: Any, about: str = "") -> Any:
+        """Rank 0's `value`, plain data; all ranks call this in the same order, as all that follow."""
+        return value
+
+    @staticmethod
+    def gather(value: Any, about: str = "") -> list:
+        """The `value` of each rank."""
+        return [value]
+
+    @staticmethod
+    def together(about: str, call: Callable[[], Any]) -> tuple[Any, Failure | None]:
+        """What `call()` returns on this rank, and None; but where it raises on any, or returns a `Rejection`, what
+        failed first."""
+        return call(), None
+
+    @staticmethod
+    def agreed(about: str, call: Callable[[], Any]) -> Any:
+        """What `call()` returns on this rank. Raises a `RankError` on all where it raises on any: a `CallError` of it
+        where the entrant is known."""
+        return call()
+
+
+class Ranks:
+    """The ranks of a run; a store of torch.distributed is what they agree through."""
+
+    def __init__(self, store, rank: int, size: int):
+        from torch.distributed import PrefixStore
+
+        self.rank, self.size = rank, size
+        self._store, self._group = PrefixStore("roofline", store), None
+        self._steps = [0]
+        """How many steps were taken in the run, in the scope that is open in it, and so on. They name a message."""
+        self._alarms: dict[tuple[int, ...], str] = {}
+        """By scope, () for the run."""
+        self._heard = 0
+        self._left = False
+        self.silent: list[int] = []
+        """Who gave no verdict on what was measured last."""
+        self.links = WeakSet()
+        """What has messages on their way in the group, each with a method `forget` that lets go of them."""
+
+    @property
+    def group(self):
+        """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for it."""
+        if self._group is None:
+            from torch.distributed import PrefixStore, ProcessGroupGloo
+
+            self.gather(None, "a new group")  # which heeds alarms; what follows waits in C++
+            store = PrefixStore(f"group {self._steps}", self._store)
+            self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=LATE_S))
+        return self._group
+
+    def barrier(self) -> None:
+        """Return once all ranks are here."""
+        self.group.barrier().wait()
+
+    def share(self, value: Any, about: str = "") -> Any:
+        return self._exchange(about, value, [0])[0]
+
+    def share_text(self, text: str) -> str:
+        """Rank 0's `text`, of any length."""
+        count = self.share(-(-len(text) // PIECE))
+        return "".join(self.share(text[PIECE * piece :][:PIECE]) for piece in range(count))
+
+    def gather(self, value: Any, about: str = "") -> list:
+        return self._exchange(about, value, range(self.size))
+
+    def together(self, about: str, call: Callable[[], Any]) -> tuple[Any, Failure | None]:
+        found, refused, name, said = None, None, "", None
+        self._steps[-1] += 1
+        scope = tuple(self._steps)
+        self._steps.append(0)
+        try:
+            self.share(None, about)  # so that who is at something else knows at once
+            found = call()
+            refused = found if isinstance(found, Rejection) else None
+        except Released as released:
+            if released.scope != scope:
+                raise
+        except Exception as error:
+            refused, name = rejection(error), error.name if isinstance(error, CallError) else ""
+        self._steps = list(scope)
+        if refused:
+            # Before this rank lets go of the others: the first to fail is the cause, and the others fail by it.
+            said = [self._alarm(scope, about), self.rank, name, *refused]
+            self.drop()
+        within_s = LATE_S if refused else PATIENCE_S
+        failed = [one for one in self._exchange(f"the end of {about}", said, range(self.size), within_s) if one]
+        if failed and not refused:
+            self.drop()
+        return (None, Failure(*min(failed)[1:])) if failed else (found, None)
+
+    def agreed(self, about: str, call: Callable[[], Any]) -> Any:
+        found, failure = self.together(about, call)
+        if failure and failure.name:
+            raise CallError(failure.name) from device_errors.RankError(str(failure))
+        if failure:
+            raise device_errors.RankError(str(failure))
+        return found
+
+    def drop(self) -> None:
+        """Leave the group: the others' calls over it raise, and the next is a fresh one."""
+        for link in self.links:
+            link.forget()
+        self._group = None
+        gc.collect()  # the group closes its sockets with the last reference to it
+
+    def leave(self, why: str, scope: tuple[int, ...] = ()) -> None:
+        """Take no further part in the run. Others that wait for this rank, or will, are released, and told `why`."""
+        if not self._left:
+            self._left = True
+            with suppress(RuntimeError):  # torchrun was killed, and its store with it: results are to be written yet
+                self._alarm(scope, f"{why} at rank {self.rank}" if scope else f"rank {self.rank}: {why}")
+                self._store.set(f"left {self.rank}", "")
+            self.drop()
+
+    def await_left(self, ranks: Iterable[int], within_s: float) -> None:
+        """Return once `ranks` have left; `silent` are those that do not."""
+        until, ranks = time.monotonic() + within_s, list(ranks)
+        with suppress(RuntimeError):
+            while True:
+                self.silent = [rank for rank in ranks if not self._store.check([f"left {rank}"])]
+                if not self.silent or time.monotonic() > until:
+                    return
+                time.sleep(LOOK_S)
+
+    def _exchange(self, about: str, value: Any, of: Iterable[int], within_s: float = PATIENCE_S) -> list:
+        """What the ranks `of` say in this step; this one says `value`, if it is among them."""
+        self._steps[-1] += 1
+        keys = {rank: f"{'.'.join(map(str, self._steps))}/{rank}" for rank in of}
+        if self.rank in keys:
+            self._store.set(keys[self.rank], json.dumps([about, value]))
+        try:
+            self._await(list(keys.values()), about, time.monotonic() + within_s)
+        except TimeoutError:
+            self.silent = [rank for rank, key in keys.items() if not self._store.check([key])]
+            silent = f"rank {', '.join(map(str, self.silent))} of {self.size}"
+            self._end(f"{silent} has said nothing for {within_s:g} s, at {about or 'a message'}")
+        said = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
+        for rank, (theirs, _) in said.items():
+            if theirs != about:
+                self._end(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
+        return [value for _, value in said.values()]
+
+    def _await(self, keys: list[str], about: str, until: float) -> None:
+        """Return once the store has `keys`. It is asked again and again: its own `wait` would heed no signal."""
+        while True:
+            while self._store.check([f"alarm {self._heard + 1}"]):
+                self._heard += 1
+                scope, why = json.loads(self._store.get(f"alarm {self._heard}"))
+                self._alarms.setdefault(tuple(scope), why)
+            if self._store.check(keys):
+                return
+            if INTERRUPTED in self._alarms:
+                raise KeyboardInterrupt(self._alarms[INTERRUPTED])
+            if () in self._alarms:
+                self._end(self._alarms[()])
+            for depth in range(1, len(self._steps)):
+                if (scope := tuple(self._steps[:depth])) in self._alarms:
+                    raise Released(scope)
+            if time.monotonic() > until:
+                raise TimeoutError
+            time.sleep(LOOK_S)
+
+    def _alarm(self, scope: tuple[int, ...], why: str) -> int:
+        """Tell all ranks that `scope` has failed; returns how many had by then."""
+        number = self._store.add("alarms", 1)
+        self._store.set(f"alarm {number}", json.dumps([scope, why]))
+        return number
+
+    def _end(self, why: str) -> None:
+        """Raise RankLostError, now and from here on, on all ranks."""
+        device_errors.gone = device_errors.gone or why
+        if () not in self._alarms:
+            self._alarm((), why)
+        raise RankLostError(device_errors.gone)
+
+
+class RanksCpuClock(CpuClock):
+    """Wall time of a call that all ranks make together: each begins behind a barrier, and the slowest rank's is the
+    sample. `said` has each rank's own. What takes turns is called within `agreed`."""
+
+    processes = 1
+    """A process is a rank, and lasts as long as the run."""
+
+    def __init__(self, ranks: Ranks):
+        super().__init__()
+        self.ranks, self.share, self.agreed, self.said = ranks, ranks.share, ranks.agreed, []
+
+    def _settle(self) -> None:
+        super()._settle()
+        self.ranks.barrier()
+
+    def _wake(self, call: Call, pin: Callable[[], None]) -> None:
+        """Not by time: what all ranks call, they call equally often."""
+        call()
+        self._settle()
+
+    def turn(self, calls: list[Call]) -> list[float | None]:
+        each = [*zip(*self.ranks.gather(super().turn(calls)), strict=True)]
+        self.said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
+        return [max(of_call) for of_call in each]
+
+
+def of_environment() -> Alone | Ranks:
+    """Who this process is by torchrun's variables."""
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
+        return ALONE
+    from torch.distributed import rendezvous
+
+    store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
+    del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
+    return Ranks(store, rank, size)
+
+
+ALONE = Alone()

@@ -1,0 +1,97 @@
+"""Arms over real ranks: 2 and 4 processes that gather from one another, to the bit, whoever is late."""
+
+import re
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from collectives import all_gather_matmul, weight_prefetch
+from collectives.group_links import Gloo
+from roofline.measure.ranks import Ranks, RanksCpuClock
+from roofline.measure.rounds import CallError, named
+
+B, D, F, CALLS = 20, 16, 12, 3
+
+
+def whole_numbers(seed, *shape):
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def gather_matmuls(rank, ranks, path):
+    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+    torch.set_num_threads(1)
+    w = whole_numbers(rank, F, D)  # of its own on each rank
+    for late in range(ranks):
+        for name, arm in all_gather_matmul.ARMS.items():
+            for call in range(CALLS):
+                x = whole_numbers(100 + call, B, D)
+                gathered = torch.full((B, D), torch.nan)
+                shards = [part.contiguous() for part in x.chunk(ranks, 1)]
+                operands = all_gather_matmul.Operands(
+                    shards, gathered, w, torch.full((B, F), torch.nan), rank, blocks=3
+                )
+                time.sleep(0.02 * (late == rank))
+                assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
+                timeline = link.timeline()
+                assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+                assert len(timeline.arrivals_s) == (ranks - 1) * (3 if name == "row_block_launches" else 1)
+
+
+def prefetches(rank, ranks, path):
+    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+    layers = [whole_numbers(layer, F, D) for layer in range(2)]
+    buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
+    x = whole_numbers(rank, B, D)
+    operands = weight_prefetch.Operands([layer.chunk(ranks) for layer in layers], buffers, x, x.new_empty(B, F), rank)
+    for step in range(6):
+        arm = list(weight_prefetch.ARMS.values())[step % 2]
+        assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches])
+def test_arms_are_right_to_the_bit_over_gloo(of_a_rank, ranks, tmp_path):
+    multiprocessing.start_processes(of_a_rank, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
+
+
+def one_fails(rank, ranks, path):
+    """On each rank in turn an arm raises, before its link starts or after that; the others are released at once."""
+    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
+    clock, link = RanksCpuClock(world), Gloo(world)
+    x = whole_numbers(1, B, D)
+    shards = [part.contiguous() for part in x.chunk(ranks, 1)]
+    operands = all_gather_matmul.Operands(shards, torch.empty(B, D), whole_numbers(rank, F, D), torch.empty(B, F), rank)
+    for culprit in range(ranks):
+        for when in ("before", "after", "never"):
+
+            def arm(culprit=culprit, when=when):
+                if when == "before" and culprit == rank:
+                    raise ArithmeticError("planted")
+                if when == "after" and culprit == rank:
+                    operands.matmul = lambda *tensors: {}["planted"]
+                out = all_gather_matmul.serial(operands, link)
+                assert torch.equal(out, operands.gathered @ operands.w.T)
+
+            arm.long = True
+            began, calls = time.monotonic(), [named("good", lambda: None), named("arm", arm)]
+
+            def turn(calls=calls):
+                return clock.turn(calls)
+
+            if when == "never":
+                times = clock.agreed("a turn", turn)
+                assert times == [max(of_call.values()) for of_call in clock.said]
+            else:
+                with pytest.raises(CallError, match="arm") as raised:
+                    clock.agreed("a turn", turn)
+                assert re.match(f"rank {culprit}: .*planted", str(raised.value.__cause__))
+            assert time.monotonic() - began < 5
+            operands.matmul = lambda x, w, out: torch.mm(x, w.T, out=out)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_raises_releases_the_others_and_the_next_call_has_a_fresh_group(ranks, tmp_path):
+    multiprocessing.start_processes(one_fails, (ranks, str(tmp_path / "store")), ranks, start_method="fork")

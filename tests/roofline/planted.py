@@ -1,0 +1,77 @@
+"""A pytest plugin that plants one fault in one of several ranks: FAULT in the environment, as in `1 call SIGKILL`.
+
+Places are `configure`, `collect`, `begin` (of the run), `prepare` (operands of the weight prefetch), `plan` (in the
+middle of preparing an all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
+timed), and `report`. In `seed`, `commit`, `Python` and `select` the rank has something else in mind.
+"""
+
+import ctypes
+import itertools
+import os
+import platform
+import signal
+import time
+
+import pytest
+
+RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
+TIMED_CALL = 15
+"""Those before it check the arm."""
+
+
+def strike(place: str) -> None:
+    if (os.environ["RANK"], place) != (RANK, PLACE):
+        return
+    if WHAT.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, WHAT))
+    elif WHAT == "python":
+        while True:
+            time.sleep(0.01)
+    elif WHAT == "c":
+        mutex = ctypes.create_string_buffer(64)
+        for _ in range(2):
+            ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # with Python's lock held
+    else:
+        raise ArithmeticError("planted")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    from roofline.measure import metadata
+
+    if os.environ["RANK"] == RANK and PLACE == "seed":
+        config.option.ffn_seed = WHAT
+    if os.environ["RANK"] == RANK and PLACE == "commit":
+        metadata.commit_of = lambda *given, **more: WHAT
+    if os.environ["RANK"] == RANK and PLACE == "Python":
+        platform.python_version = lambda: WHAT
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ["RANK"] == RANK and PLACE == "select":
+        del items[-1]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure():
+    strike("configure")
+    from collectives.bench import all_gather_matmul, weight_prefetch
+    from roofline.measure import metadata
+    from roofline.pytest_plugin import narrator
+
+    def before(place, of, name):
+        kept = getattr(of, name)
+        setattr(of, name, lambda *given, **more: strike(place) or kept(*given, **more))
+
+    before("prepare", weight_prefetch.Prefetch, "_operands")
+    before("begin", metadata, "make")
+    before("report", narrator, "write")
+    kept, calls = all_gather_matmul.AllGather.grid_facts, itertools.count(1)
+    all_gather_matmul.AllGather.grid_facts = lambda self: kept(self) | (strike("plan") or {})
+    arm, arms = all_gather_matmul.all_gather_matmul.ARMS["chunk_launches"], all_gather_matmul.Runner.own_arms
+    places = {1: "check", TIMED_CALL: "call"}
+    arms["chunk_launches"] = lambda *given: strike(places.get(next(calls), "")) or arm(*given)
+
+
+def pytest_pycollect_makeitem():
+    strike("collect")
