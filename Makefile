@@ -10,7 +10,7 @@ OLD := .triton-3.6
 OF_TRITON := tests/kernels $(addprefix tests/machine/test_,shipped.py static.py planted.py) \
 	$(addprefix tests/collectives/test_,copier.py flagged_arms.py flagged_bench.py all_gather_matmul.py)
 
-.PHONY: bench gpu test test-triton-3.6 lint
+.PHONY: bench gpu test test-triton-3.6 test-wire lint
 
 bench: $(ENV)
 	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
@@ -25,6 +25,10 @@ test: $(ENV)
 # interpreter needs an older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
 	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(OF_TRITON) $(ARGS)
+
+# Two ranks as two nodes, over a wire of 1 Gbit/s between network namespaces: as root, on a machine that is idle.
+test-wire: $(ENV)
+	$(VENV)/bin/python -m pytest tests/wire.py $(ARGS)
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from collectives.links import Gather, Threaded, Transfer
-from roofline.measure.ranks import LATE_S, Ranks
 
 
 class Gloo(Threaded):
-    """Sends and receives over the group of `ranks`, in a thread of this process. All ranks start their gathers in the
-    same order."""
+    """Sends and receives over the group of `ranks`, a `roofline.measure.ranks.Ranks`, in a thread of this process. All
+    ranks start their gathers in the same order."""
 
     kind = "gloo"
 
-    def __init__(self, ranks: Ranks):
+    def __init__(self, ranks):
         super().__init__(ranks.rank)
         self._ranks = ranks
         ranks.links.add(self)
@@ -53,7 +52,7 @@ class Gloo(Threaded):
             target.copy_(landing)
 
     def _due_s(self, nbytes: int) -> float:
-        return LATE_S
+        return self._ranks.late_s
 
     def forget(self) -> None:
         """Let go of messages, which refer to their group."""

@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from collectives.bench import operands
+from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from kernels.bench import matmul
@@ -73,6 +73,9 @@ class Runner(matmul.Runner):
 
     def here(self) -> list[str]:
         return list(self.arms(self.options.device))
+
+    def observers(self, session) -> list:
+        return [] if self.ranks is ALONE else [messages.Messages(session, self.ranks)]
 
     def names(self, case) -> list[str]:
         """Those asked for, else all."""

@@ -65,11 +65,14 @@ class CpuClock:
                     continue
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
-                start = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - start)
-                self._last_s[call] = times[-1]
+                times.append(self._timed(call))
+                self._last_s[call] = times[-1] or 0.0
         return times
+
+    def _timed(self, call: Call) -> float | None:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
         known, awake = _other_threads(), time.perf_counter() + self.WAKE_S

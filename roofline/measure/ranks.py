@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from roofline.measure import device_errors
 from roofline.measure.clocks import Call, CpuClock
+from roofline.measure.machine import anonymous
 from roofline.measure.prepared import Rejection, rejection
 from roofline.measure.rounds import CallError
 
@@ -35,6 +37,10 @@ INTERRUPTED = (-1,)
 """The scope of an alarm that ends the run, and is no evidence against any case."""
 PIECE = 1 << 22
 """Characters of one message. torch's store takes 8 MiB."""
+LEAST_SHARE = 0.95
+"""Of a call, for which its thread had a core: a sample with less is dropped. Waiting for others' data counts as had."""
+SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
+"""Environment variables that set how ranks talk begin with these."""
 
 
 class RankLostError(device_errors.RankError):
@@ -90,9 +96,16 @@ class Alone:
         where the entrant is known."""
         return call()
 
+    @staticmethod
+    def metadata() -> dict:
+        """What a run's first line says of its ranks, in the field `ranks`; all ranks call this."""
+        return {}
+
 
 class Ranks:
     """The ranks of a run; a store of torch.distributed is what they agree through."""
+
+    late_s = LATE_S
 
     def __init__(self, store, rank: int, size: int):
         from torch.distributed import PrefixStore
@@ -109,6 +122,8 @@ class Ranks:
         """Who gave no verdict on what was measured last."""
         self.links = WeakSet()
         """What has messages on their way in the group, each with a method `forget` that lets go of them."""
+        self.loopback = True
+        """Whether some talk inside a machine. Known once `metadata` was called."""
 
     @property
     def group(self):
@@ -184,6 +199,30 @@ class Ranks:
                 self._alarm(scope, f"{why} at rank {self.rank}" if scope else f"rank {self.rank}: {why}")
                 self._store.set(f"left {self.rank}", "")
             self.drop()
+
+    def metadata(self) -> dict:
+        import torch
+
+        named = (name for name in sorted(os.environ) if name.startswith(SETTINGS))
+        own = {
+            "settings": {name: anonymous(os.environ[name]) for name in named if not name.endswith(("_ID", "HOSTID"))},
+            "threads": torch.get_num_threads(),
+            "network": _network(),
+        }
+        each = self.gather(own, "what the ranks run on")
+        settings, threads, networks = ([one[name] for one in each] for name in own)
+        self.loopback = len({*networks}) < self.size
+        about = {
+            "backend": "gloo",
+            "world": self.size,
+            "nodes": int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+            "ranks_a_node": int(os.environ.get("LOCAL_WORLD_SIZE", self.size)),
+            "interfaces": [of_rank.get("GLOO_SOCKET_IFNAME") for of_rank in settings],
+            "settings": settings[0],
+            "threads": threads,
+            "loopback": self.loopback,
+        }
+        return {"ranks": about}
 
     def await_left(self, ranks: Iterable[int], within_s: float) -> None:
         """Return once `ranks` have left; `silent` are those that do not."""
@@ -267,10 +306,37 @@ class RanksCpuClock(CpuClock):
         call()
         self._settle()
 
+    def _timed(self, call: Call) -> float | None:
+        others_s, waited_s = _others_s(), _waited_s()
+        time_s = super()._timed(call)
+        lost_s = _waited_s() - waited_s - (_others_s() - others_s)
+        return time_s if self.ranks.loopback or lost_s <= (1 - LEAST_SHARE) * time_s else None
+
     def turn(self, calls: list[Call]) -> list[float | None]:
         each = [*zip(*self.ranks.gather(super().turn(calls)), strict=True)]
         self.said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
-        return [max(of_call) for of_call in each]
+        return [None if None in of_call else max(of_call) for of_call in each]
+
+
+def _waited_s() -> float:
+    """For how long the calling thread could have run by now and had no core. 0 where Linux does not count that."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _others_s() -> float:
+    """CPU time of the other threads of this process: what those take from the calling one belongs to its work."""
+    return time.process_time() - time.thread_time()
+
+
+def _network() -> str:
+    """The same on ranks between which nothing leaves the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/net")
+    except OSError:
+        return os.environ.get("GROUP_RANK", "0")
 
 
 def of_environment() -> Alone | Ranks:

@@ -417,7 +417,7 @@ class Session:
                 observer.finished()
         reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
-        for case in [entry["case"] for entry in self.run.missing if not self.entry(entry["case"])]:
+        for case in [entry["case"] for entry in self.run.missing if entry["outcome"] == NOT_RUN]:
             self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
         why = self.over or why_cut_short or self.closed or None
         self.add({"kind": "end", "finished": _now(), "cut_short": why})

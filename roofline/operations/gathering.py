@@ -182,10 +182,7 @@ def scaling(model: str, dtype: str) -> str:
 def notes(options, cases: list[str]) -> list[str]:
     """What a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
     if cases and options.world > 1:
-        return [
-            f"Ranks are real: {options.world} processes, and gloo between them. A sample is the slowest rank's. Where "
-            "they share a machine, gloo takes its time from the cores that compute: such a time says nothing of a wire."
-        ]
+        return [f"Ranks are real: {options.world} processes, and gloo between them. A sample is the slowest rank's."]
     if cases:
         emulated = (
             "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "

@@ -327,7 +327,7 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
     lacking = runner.equip(ffn_clock, ffn_instruments)
-    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes))
+    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes)) | state.ranks.metadata()
     if run and not state.ranks.rank and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")

@@ -112,6 +112,8 @@ class Narrator:
             if session and (record := session.run.record(parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
         output_json["not_measured"] = session.run.missing if session else []
+        if session and session.run.void:
+            output_json["benchmarks"] = []
         self._saved = output_json
 
     def pytest_sessionstart(self):

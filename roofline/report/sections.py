@@ -2,6 +2,7 @@
 
 from roofline.analysis import tuning
 from roofline.analysis.base import Section, Table, grouped
+from roofline.analysis.overlap import messages
 from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.report import tables
@@ -42,7 +43,7 @@ def missing(run: Run) -> list[str]:
 
 def ceilings(run: Run) -> list[str]:
     """A line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of what an
-    empty call takes."""
+    empty call takes, and those of the wire between real ranks."""
     datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
     for one in ceilings_of(run):
@@ -55,4 +56,4 @@ def ceilings(run: Run) -> list[str]:
         lines.append(f"{one.kind}: {value} [{', '.join(ends)}] {unit} measured ({one.by}); datasheet: {sheet}")
     if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:
         lines.append(f"an empty call takes {time_text(empty_s)}: that much is in every sample")
-    return lines
+    return lines + messages.lines(run)

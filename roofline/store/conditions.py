@@ -10,9 +10,12 @@ def conditions(metadata: dict) -> dict[str, str]:
     """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
     machine = metadata["machine"]
     versions = machine.get("versions", {})
-    threads = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
+    width = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
+    if ranks := metadata.get("ranks"):
+        nodes = f"{ranks['nodes']} node{'s' * (ranks['nodes'] != 1)}"
+        width += f", {ranks['world']} ranks on {nodes} over {ranks['backend']}"
     found = {
-        "chip": machine["chip"] + threads,
+        "chip": machine["chip"] + width,
         "driver": machine.get("driver"),
         "method": metadata["method_version"],
         "torch": versions.get("torch"),

@@ -36,6 +36,12 @@ SAMPLE_COLUMNS = {
 }
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
 
+LOOPBACK = (
+    "void, loopback: ranks share a machine, where gloo takes its time from the cores that compute. Results were right; "
+    "their times say nothing of a wire, and stay in the journal: take one rank a machine"
+)
+"""Why samples are no times of anything."""
+
 PROBE = "probe"
 """The role of what takes turns with contenders to say where the roof is."""
 
@@ -153,7 +159,7 @@ IN_LINE = tuple(
 )
 
 
-LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured"}
+LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured", "message": "messages"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
@@ -167,6 +173,8 @@ class Run:
     shapes: dict[str, Shape] = field(default_factory=dict)
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
+    messages: list[dict] = field(default_factory=list)
+    """Of real ranks: how long messages of several sizes took, alone on the wire."""
     not_measured: list[dict] = field(default_factory=list)
     notes_by_topic: dict[str, str] = field(default_factory=dict)
     """What a reader should know beside the notes in the metadata."""
@@ -179,11 +187,14 @@ class Run:
         """Contenders that have samples on a shape."""
         return self.shapes[shape_id].measured if shape_id in self.shapes else []
 
-    def cases(self):
-        """(shape, contender) of every row: what was asked for, and the baseline beside it."""
-        for shape in self.shapes.values():
-            for name in shape.measured:
-                yield shape, name
+    def cases(self) -> list[tuple[Shape, str]]:
+        """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is void."""
+        return [] if self.void else [(shape, name) for shape in self.shapes.values() for name in shape.measured]
+
+    @property
+    def void(self) -> str:
+        """Why no sample is the time of anything; empty where they are."""
+        return LOOPBACK if self.metadata.get("ranks", {}).get("loopback") else ""
 
     @property
     def notes(self) -> list[str]:
@@ -210,14 +221,16 @@ class Run:
         for case in self.metadata.get("cases", ()):
             cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
             last.setdefault(case, cut_off)
-        measured = {f"{shape.id}-{name}" for shape, name in self.cases()}
+        measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
         again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
         again |= {f"{name}-{SAVED}" for name, shape in self.shapes.items() if shape.saved}
-        return [
+        found = [
             entry
             for case, entry in last.items()
             if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
         ]
+        void = measured if self.void else ()
+        return found + [{"case": case, "outcome": "skipped", "reason": self.void} for case in void]
 
     def take(self, line: dict) -> None:
         """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
@@ -272,7 +285,8 @@ class Run:
         """Of one case, by the ceilings known so far; None if it was not measured."""
         from roofline.analysis.records import derive
 
-        return derive(self, self.shapes[shape], contender) if contender in self.measured(shape) else None
+        there = contender in self.measured(shape) and not self.void
+        return derive(self, self.shapes[shape], contender) if there else None
 
     def samples(self) -> DataFrame:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

@@ -19,6 +19,9 @@ LEAST_BYTES_PER_S = 1e6
 OF_RANKS = ("gloo",)
 """Links between the ranks that torchrun started."""
 
+HOW = {"gloo": "gloo, point to point"}
+"""How those gather, for the baseline `serial`, too."""
+
 LINKS = ("pcie", "preset", *OF_RANKS)
 """Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of
 ranks."""

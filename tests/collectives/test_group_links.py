@@ -1,5 +1,6 @@
 """Arms over real ranks: 2 and 4 processes that gather from one another, to the bit, whoever is late."""
 
+import platform
 import re
 import time
 
@@ -9,9 +10,11 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from collectives import all_gather_matmul, weight_prefetch
+from collectives.bench import messages
 from collectives.group_links import Gloo
 from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
+from roofline.store.run import Run
 
 B, D, F, CALLS = 20, 16, 12, 3
 
@@ -42,18 +45,50 @@ def gather_matmuls(rank, ranks, path):
 
 def prefetches(rank, ranks, path):
     link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    layers = [whole_numbers(layer, F, D) for layer in range(2)]
-    buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
     x = whole_numbers(rank, B, D)
-    operands = weight_prefetch.Operands([layer.chunk(ranks) for layer in layers], buffers, x, x.new_empty(B, F), rank)
-    for step in range(6):
-        arm = list(weight_prefetch.ARMS.values())[step % 2]
-        assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
+    for late in range(ranks):
+        layers = [whole_numbers(10 * late + layer, F, D) for layer in range(2)]
+        buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
+        shards = [layer.chunk(ranks) for layer in layers]
+        operands = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
+        for step in range(6):
+            for transfer in operands.next:
+                transfer.target.fill_(torch.nan)
+            arm = list(weight_prefetch.ARMS.values())[step % 2]
+            time.sleep(0.02 * (late == rank))
+            assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, late, step)
+
+
+class Journal:
+    """As much of a session as what measures messages asks for."""
+
+    def __init__(self):
+        self.run, self.lines = Run({}), []
+
+    def add(self, line):
+        self.lines.append(line)
+        self.run.take(line)
+
+
+def messages_of(rank, ranks, path):
+    torch.set_num_threads(1)
+    world, journal = Ranks(dist.FileStore(path, ranks), rank, ranks), Journal()
+    about = world.metadata()["ranks"]
+    assert about["loopback"] is world.loopback is True
+    assert (about["world"], about["threads"], about["interfaces"]) == (ranks, [1] * ranks, [None] * ranks)
+    assert platform.node() not in repr(about)
+    for _ in range(2):  # of two operations: the second finds them there
+        messages.Messages(journal, world).begun()
+    found = [(line["pattern"], line["nbytes"], line["received_bytes"]) for line in journal.lines]
+    sizes = messages.SIZES
+    assert found == [one for n in sizes for one in (("all", n, (ranks - 1) * n), ("pair", n, n))]
+    assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in journal.lines)
+    assert len(set(map(repr, world.gather(journal.lines)))) == 1
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches])
-def test_arms_are_right_to_the_bit_over_gloo(of_a_rank, ranks, tmp_path):
+@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches, messages_of])
+def test_arms_and_messages_over_gloo(of_a_rank, ranks, tmp_path):
     multiprocessing.start_processes(of_a_rank, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from statistics import median
 
 from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
-from roofline.analysis.overlap import chart, network_roofline, timeline
+from roofline.analysis.overlap import chart, messages, network_roofline, timeline
 from roofline.analysis.overlap.arms import ARMS, is_serial
 from roofline.analysis.overlap.metrics import COLUMNS, OWN, SPLIT, metrics
 from roofline.analysis.throughput import analysis as throughput
@@ -108,6 +108,7 @@ OVERLAP = Analysis(
         Figure("network_roofline", TIMED, network_roofline.draw),
         Figure("overlap", TIMED, chart.draw),
         Figure("timeline", frozenset(), timeline.draw, timeline.is_there),
+        Figure("message_roofline", frozenset(), messages.draw, messages.is_there),
     ),
     BRIEF,
     summary,

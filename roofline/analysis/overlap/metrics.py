@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 from roofline.analysis.base import Column
 from roofline.analysis.overlap.arms import ALL_CORES, ARMS, SIMULATED, OverlapPlan, base_arm
@@ -11,6 +12,7 @@ from roofline.report.format import bytes_text, interval_text, number_text, perce
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import Run, Shape
 from roofline.theory.schedule import Grid
+from roofline.theory.wires import HOW
 
 OFF_PACE = 0.05
 """A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
@@ -37,7 +39,7 @@ LOST = {
 def link_text(record: dict) -> str:
     """Its kind, and the bandwidth that it reached."""
     reached = record["link_bytes_per_s"]
-    return record["link"] + (f" {reached / 1e9:.3g} GB/s" if reached else "")
+    return HOW.get(record["link"], record["link"]) + (f" {reached / 1e9:.3g} GB/s" if reached else "")
 
 
 def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
@@ -80,6 +82,11 @@ OWN = (
            "fabric of its own names that", header="link", of_row=link_text),
     replace(throughput.BOUND, doc="`compute` or `wire`: the longer of T_gemm and T_comm, which bounds the model. What "
             "an arm loses, and to what, is in `diagnosis`", header="model's bound"),
+    Column("rank_spread", "of real ranks: by how much of the slowest one's time the fastest was done earlier, median "
+           "over rounds, which all begin behind a barrier", "1", "spread over ranks", percent_text,
+           shown=lambda r: r["rank_spread"] is not None),
+    Column("gemm_rank_spread", "the same of T_gemm: skew that is not the wire's", "1", "T_gemm's spread", percent_text,
+           shown=lambda r: r["gemm_rank_spread"] is not None),
     Column(header="notes", of_row=notes_text, right=False, shown=notes_text),
     Column("arm", "as the contender. `_persistent` at the end: by our persistent matmul"),
     Column("ranks", "P ranks that gather", "1"),
@@ -219,6 +226,8 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "times_threshold": t_gemm_s / t_comm_s if both else None,
         "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
         "spilled_bytes": about.get("spilled_bytes", 0),
+        "rank_spread": _rank_spread(shape, arm),
+        "gemm_rank_spread": _rank_spread(shape, gemm_name),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
         "t_serial_s": typical(shape.times_s("serial")),
@@ -244,6 +253,12 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     found = throughput.metrics(run, shape, arm) | found
     own_gemm_s = None if alone is gemm else typical(alone)
     return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+
+
+def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
+    ranks = range(shape.params["ranks"])
+    each = zip(*(shape.values(entrant, f"rank{rank}_s").values() for rank in ranks), strict=True)
+    return median([1 - min(times) / max(times) for times in each] or [None])
 
 
 def _ideal_s(record: dict) -> float:

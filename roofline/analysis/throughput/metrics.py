@@ -384,7 +384,8 @@ COLUMNS = (
            "3e-3 in bf16, 5e-4 in fp16, 1e-5 in fp32; of the vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K "
            "that are rounded", "1"),
     CONFIG,
-    Column("late", "samples dropped because the host enqueued the work too late", "1"),
+    Column("late", "samples dropped because the host enqueued the work too late, or of real ranks one lacked its core",
+           "1"),
     Column("cache", "its state before every sample"),
     Column("stopped_by", "what ended the rounds: `width`, `time`, `rounds`; `interrupt` where they were cut short"),
     Column("throttled", "whether the clock was held down; null on a CPU: unknown"),

@@ -1,0 +1,118 @@
+"""Runs of real ranks: what their journals say of wire, skew and machines, and that loopback gives no number."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from made_up_gathers import HERE, gathering, prefetch
+from made_up_run import save
+
+from roofline.analysis.overlap import messages
+from roofline.measure import ranks
+from roofline.measure.clocks import CpuClock
+from roofline.report import sections
+from roofline.report.write import write
+from roofline.store.conditions import conditions
+from roofline.store.journal import load
+
+LATENCY_S, BYTES_PER_S = 200e-6, 125e6
+RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
+
+
+def message_lines():
+    """As a wire of 200 us and 125 MB/s would make them, with one outlier each."""
+    found = []
+    for pattern in ("all", "pair"):
+        for nbytes in (2**12, 2**16, 2**20, 2**24):
+            time_s = LATENCY_S + nbytes / BYTES_PER_S
+            line = {"kind": "message", "pattern": pattern, "nbytes": nbytes, "received_bytes": nbytes}
+            found.append(line | {"times_s": [time_s, time_s, 10 * time_s]})
+    return found
+
+
+def made_up(folder, **ranks):
+    """A run of two ranks; the second is done earlier, by a tenth of each arm's time and a twentieth of the matmul's."""
+    case = prefetch(64, "gloo", ranks=2)
+    lines = gathering(case, link="gloo")
+    for line in lines:
+        if line["kind"] == "sample":
+            time_s, early = line["time_s"], 0.05 if line["contender"] == "gemm torch" else 0.1
+            line |= {"rank0_s": time_s, "rank1_s": (1 - early) * time_s}
+    return load(save(folder, [HERE | {"ranks": RANKS | ranks}, *message_lines(), *lines]))
+
+
+def test_a_report_has_the_wire_and_the_spread_over_ranks(tmp_path):
+    run = made_up(tmp_path)
+    for record in run.records():
+        assert record["rank_spread"] == pytest.approx(0.1)
+        assert record["gemm_rank_spread"] == pytest.approx(0.05)
+    written = [path.name for path in write(tmp_path)]
+    assert "message_roofline.svg" in written
+    text = (tmp_path / "report.md").read_text()
+    assert "wire, all ranks at once: 0.125 GB/s that a rank receives, latency 200 us (gloo, point to point)" in text
+    assert "wire, one pair alone: 0.125 GB/s" in text
+    assert "spread over ranks" in text and "gloo, point to point" in text  # noqa: PT018
+
+
+def test_messages_are_fitted_by_a_latency_and_a_bandwidth():
+    for wire in messages.of(type("", (), {"messages": message_lines(), "void": ""})).values():
+        assert wire == pytest.approx((LATENCY_S, BYTES_PER_S))
+    burst = [line | {"times_s": [line["nbytes"] ** 1.2 * 1e-9]} for line in message_lines()[:4]]
+    assert messages.fit(burst).latency_s == 0
+
+
+def test_no_time_over_loopback_becomes_a_number(tmp_path):
+    run = made_up(tmp_path, loopback=True)
+    assert run.measured(next(iter(run.shapes)))
+    assert run.records() == []
+    assert len(run.frame()) == 0
+    assert [run.record(shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
+    assert not run.unfinished
+    assert {entry["reason"] for entry in run.missing} == {run.void}
+    assert [path.suffix for path in write(tmp_path)] == [".md", ".json"]
+    text = (tmp_path / "report.md").read_text()
+    assert "void, loopback" in text
+    for said in (" ms", " us", "GB/s", "TFLOP/s"):
+        assert said not in text
+    assert not any(section.rows for section in sections.sections(run, run.records()))
+
+
+def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
+    one, other = made_up(tmp_path / "two").metadata, made_up(tmp_path / "four", world=4, nodes=4).metadata
+    assert conditions(one)["chip"].endswith("2 ranks on 2 nodes over gloo")
+    assert conditions(one)["chip"] != conditions(other)["chip"]
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "others_s", "loopback", "kept"),
+    [(0.0, 0.0, False, True), (0.4, 0.0, False, False), (0.4, 0.39, False, True), (0.4, 0.0, True, True)],
+)
+def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, waited_s, others_s, loopback, kept):
+    """Unless other threads of its own process were on it; over loopback no sample is a time, and none is dropped."""
+    of_ranks, read = type("", (), {"share": None, "loopback": loopback}), {"waited": 0.0, "others": 0.0}
+    monkeypatch.setattr(ranks, "_waited_s", lambda: read["waited"])
+    monkeypatch.setattr(ranks, "_others_s", lambda: read["others"])
+    monkeypatch.setattr(CpuClock, "_timed", lambda self, call: call() or 1.0)
+    clock = ranks.RanksCpuClock(of_ranks)
+    assert clock._timed(lambda: read.update(waited=waited_s, others=others_s)) == (1.0 if kept else None)
+
+
+def test_a_thread_that_shares_its_core_is_seen_to_wait_for_it():
+    if ranks._waited_s() == 0.0:
+        pytest.skip("Linux does not count here for how long a thread waits for a core")
+    cores = os.sched_getaffinity(0)
+    busy = subprocess.Popen(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\nwhile 1: pass"]
+    )
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        before, until = ranks._waited_s(), time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+        assert ranks._waited_s() - before > 0.1
+    finally:
+        os.sched_setaffinity(0, cores)
+        busy.kill()
+        busy.wait()

@@ -1,0 +1,132 @@
+"""Ranks over a real wire: two network namespaces of this machine as two nodes, and a wire between them of 1 Gbit/s.
+
+`make test-wire` runs it, as root, on a machine that is idle: no test of it is collected without being named. Each rank
+has a core. Over loopback, the negative control, the same ranks hide nothing.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import roofline
+from roofline.analysis.overlap import messages
+from roofline.analysis.overlap.simulator import hidden_fraction
+
+ROOT = Path(__file__).parents[1]
+BITS_PER_S = 1e9
+NODES = "roofline-wire-0", "roofline-wire-1"
+ADDRESSES = "10.77.13.1", "10.77.13.2"
+LIMIT_S = 170
+
+PREFETCH = "--ffn-model=2048,4096", "--ffn-tp=1", "--ffn-tokens=512", "-k=weight_prefetch"
+ALL_GATHER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096", "-k=all_gather_matmul"
+"""Matmul and gather take about as long on a core of some 70 GFLOP/s."""
+
+lacking = [name for name in ("ip", "tc", "taskset") if not shutil.which(name)]
+lacking += ["root"] * (os.geteuid() != 0) + ["two cores"] * (os.cpu_count() < 2)
+pytestmark = pytest.mark.skipif(bool(lacking), reason=f"needs {', '.join(lacking)}")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@pytest.fixture(scope="module")
+def wire():
+    """Two namespaces, and a wire between them whose two ends are shaped."""
+    made = []
+    try:
+        for node in NODES:
+            ip("netns", "add", node)
+            made.append(node)
+        first, second = (("wire", "netns", node) for node in NODES)
+        ip("link", "add", *first, "type", "veth", "peer", "name", *second)
+        for node, address in zip(NODES, ADDRESSES, strict=True):
+            ip("-n", node, "link", "set", "lo", "up")
+            ip("-n", node, "address", "add", f"{address}/24", "dev", "wire")
+            ip("-n", node, "link", "set", "wire", "mtu", "9000", "up")
+            shape = f"qdisc add dev wire root tbf rate {BITS_PER_S:.0f} burst 64kb latency 400ms".split()
+            subprocess.run(["ip", "netns", "exec", node, "tc", *shape], check=True)
+        yield
+    finally:
+        for node in made:
+            ip("netns", "delete", node)
+
+
+def measured(folder: Path, arguments: tuple[str, ...], *, over_wire: bool):
+    """The run that two ranks measured, each on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"OMP_NUM_THREADS": "1"}
+    common = ["-m", "pytest", "--benchmark-only", "-p", "no:cacheprovider", f"--ffn-results={folder}", *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    if over_wire:
+        environment["GLOO_SOCKET_IFNAME"] = "wire"
+        commands = [
+            f"ip netns exec {node} taskset -c {cores[rank]}".split()
+            + command
+            + f"--nnodes=2 --node-rank={rank} --nproc-per-node=1 --master-addr={ADDRESSES[0]}".split()
+            + common
+            for rank, node in enumerate(NODES)
+        ]
+    else:
+        commands = [[*command, "--nproc-per-node=2", *common]]
+    agents = [
+        subprocess.Popen(one, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for one in commands
+    ]
+    until = time.monotonic() + LIMIT_S
+    try:
+        said = [agent.communicate(timeout=max(1.0, until - time.monotonic()))[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    print(*said, sep="\n")
+    assert [agent.returncode for agent in agents] == [0] * len(agents)
+    (run,) = folder.glob("2*")
+    return run, roofline.load(run)
+
+
+def test_the_message_roofline_and_a_prefetch_over_the_wire(wire, tmp_path):
+    folder, run = measured(tmp_path, PREFETCH, over_wire=True)
+    about = run.metadata["ranks"]
+    assert (about["world"], about["nodes"], about["loopback"]) == (2, 2, False)
+    assert {about["interfaces"][rank] for rank in range(2)} == {"wire"}
+    for of_wire in messages.of(run).values():
+        assert 8 * of_wire.bytes_per_s == pytest.approx(BITS_PER_S, rel=0.05)
+    assert (folder / "message_roofline.svg").exists()
+    (record,) = [one for one in run.records() if one["arm"] == "overlapped"]
+    assert record["hidden_fraction"] > 0.6
+    assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15)
+
+
+def test_an_all_gather_over_the_wire(wire, tmp_path):
+    _, run = measured(tmp_path, ALL_GATHER, over_wire=True)
+    for record in run.records():
+        if record["arm"] != "serial":
+            assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["arm"]
+
+
+def expected_s(run, record: dict) -> float:
+    """What the arm's schedule takes with T_gemm as long as beside the link."""
+    from roofline.analysis.overlap.metrics import plan_of
+
+    (shape,) = run.shapes.values()
+    contended_s = median(shape.values("gemm beside link", "first_wait_s").values())
+    return plan_of(shape, record["arm"]).ideal_s(contended_s, record["t_comm_s"])
+
+
+def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):
+    folder, run = measured(tmp_path, PREFETCH, over_wire=False)
+    assert run.records() == []
+    assert {entry["reason"] for entry in run.missing} == {run.void}
+    assert not [path.name for path in folder.glob("*.svg")]
+    (shape,) = run.shapes.values()
+    names = "gemm torch", "link", "overlapped"
+    rounds = zip(*(shape.times_s(name).values() for name in names), strict=True)
+    assert median(hidden_fraction(*times) for times in rounds) < 0.4
