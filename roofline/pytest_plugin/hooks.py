@@ -279,7 +279,7 @@ def pytest_report_collectionfinish(config):
     if state.options.tune_s:
         about = f"no shape is begun after {duration(state.options.tune_s)}"
     else:
-        clock = clocks.CLOCKS[state.options.device]
+        clock = clocks.CLOCKS[state.options.device] if state.ranks is ALONE else RanksCpuClock
         about = state.plan(clock.passes, clock.processes)
     return f"{count} cases on {len(state.selected)} shapes, {about}"
 

@@ -1,6 +1,7 @@
 """Runs of real ranks: what their journals say of wire, skew and machines, and that loopback gives no number."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -71,11 +72,12 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     assert [run.record(shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
     assert not run.unfinished
     assert {entry["reason"] for entry in run.missing} == {run.void}
-    assert [path.suffix for path in write(tmp_path)] == [".md", ".json"]
+    assert {path.suffix for path in write(tmp_path)} == {".md", ".json", ".html"}
     text = (tmp_path / "report.md").read_text()
     assert "void, loopback" in text
     for said in (" ms", " us", "GB/s", "TFLOP/s"):
         assert said not in text
+        assert said not in re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
     assert not any(section.rows for section in sections.sections(run, run.records()))
 
 
@@ -91,7 +93,7 @@ def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
 )
 def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, waited_s, others_s, loopback, kept):
     """Unless other threads of its own process were on it; over loopback no sample is a time, and none is dropped."""
-    of_ranks, read = type("", (), {"share": None, "loopback": loopback}), {"waited": 0.0, "others": 0.0}
+    of_ranks, read = type("", (), {"share": None, "agreed": None, "loopback": loopback}), {"waited": 0.0, "others": 0.0}
     monkeypatch.setattr(ranks, "_waited_s", lambda: read["waited"])
     monkeypatch.setattr(ranks, "_others_s", lambda: read["others"])
     monkeypatch.setattr(CpuClock, "_timed", lambda self, call: call() or 1.0)

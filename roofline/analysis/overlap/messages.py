@@ -49,10 +49,14 @@ def lines(run: Run) -> list[str]:
 
 def draw(run: Run, frame):
     """The figure message_roofline."""
+    from matplotlib.ticker import LogLocator
+
     figure, about = theme.new(8.5, 5), run.metadata["ranks"]
     axes, found = figure.add_subplot(), of(run)
     axes.set(xscale="log", yscale="log", xlabel="bytes of a message", ylabel="GB/s that a rank receives")
-    theme.few_ticks(axes)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.minorticks_off()
+    theme.plain_numbers(axes)
     axes.set_xticks([2**power for power in range(12, 26, 2)])
     axes.xaxis.set_major_formatter(lambda size, _: f"{size / 2**10:g} KiB" if size < 2**20 else f"{size / 2**20:g} MiB")
     for (name, wire), color in zip(found.items(), theme.colours([*found]).values(), strict=True):
