@@ -343,6 +343,11 @@ def of_environment() -> Alone | Ranks:
     """Who this process is by torchrun's variables."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
         return ALONE
+    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(lacking)}: start several ranks with torchrun "
+            "--nproc-per-node N -m pytest ..., or unset WORLD_SIZE"
+        )
     from torch.distributed import rendezvous
 
     store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))

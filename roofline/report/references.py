@@ -33,6 +33,8 @@ def add(folder: Path, into: Path) -> Path:
         raise ValueError(f"{folder} was cut off: go on with it by --ffn-resume, or run it again")
     if run.metadata.get("options", {}).get("quick"):
         raise ValueError(f"{folder} is a quick run, and a reference run is a whole one: run it without --ffn-quick")
+    if run.void:
+        raise ValueError(f"{folder} is {run.void}")
     if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
         raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
     _parts(into)

@@ -21,9 +21,9 @@ from typing import BinaryIO
 from roofline.store import upgrade
 from roofline.store.run import INTERRUPTED, Run
 
-SCHEMA = 7
-READABLE = (*upgrade.OLDER, 6, SCHEMA)
-"""Those of 6 lack `processes`, probes beside contenders and the power of steady blocks."""
+SCHEMA = 8
+READABLE = (*upgrade.OLDER, 6, 7, SCHEMA)
+"""Those of 7 know of no real ranks; those of 6 lack `processes`, too, probes beside contenders, and steady blocks' power."""
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"

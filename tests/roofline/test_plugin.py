@@ -220,7 +220,11 @@ def test_results_folder_that_cannot_be_written_is_told_before_measuring(run_proj
         ("-n2", {}, "tests side by side disturb one another; leave out -n"),
         ("-v", {"TRITON_INTERPRET": "1"}, "interpreted kernels are never timed"),
         ("-v", {"TRITON_INTERPRET": "true"}, "interpreted kernels are never timed"),
-        ("-v", {"WORLD_SIZE": "2"}, "WORLD_SIZE=2: a timed run is 1 process"),
+        (
+            "-v",
+            {"WORLD_SIZE": "2"},
+            "WORLD_SIZE=2 without RANK, MASTER_ADDR, MASTER_PORT: start several ranks",
+        ),
     ],
 )
 def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_project, argument, env, said):

@@ -304,6 +304,10 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
             lambda text: text.replace('"title"', '"options": {"quick": true}, "title"', 1),
             "is a quick run, and a reference",
         ),
+        (
+            lambda text: text.replace('"title"', '"ranks": {"loopback": true}, "title"', 1),
+            "is void, loopback: ranks share a machine",
+        ),
         (lambda text: text.replace('"why"', '"no file /home/ada/x"'), "holds '/home/ada'"),
         (lambda text: text.replace('"why"', '"on thehost7"'), "holds this host's name 'thehost7'"),
     ],
