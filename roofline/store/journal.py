@@ -23,7 +23,7 @@ from roofline.store.run import INTERRUPTED, Run
 
 SCHEMA = 8
 READABLE = (*upgrade.OLDER, 6, 7, SCHEMA)
-"""Those of 7 know of no real ranks; those of 6 lack `processes`, too, probes beside contenders, and steady blocks' power."""
+"""Those of 7 know of no real ranks; those of 6 lack `processes`, too, probes beside contenders, and blocks' power."""
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"
