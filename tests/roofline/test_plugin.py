@@ -105,7 +105,7 @@ def test_machine_info_has_the_ceilings_and_no_host_name(timed):
 def test_journal_has_a_line_per_round(timed):
     lines = timed.lines
     assert lines[0]["kind"] == "run"
-    assert lines[0]["schema"] == 7
+    assert lines[0]["schema"] == 8
     assert lines[0]["cases"] == [f"{SHAPE}-{name}" for name in ("torch", "numpy", "wrong", "unable")]
     assert lines[-1]["kind"] == "end"
     rounds = [line for line in lines if line["kind"] == "round"]
