@@ -131,9 +131,10 @@ class Rounds:
         if self._rule.warmup_s is None:
             return
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
-        self._clock.turn(calls)
-        while self._clock.now() < deadline:
-            self._clock.turn(calls)
+        again = True
+        while again:
+            self._agreed("a warm-up", lambda: self._clock.turn(calls))
+            again = self._share(self._clock.now() < deadline)
 
     def _round(self) -> None:
         order = self._rng.permutation(list(self._entrants)).tolist()

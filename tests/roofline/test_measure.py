@@ -43,6 +43,16 @@ def test_one_round_is_always_run():
     assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}
 
 
+def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
+    """Whatever its own clock says."""
+    clock, said = FakeClock(), iter([True, True, False, "", "", "rounds"])
+    clock.share = lambda own: next(said)
+    turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
+    assert clock.calls == 3 + 2
+    assert len(turns.rounds) == 2
+    assert turns.stopped_by == "rounds"
+
+
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
     clock = FakeClock()
     turns = take_turns({"a": lambda: 0.01}, clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
