@@ -11,6 +11,9 @@ that never comes is an error that names its chunk, within a bound.
     link.finish()              # all have arrived
     link.timeline()            # when they did, and when the consumer waited
 
+What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
+first `count` transfers go.
+
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
 asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`, which also has `pcie`). A paced link is
 an emulation, whatever its bandwidth: nothing measured over it is called NVLink or InfiniBand.
@@ -41,6 +44,8 @@ AWAKE_S = 0.0004
 
 PATIENCE_S = 2.0
 """A transfer that is this much later than it was due will not come."""
+
+LOOK_S = 0.05
 
 PATIENCE_LOOKS = 10_000
 """The same for what counts its looks at a flag, in Triton's interpreter."""
@@ -80,6 +85,12 @@ class Gather(list[Transfer]):
     def __init__(self, transfers: Iterable[Transfer], own: Iterable[Tensor]):
         super().__init__(transfers)
         self.own = [piece for piece in own if len(piece)]
+
+
+class Scatter(list[Transfer]):
+    """Transfers each of whose sources is this rank's part for another rank, and whose target takes the part that comes
+    from `chunk` meanwhile. In one process the two are the same: there each rank is the measured one, turned by its
+    number."""
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -126,8 +137,11 @@ class Preset:
         for transfer in transfers:
             transfer.target.copy_(transfer.source)
 
-    def start(self, transfers: Sequence[Transfer]) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
         self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
+
+    def ready(self, count: int) -> None:
+        pass
 
     def signals(self) -> Signals:
         flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
@@ -171,6 +185,10 @@ class _Job:
     sequence: int
     transfers: Sequence[Transfer]
     t0: float
+    ready_s: list[float]
+    """When each of the first transfers could go, by the clock that `t0` is by."""
+    free_s: float = 0.0
+    """When the wire has moved all before."""
     arrivals_s: list[float] = field(default_factory=list)
     failure: BaseException | None = None
 
@@ -230,16 +248,24 @@ class Threaded:
         Threaded._last = job
         Threaded._worker.jobs.put(job)
 
-    def start(self, transfers: Sequence[Transfer]) -> None:
-        """Begin to move `transfers`. A run that was left before its end, of this link or another, is given up."""
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
+        """Begin to move `transfers`, of which the first `ready` may go (default: all). A run that was left before its
+        end, of this link or another, is given up."""
         self._sequence += 1
         self._lost.zero_()
         if len(self._flags) < len(transfers):
             self._flags = numpy.zeros(len(transfers), numpy.int32)
         self._waits: list[tuple[int, float, float]] = []
         self._begin(transfers)
-        self._job = _Job(self._run, self._sequence, transfers, self.clock.now())
+        t0, ready = self.clock.now(), len(transfers) if ready is None else ready
+        self._job = _Job(self._run, self._sequence, transfers, t0, [t0] * ready, t0)
         self._give(self._job)
+
+    def ready(self, count: int) -> None:
+        """The first `count` transfers may go: their sources hold what is to be moved."""
+        with self._change:
+            self._job.ready_s += [self.clock.now()] * (count - len(self._job.ready_s))
+            self._change.notify_all()
 
     def wait(self, count: int) -> int:
         """Return once the first `count` transfers are here: how many are. Raises LinkError if that does not come."""
@@ -265,7 +291,7 @@ class Threaded:
 
     def _await(self, count: int) -> int:
         job = self._job
-        due = job.t0 + self._due_s(sum(transfer.nbytes for transfer in job.transfers[:count]))
+        due = max([job.t0, *job.ready_s]) + self._due_s(sum(transfer.nbytes for transfer in job.transfers[:count]))
 
         def arrived() -> bool:
             return job.failure is not None or not count or self._flags[count - 1] >= job.sequence
@@ -283,6 +309,9 @@ class Threaded:
         """What the worker does for this link."""
         try:
             for index in range(len(job.transfers)):
+                with self._change:
+                    while not (job.failure or len(job.ready_s) > index):
+                        self._change.wait(LOOK_S)  # and not for ever: who gives a run up does not notify
                 self._bring(job, index)
                 with self._change:
                     if job.failure:
@@ -310,7 +339,7 @@ class Threaded:
 class PacedThread(Threaded):
     """A thread that copies slices and sleeps until each is due; a late one is made up for.
 
-    Transfer i is here at t0 + (its and all earlier bytes) / `bytes_per_s`.
+    Transfer i is here its bytes / `bytes_per_s` after it was ready and the one before was here.
     """
 
     kind = "paced"
@@ -323,14 +352,15 @@ class PacedThread(Threaded):
         return nbytes / self.bytes_per_s
 
     def _bring(self, job: _Job, index: int) -> None:
-        moved = sum(transfer.nbytes for transfer in job.transfers[:index])
+        if job.failure:
+            return
+        job.free_s = max(job.free_s, job.ready_s[index])
         for source, target in job.transfers[index].slices:
             if job.failure:
                 return
             self._move(index, source, target)
-            moved += source.nbytes
-            due = job.t0 + self._due_s(moved)
-            while (left := due - self.clock.now()) > 0:
+            job.free_s += self._due_s(source.nbytes)
+            while (left := job.free_s - self.clock.now()) > 0:
                 self.clock.sleep(left)
 
     @staticmethod

@@ -178,6 +178,15 @@ class Setting:
         return []
 
     @staticmethod
+    def scratch(operands) -> list[torch.Tensor]:
+        """What an arm writes beside what arrives and `out`."""
+        return []
+
+    def arrived(self, transfer) -> bool:
+        """Whether it brought what it should."""
+        return torch.equal(transfer.target, transfer.source.to(self.device))
+
+    @staticmethod
     def trace(arm: str, link) -> dict | None:
         """The timeline of a call of `arm` that is made for it; None if its samples have them."""
 
@@ -198,16 +207,15 @@ class Setting:
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""
         transfers = self.transfers(operands)
-        for transfer in transfers:
-            transfer.target.fill_(math.nan)
-        operands.out.fill_(math.nan)
+        for tensor in [*(transfer.target for transfer in transfers), *self.scratch(operands), operands.out]:
+            tensor.fill_(math.nan)
         if link.kind == "preset":
             link.fill(transfers)
         x, w = self.whole(operands)
         with computing(self.device, all_cores=all_cores):
             arm(operands, link)
         link.timeline()  # raises where the link is dead
-        if any(not torch.equal(transfer.target, transfer.source.to(self.device)) for transfer in transfers):
+        if not all(map(self.arrived, transfers)):
             return math.nan
         return checks.error_of(operands.out, checks.reference_rows(x, w))
 

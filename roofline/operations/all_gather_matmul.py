@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, notes
+from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,13 @@ def sweep(options) -> list[AllGatherMatmul]:
     for dtype in options.dtypes:
         choose = partial(cases, AllGatherMatmul, options.model, dtype, gather.rows)
         own = choose(gather.tp, gather.ranks, gather.wires)
-        middle = _middle(own, exercise(options.model, dtype))
-        found += own + choose(middle, gather.ranks, gather.more_wires) + choose(middle, gather.more_ranks, gather.wires)
+        degrees = middle(own, exercise(options.model, dtype))
+        found += (
+            own + choose(degrees, gather.ranks, gather.more_wires) + choose(degrees, gather.more_ranks, gather.wires)
+        )
         found += choose([max(gather.tp, default=1)], gather.ranks, gather.widest_wires)
         found += [case for tp in gather.own_ranks for case in choose([tp], [tp], gather.wires)]
     return found
-
-
-def _middle(cases: list[AllGatherMatmul], balance: str) -> list[int]:
-    """The degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
-    by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
-    above = [case for case in by_intensity if case.work.wire_intensity > float(balance.removeprefix("balance"))]
-    return [case.tp for case in (above or by_intensity[-1:])[:1]]
 
 
 OPERATION = register(

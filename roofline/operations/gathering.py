@@ -62,12 +62,13 @@ class Gathering(Matmul):
 
     ranks: int = 8
     wire: str = "ridge"
+    of_layer = "up"
 
     def __post_init__(self):
         super().__post_init__()
         parse_wire(self.wire)
-        if self.layer != "up":
-            raise ValueError(f"layer {self.layer!r}: {self.op} gathers for the layer up")
+        if self.layer != self.of_layer:
+            raise ValueError(f"layer {self.layer!r}: {self.op} is of the layer {self.of_layer}")
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
         if (size := getattr(self, self.sharded)) % self.ranks:
@@ -109,9 +110,16 @@ class Sweep:
 def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> list:
     """A `case` for each choice of these, tokens innermost."""
     return [
-        case(model, "up", tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
+        case(model, case.of_layer, tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
         for p, wire, tp, m in product(ranks, wires, degrees, rows)
     ]
+
+
+def middle(cases: list[Gathering], balance: str) -> list[int]:
+    """The degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
+    by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
+    above = [case for case in by_intensity if case.work.wire_intensity > float(balance.removeprefix("balance"))]
+    return [case.tp for case in (above or by_intensity[-1:])[:1]]
 
 
 def make(

@@ -33,7 +33,7 @@ PERSISTENT = "_persistent"
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
 
-GATHERED = ("all_gather_matmul",)
+GATHERED, SCATTERED = ("all_gather_matmul",), ("matmul_reduce_scatter",)
 
 
 def base_arm(arm: str) -> str:
@@ -151,6 +151,16 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     return Simulation(launches[-1].end_s, launches)
 
 
+def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """A reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a chunk is
+    computed with once it is here."""
+    forwards = _chunk_launches(plan, t_gemm_s, t_comm_s)
+    spans = (
+        one._replace(start_s=forwards.end_s - one.end_s, end_s=forwards.end_s - one.start_s) for one in forwards.spans
+    )
+    return Simulation(forwards.end_s, tuple(spans)[::-1])
+
+
 def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
     grid, blocks = plan.grid, plan.row_blocks
@@ -204,10 +214,11 @@ class ArmSpec:
 ARMS = {
     spec.name: spec
     for spec in (
-        ArmSpec("serial", (*GATHERED, "weight_prefetch"), "#666666", "o", _serial),
-        ArmSpec(ALL_CORES, (*GATHERED, "weight_prefetch"), "#111111", "*", None),
+        ArmSpec("serial", (*GATHERED, *SCATTERED, "weight_prefetch"), "#666666", "o", _serial),
+        ArmSpec(ALL_CORES, (*GATHERED, *SCATTERED, "weight_prefetch"), "#111111", "*", None),
         ArmSpec("chunk_launches", GATHERED, "#0173b2", "s", _chunk_launches),
         ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
+        ArmSpec("block_launches", SCATTERED, "#cc78bc", "<", _block_launches),
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
         ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),

@@ -1,0 +1,78 @@
+"""How the operation `matmul_reduce_scatter` runs: parts of out[m, n] go to other ranks while others are computed."""
+
+import math
+
+import torch
+
+from collectives import matmul_reduce_scatter
+from collectives.bench import arms
+from collectives.bench import setting as settings
+from collectives.bench.operands import buffer, normal
+from collectives.links import Scatter, Transfer
+from collectives.matmul_reduce_scatter import Operands
+from roofline.measure.ranks import ALONE
+
+
+class ReduceScatter(settings.Setting):
+    """out[m / P, n] is summed over ranks."""
+
+    def _operands(self) -> list:
+        case, rank, found = self.case, self.ranks.rank, []
+        for number in range(settings.SETS):
+            x, w = self._factors_of(rank, number)
+            out = x.new_empty(case.m // case.ranks, case.n)
+            found.append(Operands(x, w, out, case.ranks, rank))
+        self.gemms = [(operands.x, operands.w, operands.products) for operands in found]
+        self.gathers = [operands.parts for operands in found]
+        return found
+
+    def _factors_of(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and w of `rank` in the set `number`."""
+        case, seed = self.case, self.seed + 1000 * rank
+        x = normal((case.m, case.k), case.dtype, self.device, seed + 1 + number, 1.0)
+        return x, normal((case.n, case.k), case.dtype, self.device, seed, 1 / math.sqrt(case.k))
+
+    gathered_copies = 2 * settings.SETS
+    """Products and parts for each set."""
+
+    @staticmethod
+    def transfers(operands) -> list:
+        return operands.parts
+
+    @staticmethod
+    def scratch(operands) -> list:
+        return [operands.products]
+
+    def unrelated(self) -> list:
+        case = self.case
+        spare = buffer((case.m, case.n), case.dtype, self.device, settings.SETS).fill_(1.0).chunk(case.ranks)
+        parts = self.sets[0].parts
+        return [Scatter(Transfer(p.chunk, 0, spare[p.chunk], p.target) for p in parts)] * settings.SETS
+
+    def arrived(self, transfer) -> bool:
+        """Between real ranks a part is another rank's product, which the sum is checked by."""
+        return self.ranks is not ALONE or super().arrived(transfer)
+
+    def whole(self, operands) -> tuple:
+        """Factors of the sum, one beside the other: in one process every rank is this one, turned by its number."""
+        if self.ranks is ALONE:
+            found = [(part, operands.w) for part in operands.x.chunk(operands.ranks)]
+        else:
+            number, rows = self.sets.index(operands), slice(*_rows_of(operands))
+            factors = (self._factors_of(rank, number) for rank in range(operands.ranks))
+            found = [(x[rows], w) for x, w in factors]
+        return tuple(torch.cat(each, 1) for each in zip(*found, strict=True))
+
+    def config(self, arm: str) -> str:
+        return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
+
+
+def _rows_of(operands) -> tuple[int, int]:
+    rows = len(operands.out)
+    return operands.rank * rows, (operands.rank + 1) * rows
+
+
+class Runner(arms.Runner):
+    """Runs matmuls that end in a reduce-scatter."""
+
+    setting, own_arms = ReduceScatter, matmul_reduce_scatter.ARMS

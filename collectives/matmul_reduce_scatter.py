@@ -1,0 +1,118 @@
+"""The layer `down` in tensor parallel: a matmul whose product is summed over P ranks, and scattered over its rows.
+
+Rank r has x_r[B, F_loc] and w_r[D, F_loc], and wants rows r B/P and on of the sum of all ranks' x_r @ w_r.T. It
+multiplies B/P rows for each rank, sends those of the others away, and adds what it receives to its own. It is the
+all-gather matmul run backwards in time: there what is gathered must be here before a product, here a product before it
+is sent.
+
+    serial          multiply, send, add
+    block_launches  multiply for one rank after another, the own rows last; send each part while the next is computed
+
+Sums are in fp32, in one order: parts as they arrive by the schedule, the own one last.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from collectives.all_gather_matmul import Matmul
+from collectives.links import Scatter, Transfer
+from roofline.theory import schedule
+
+
+@dataclass
+class Operands:
+    """What one rank multiplies: `x[B, F_loc]`, `w[D, F_loc]`; `out[B/P, D]` is its rows of the sum, one dtype.
+
+    `products[B, D]` is the own product, of which block d is the part for rank d; `arrived[P, B/P, D]` takes the parts
+    that come from the others. Raises ValueError where the sizes do not fit one another.
+    """
+
+    x: Tensor
+    w: Tensor
+    out: Tensor
+    ranks: int
+    rank: int = 0
+    topology: str = "direct"
+    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+
+    def __post_init__(self):
+        rows, depth = self.x.shape
+        if self.ranks < 2:
+            raise ValueError(f"ranks={self.ranks}: a reduce-scatter needs 2 or more; with one, use kernels.matmul")
+        if rows % self.ranks:
+            raise ValueError(f"{self.ranks} ranks do not divide B={rows}: choose a divisor of it")
+        if self.w.shape[1] != depth or self.out.shape != (rows // self.ranks, len(self.w)):
+            raise ValueError(
+                f"w is [D, {depth}] and out [{rows // self.ranks}, D], not {[*self.w.shape, *self.out.shape]}"
+            )
+        if not 0 <= self.rank < self.ranks:
+            raise ValueError(f"rank {self.rank} of {self.ranks}: it must be from 0 to {self.ranks - 1}")
+        self.products = self.out.new_empty(rows, len(self.w))
+        self.arrived = self.out.new_empty(self.ranks, *self.out.shape)
+
+    def block(self, of: Tensor, rank: int) -> Tensor:
+        """The rows of `of`, x or the products, that are for `rank`."""
+        rows = len(self.out)
+        return of[rank * rows : (rank + 1) * rows]
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The ranks in the order in which their parts arrive."""
+        return schedule.arrival_order(self.topology, self.ranks, self.rank)[1:]
+
+    @property
+    def destinations(self) -> tuple[int, ...]:
+        """The ranks in the order in which their parts are sent: as far before this one as a source is behind it."""
+        return tuple((2 * self.rank - source) % self.ranks for source in self.sources)
+
+    @cached_property
+    def parts(self) -> Scatter:
+        """What a link moves, in order."""
+        return Scatter(
+            Transfer(source, 0, self.block(self.products, destination), self.arrived[source])
+            for source, destination in zip(self.sources, self.destinations, strict=True)
+        )
+
+    @cached_property
+    def sums(self) -> Tensor:
+        """Where parts are added: `out` itself if that is fp32."""
+        return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
+
+
+def serial(operands: Operands, link) -> Tensor:
+    """Multiply, then send all parts."""
+    operands.matmul(operands.x, operands.w, operands.products)
+    link.start(operands.parts)
+    return _added(operands, link)
+
+
+def block_launches(operands: Operands, link) -> Tensor:
+    """Multiply for each rank apart, and send its part while the next is computed."""
+    link.start(operands.parts, ready=0)
+    for count, rank in enumerate([*operands.destinations, operands.rank], 1):
+        operands.matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
+        link.ready(min(count, len(operands.parts)))
+    return _added(operands, link)
+
+
+def _added(operands: Operands, link) -> Tensor:
+    """Add each part when it is here, and the own one last."""
+    sums, here = operands.sums, 0
+    for count, source in enumerate(operands.sources, 1):
+        if here < count:
+            here = link.wait(count)
+        part = operands.arrived[source]
+        sums.copy_(part) if count == 1 else sums.add_(part)
+    sums.add_(operands.block(operands.products, operands.rank))
+    if sums is not operands.out:
+        operands.out.copy_(sums)
+    link.finish()
+    return operands.out
+
+
+ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}
+"""Name -> `arm(operands, link)`, which computes `operands.out`, each time from parts that are sent anew."""

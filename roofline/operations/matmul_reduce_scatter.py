@@ -1,0 +1,48 @@
+"""The matmul of the layer `down`, whose product is summed over the ranks and scattered over its rows while it is
+computed.
+
+As many bytes come and go as before the layer `up`, for as many FLOP, so the degrees are those of the all-gather matmul.
+"""
+
+from dataclasses import dataclass
+
+from roofline.operations.base import Operation, register
+from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
+from roofline.theory.wires import LINKS, OF_RANKS
+
+
+@dataclass(frozen=True)
+class MatmulReduceScatter(Gathering):
+    """out[m / P, n] on each rank is the sum over ranks of x[m, k] @ w[n, k].T: each sends and receives P - 1 parts.
+
+    >>> case = MatmulReduceScatter("xxl", "down", tp=8, m=8192, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.work.wire_intensity == case.k * 8 / 7  # m and n cancel
+    True
+    """
+
+    op, of_layer, gathered, sharded = "matmul_reduce_scatter", "down", ("m", "n"), "m"
+
+
+def sweep(options) -> list[MatmulReduceScatter]:
+    """Every case asked for, in the order of the run."""
+    of, found = options.gather, []
+    wires = [wire for wire in of.wires if wire not in LINKS or wire in OF_RANKS]
+    for dtype in options.dtypes if options.device == "cpu" else ():
+        own = cases(MatmulReduceScatter, options.model, dtype, of.rows, of.tp, of.ranks, wires)
+        degrees = middle(own, exercise(options.model, dtype))
+        found += own + cases(MatmulReduceScatter, options.model, dtype, of.rows, degrees, of.ranks, of.more_wires[:1])
+    return found
+
+
+OPERATION = register(
+    Operation(
+        name="matmul_reduce_scatter",
+        case=MatmulReduceScatter,
+        analysis="overlap",
+        sweep=sweep,
+        runner="collectives.bench.matmul_reduce_scatter:Runner",
+        pattern=PATTERN,
+        example="matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
+        notes=notes,
+    )
+)
