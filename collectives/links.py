@@ -115,10 +115,13 @@ class Timeline:
     waits: list[tuple[int, float, float]]
     """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
     end_s: float
+    ready_s: list[float] = field(default_factory=list)
+    """When each transfer could go; empty where all could from the start."""
 
     def as_dict(self) -> dict:
         """Plain values, times to the nanosecond."""
-        return {
+        ready = {"ready_s": [round(time, 9) for time in self.ready_s]} if self.ready_s else {}
+        return ready | {
             "transfers": [(transfer.chunk, transfer.block) for transfer in self.transfers],
             "arrivals_s": [round(time, 9) for time in self.arrivals_s],
             "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
@@ -287,7 +290,9 @@ class Threaded:
 
     def timeline(self) -> Timeline:
         """Of the last run."""
-        return Timeline(self._job.transfers, list(self._job.arrivals_s), self._waits, self._end)
+        job = self._job
+        ready_s = [when - job.t0 for when in job.ready_s] if max(job.ready_s) > job.t0 else []
+        return Timeline(job.transfers, list(job.arrivals_s), self._waits, self._end, ready_s)
 
     def _await(self, count: int) -> int:
         job = self._job

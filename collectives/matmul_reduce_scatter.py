@@ -85,8 +85,9 @@ class Operands:
 
 def serial(operands: Operands, link) -> Tensor:
     """Multiply, then send all parts."""
+    link.start(operands.parts, ready=0)
     operands.matmul(operands.x, operands.w, operands.products)
-    link.start(operands.parts)
+    link.ready(len(operands.parts))
     return _added(operands, link)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.analysis.overlap import style, timeline_raster
-from roofline.analysis.overlap.arms import PERSISTENT, base_arm, is_serial
+from roofline.analysis.overlap.arms import PERSISTENT, SCATTERED, base_arm, is_serial
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
@@ -85,7 +85,10 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
 def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block together."""
     ends_s = dict(zip(_units(timeline), timeline["arrivals_s"], strict=False))
-    spans = zip([0.0, *ends_s.values()], ends_s.values(), ends_s, strict=False)
+    starts_s = [0.0, *ends_s.values()]
+    if ready_s := timeline.get("ready_s"):
+        starts_s = map(max, starts_s, ready_s)
+    spans = zip(starts_s, ends_s.values(), ends_s, strict=False)
     return [Block(*span, str(span[-1])) for span in spans]
 
 
@@ -94,6 +97,14 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     a launch which took more along (a CPU takes what is here) has the colour of the one it waited for."""
     units, waits = _units(timeline), timeline["waits"]
     spans = _between([span for _, *span in waits], timeline["end_s"])
+    if ready_s := timeline.get("ready_s"):
+        (first_s, until_s), *adds = spans
+        parts = [
+            Block(*span, unit, str(unit)) for *span, unit in zip([first_s, *ready_s], ready_s, units, strict=False)
+        ]
+        whole = [Block(first_s, until_s, None, "matmul")]
+        computed = whole if is_serial(arm) else [*parts, Block(ready_s[-1], until_s, HOME_UNIT, "own")]
+        return computed + [Block(*span, None, "add") for span in adds]
     blocks = []
     for count, span in zip([0, *(count for count, *_ in waits)], spans, strict=True):
         if is_serial(arm) or base_arm(arm) == "overlapped":
@@ -223,6 +234,8 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
     below = [style.link_text(frame[frame.index == row.Index]) + (f"; {style.void_text(row)}" if row.void else "")]
     if row.op == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
+    elif row.op in SCATTERED:
+        below.append("numbers: the rank whose part arrives, and on the chip the part that is sent for it")
     else:
         by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm, own in timelines.items() if _is_by_block(own)))
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
