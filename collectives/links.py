@@ -192,6 +192,8 @@ class _Job:
     """When each of the first transfers could go, by the clock that `t0` is by."""
     free_s: float = 0.0
     """When the wire has moved all before."""
+    computed: bool = False
+    """Whether sources are computed while it runs."""
     arrivals_s: list[float] = field(default_factory=list)
     failure: BaseException | None = None
 
@@ -261,7 +263,7 @@ class Threaded:
         self._waits: list[tuple[int, float, float]] = []
         self._begin(transfers)
         t0, ready = self.clock.now(), len(transfers) if ready is None else ready
-        self._job = _Job(self._run, self._sequence, transfers, t0, [t0] * ready, t0)
+        self._job = _Job(self._run, self._sequence, transfers, t0, [t0] * ready, t0, ready < len(transfers))
         self._give(self._job)
 
     def ready(self, count: int) -> None:
@@ -291,11 +293,13 @@ class Threaded:
     def timeline(self) -> Timeline:
         """Of the last run."""
         job = self._job
-        ready_s = [when - job.t0 for when in job.ready_s] if max(job.ready_s) > job.t0 else []
+        ready_s = [when - job.t0 for when in job.ready_s] if job.computed else []
         return Timeline(job.transfers, list(job.arrivals_s), self._waits, self._end, ready_s)
 
     def _await(self, count: int) -> int:
         job = self._job
+        if count > len(job.ready_s):
+            raise missing(self.kind, job.transfers[len(job.ready_s)], self.rank, "it may not go yet, see `ready`")
         due = max([job.t0, *job.ready_s]) + self._due_s(sum(transfer.nbytes for transfer in job.transfers[:count]))
 
         def arrived() -> bool:

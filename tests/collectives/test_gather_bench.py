@@ -9,15 +9,17 @@ import torch
 
 from collectives import flagged_arms, links
 from collectives.all_gather_matmul import serial
-from collectives.bench import all_gather_matmul, arms, operands, setting, weight_prefetch
+from collectives.bench import all_gather_matmul, arms, matmul_reduce_scatter, operands, setting, weight_prefetch
 from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.pytest_plugin.options import Options
 
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
+SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
 
 
 def options_of(contenders=None):
@@ -68,6 +70,37 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options):
     assert len(notes["timeline"]["transfers"]) == 3 * found.facts["row_blocks"]
     notes = found.entrants["gemm beside link"].call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
+
+
+def test_arms_that_scatter_are_ready_beside_what_they_are_compared_with(options):
+    found = matmul_reduce_scatter.Runner(options).prepare(SCATTER, ["serial", "block_launches"])
+    assert found.contenders == ["serial", "block_launches"]
+    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
+    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for entrant in found.entrants.values():
+        entrant.call()
+    notes = {name: found.entrants[name].call.notes()["timeline"] for name in found.contenders}
+    assert notes["serial"]["ready_s"] == 3 * [notes["serial"]["ready_s"][0]]
+    assert len(notes["block_launches"]["ready_s"]) == 3
+    assert "ready_s" not in found.entrants["link"].call.notes()["timeline"]
+
+
+@pytest.mark.parametrize("fault", ["left out", "of the call before"])
+def test_arm_that_scatters_wrongly_fails(options, monkeypatch, fault):
+    plain, calls = matmul_reduce_scatter.Runner.own_arms["block_launches"], []
+
+    def wrong(operands, link):
+        if fault == "left out":
+            return plain(operands, link).sub_(operands.arrived[1])
+        calls.append(operands)
+        if len(calls) > 1:  # multiplies no more
+            operands.matmul = lambda x, w, out: out
+        return plain(operands, link)
+
+    monkeypatch.setitem(matmul_reduce_scatter.Runner.own_arms, "block_launches", wrong)
+    found = matmul_reduce_scatter.Runner(options).prepare(SCATTER, ["serial", "block_launches"])
+    assert found.contenders == ["serial"]
+    assert found.rejected["block_launches"].outcome == "failed"
 
 
 def test_serial_is_measured_beside_any_choice(options):
@@ -251,7 +284,12 @@ def test_bytes_of_a_copy_count_both_ways_on_every_core(monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("runner", "case"), [(all_gather_matmul.Runner, all_gather()), (weight_prefetch.Runner, PREFETCH)]
+    ("runner", "case"),
+    [
+        (all_gather_matmul.Runner, all_gather()),
+        (weight_prefetch.Runner, PREFETCH),
+        (matmul_reduce_scatter.Runner, SCATTER),
+    ],
 )
 def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(runner, case, threads, options, monkeypatch):
     used, serial, before = [], runner.own_arms["serial"], torch.get_num_threads()

@@ -157,6 +157,22 @@ def test_the_coarse_form_is_the_simulator_with_one_worker(arm, rows, ranks, gemm
     assert coarse(ranks, gemm, comm) == pytest.approx(fine.end_s)
 
 
+@given(st.integers(2, 16), times, times)
+def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ranks, gemm, comm):
+    """Forwards: each part is sent when it is computed and the one before is gone."""
+    sent_s = computed_s = 0.0
+    for _ in range(ranks - 1):
+        computed_s += gemm / ranks
+        sent_s = max(sent_s, computed_s) + comm / (ranks - 1)
+    found = OverlapPlan("block_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm)
+    assert found.end_s == pytest.approx(max(sent_s, gemm))
+    assert found.end_s == OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm).end_s
+    ends_s = [one.end_s for one in found.spans]
+    assert ends_s == sorted(ends_s)
+    assert sum(one.end_s - one.start_s for one in found.spans) == pytest.approx(gemm)
+    assert found.spans[-1].end_s <= found.end_s
+
+
 def test_hidden_is_all_or_nothing_at_the_ends():
     assert hidden_fraction(3.0, 2.0, 5.0) == 0.0
     assert hidden_fraction(3.0, 2.0, 3.0) == 1.0
