@@ -12,7 +12,7 @@ from roofline.theory.wires import parse as parse_wire
 PREPARING, CEILINGS, BEGIN, PREPARE, MEASURE, STEADY, REPORT = range(7)
 """Kinds of steps. `BEGIN` is of a later process, `PREPARE` and `MEASURE` are of a shape."""
 WORDS = "preparing", "ceilings", "its start", "preparing {}", "{}", "steady state of {}", "report"
-PRIOR_S = 5.0
+PRIOR_S = 3.0
 """An estimate weighs as much as so many seconds, of steps of its kind, that were measured."""
 COPY_BYTES_PER_S = 2e10
 

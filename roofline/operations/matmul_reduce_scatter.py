@@ -1,10 +1,12 @@
 """The matmul of the layer `down`, whose product is summed over the ranks and scattered over its rows while it is
 computed.
 
-As many bytes come and go as before the layer `up`, for as many FLOP, so the degrees are those of the all-gather matmul.
+As many bytes come and go as before the layer `up`, for as many FLOP, so the degrees are those of the all-gather matmul;
+by default the one above the exercise's balance, over two wires, and the greatest.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from roofline.operations.base import Operation, register
 from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
@@ -28,9 +30,12 @@ def sweep(options) -> list[MatmulReduceScatter]:
     of, found = options.gather, []
     wires = [wire for wire in of.wires if wire not in LINKS or wire in OF_RANKS]
     for dtype in options.dtypes if options.device == "cpu" else ():
-        own = cases(MatmulReduceScatter, options.model, dtype, of.rows, of.tp, of.ranks, wires)
-        degrees = middle(own, exercise(options.model, dtype))
-        found += own + cases(MatmulReduceScatter, options.model, dtype, of.rows, degrees, of.ranks, of.more_wires[:1])
+        choose = partial(cases, MatmulReduceScatter, options.model, dtype, of.rows)
+        found += (own := choose(of.tp, of.ranks, wires))
+        if of.more_wires:  # nothing was chosen
+            degrees = middle(own, exercise(options.model, dtype))
+            found = [case for case in found if case.tp in (*degrees, max(of.tp))]
+            found += choose(degrees, of.ranks, of.more_wires[:1])
     return found
 
 

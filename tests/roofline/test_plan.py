@@ -102,15 +102,15 @@ def test_steps_that_are_left_out_or_not_planned_change_no_more_than_they_save():
     assert run.left_s() == 25
     run.begin(Step(plan.MEASURE, 0, "c", 1))
     assert run.at.shape == "c"
-    assert run.left_s() == pytest.approx(5 + 10 * 15 / 25)  # two took the time of one
+    assert run.left_s() == pytest.approx(5 + 10 * (10 + plan.PRIOR_S) / (20 + plan.PRIOR_S))  # two took the time of one
     clock.now = 100.0
     assert run.left_s() == pytest.approx(5)  # and no less, however long the last one takes
 
 
 def test_what_is_said_of_the_whole_and_of_a_step():
     run = Plan(steps(), Told())
-    assert str(run).startswith("about 4 min 50 s: ")
-    assert ": preparing under 5 s, ceilings 10 s, 6 processes of 45 s, report 15 s" in str(run)
+    assert str(run).startswith("about 5 min 20 s: ")
+    assert ": preparing under 5 s, ceilings 10 s, 6 processes of 50 s, report 15 s" in str(run)
     run.begin(Step(plan.BEGIN, 1))
     assert run.line().startswith("process 2 of 6, its start: ")
     run.begin(Step(plan.MEASURE, 1, "matmul-xxl/16-up-tp1-m1-fp32", 3))

@@ -1,4 +1,4 @@
-"""The analysis of what gathers over a wire while it computes: how much of it an arm hides, and how much it could."""
+"""The analysis of what computes while a wire brings or takes: how much of it an arm hides, and how much it could."""
 
 from collections import Counter
 from statistics import median
@@ -20,7 +20,7 @@ def summary(records: list[dict]) -> list[str]:
     gathered = [r for r in records if not is_serial(r["arm"]) and r["hidden_fraction"] is not None]
     for (op, arm), own in grouped(((r["op"], r["arm"]), r) for r in gathered).items():
         lines.append(
-            f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and gather, "
+            f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and wire, "
             f"reaches {median(r['of_own_ideal'] for r in own):.2f} of its own ideal (medians over {len(own)} cases)"
         )
     preset = grouped((r["op"], r) for r in gathered if r["preset_slowdown"])
@@ -59,12 +59,12 @@ def balances(rows: list[dict]) -> list[str]:
 
 SHOWN = {column.name: column for column in OWN}
 BRIEF = Table(
-    "Does the gather hide?",
-    "One row for each gather, with the arm that hides the most. *x threshold* is FLOP per byte received over the wire, "
-    "in multiples of the balance at which matmul and gather take equally long, T_gemm / T_comm: above 1 the matmul "
-    "sets the pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
+    "Does the wire hide?",
+    "One row for each gather or scatter, with the arm that hides the most. *x threshold* is FLOP per byte received, in "
+    "multiples of the balance at which matmul and wire take equally long, T_gemm / T_comm: above 1 the matmul sets the "
+    "pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
     (
-        Column("op", header="gather", right=False),
+        Column("op", header="operation", right=False),
         *(Column(name, header=header) for name, header in (("tp", "tp"), ("ranks", "P"), ("m", "M"))),
         Column("wire", header="wire", right=False),
         *(SHOWN[name] for name in ("times_threshold", "t_gemm_s", "t_comm_s")),

@@ -51,7 +51,7 @@ def draw(run: Run, frame):
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["arm"] == arm], look)
-    theme.about(figure, run, "What each arm still pays of the shorter of matmul and gather")
+    theme.about(figure, run, "What each arm still pays of the shorter of matmul and wire")
     below = style.link_text(drawn[~drawn["own_fabric"]]), *style.left_out(frame, void=False)
     style.title(axes, "", *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")

@@ -89,7 +89,7 @@ OWN = (
            shown=lambda r: r["gemm_rank_spread"] is not None),
     Column(header="notes", of_row=notes_text, right=False, shown=notes_text),
     Column("arm", "as the contender. `_persistent` at the end: by our persistent matmul"),
-    Column("ranks", "P ranks that gather", "1"),
+    Column("ranks", "P ranks that share the wire", "1"),
     Column("row_blocks", "into how many `row_block` and `row_block_launches` cut the rows", "1"),
     Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
     Column("wire", "the word of the case id"),

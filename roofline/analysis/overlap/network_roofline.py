@@ -67,7 +67,7 @@ def _panel(axes, valid, of_op, looks: dict, title: str) -> list:
     """Roof, bound, points and labels of the shapes of an operation; returns the labels."""
     left, right = axes.get_xlim()
     xs = np.sort([1, *np.geomspace(left, right, 200)])
-    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, zorder=2, label="ideal: only the longer of matmul and gather")
+    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, zorder=2, label="ideal: only the longer of matmul and wire")
     axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", zorder=2, label="both, one after the other")
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
     axes.set_ylabel("share of the lone matmul's speed")
