@@ -8,7 +8,7 @@ that the order of arrival is that of `theory.schedule` (`direct`).
 import torch
 from torch import Tensor
 
-from collectives.links import Gather, Threaded, Transfer
+from collectives.links import Gather, Scatter, Threaded, Transfer
 
 
 class Gloo(Threaded):
@@ -24,18 +24,28 @@ class Gloo(Threaded):
         self.forget()
         self._landing: dict[tuple, Tensor] = {}
 
-    def _begin(self, transfers: Gather) -> None:
+    def start(self, transfers: Gather | Scatter, ready: int | None = None) -> None:
+        super().start(transfers, ready)
+        self._send(ready)
+
+    def ready(self, count: int) -> None:
+        super().ready(count)
+        self._send(count)
+
+    def _send(self, count: int | None) -> None:
+        """Send the first `count` of what is to go, or all of it."""
+        for piece, rank, block in self._outgoing[len(self._sends) : count]:
+            self._sends.append(self._ranks.group.send([piece], rank, block))
+
+    def _begin(self, transfers: Gather | Scatter) -> None:
         self._targets = [self._landing_of(index, transfer) for index, transfer in enumerate(transfers)]
-        group, ranks, own = self._ranks.group, self._ranks.size, self._ranks.rank
+        group = self._ranks.group
         self._receives = [
             group.recv([landing], transfer.chunk, transfer.block)
             for transfer, landing in zip(transfers, self._targets, strict=True)
         ]
-        self._sends = [
-            group.send([piece], (own - step) % ranks, block)
-            for block, piece in enumerate(transfers.own)
-            for step in range(1, ranks)
-        ]
+        self._outgoing = transfers.outgoing(self._ranks.rank, self._ranks.size)
+        self._sends = []
 
     def _landing_of(self, index: int, transfer: Transfer) -> Tensor:
         """Where gloo may write: the target itself where it is in one piece, else a tensor that is copied from."""

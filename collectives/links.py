@@ -86,11 +86,20 @@ class Gather(list[Transfer]):
         super().__init__(transfers)
         self.own = [piece for piece in own if len(piece)]
 
+    def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
+        """(what, to which rank, block) of all that `rank` of `ranks` sends, those first who want it first."""
+        steps = range(1, ranks)
+        return [(piece, (rank - step) % ranks, block) for block, piece in enumerate(self.own) for step in steps]
+
 
 class Scatter(list[Transfer]):
     """Transfers each of whose sources is this rank's part for another rank, and whose target takes the part that comes
     from `chunk` meanwhile. In one process the two are the same: there each rank is the measured one, turned by its
     number."""
+
+    def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
+        """As of a `Gather`: to a rank that lies as far before this one as the sender lies behind it."""
+        return [(one.source, (2 * rank - one.chunk) % ranks, one.block) for one in self]
 
 
 def _words(tensor: Tensor) -> Tensor:

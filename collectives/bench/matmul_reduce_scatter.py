@@ -58,18 +58,13 @@ class ReduceScatter(settings.Setting):
         if self.ranks is ALONE:
             found = [(part, operands.w) for part in operands.x.chunk(operands.ranks)]
         else:
-            number, rows = self.sets.index(operands), slice(*_rows_of(operands))
+            number = next(index for index, own in enumerate(self.sets) if own is operands)
             factors = (self._factors_of(rank, number) for rank in range(operands.ranks))
-            found = [(x[rows], w) for x, w in factors]
+            found = [(operands.block(x, operands.rank), w) for x, w in factors]
         return tuple(torch.cat(each, 1) for each in zip(*found, strict=True))
 
     def config(self, arm: str) -> str:
         return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
-
-
-def _rows_of(operands) -> tuple[int, int]:
-    rows = len(operands.out)
-    return operands.rank * rows, (operands.rank + 1) * rows
 
 
 class Runner(arms.Runner):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, weight_prefetch
+from collectives import all_gather_matmul, matmul_reduce_scatter, weight_prefetch
 from collectives.bench import messages
 from collectives.group_links import Gloo
 from roofline.measure.ranks import Ranks, RanksCpuClock
@@ -59,6 +59,26 @@ def prefetches(rank, ranks, path):
             assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, late, step)
 
 
+def scatters(rank, ranks, path):
+    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+    rows = ranks * 5
+    for late in range(ranks):
+        for name, arm in matmul_reduce_scatter.ARMS.items():
+            operands = matmul_reduce_scatter.Operands(
+                torch.empty(rows, D), torch.empty(F, D), torch.full((5, F), torch.nan), ranks, rank
+            )
+            for call in range(CALLS):
+                factors = [(whole_numbers(10 * call + r, rows, D), whole_numbers(50 + r, F, D)) for r in range(ranks)]
+                operands.x.copy_(factors[rank][0])
+                operands.w.copy_(factors[rank][1])
+                operands.products.fill_(torch.nan)
+                operands.arrived.fill_(torch.nan)
+                time.sleep(0.02 * (late == rank))
+                right = sum(x @ w.T for x, w in factors).chunk(ranks)[rank]
+                assert torch.equal(arm(operands, link), right), (name, rank, late, call)
+                assert len(link.timeline().ready_s) == ranks - 1
+
+
 class Journal:
     """As much of a session as what measures messages asks for."""
 
@@ -87,7 +107,7 @@ def messages_of(rank, ranks, path):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches, messages_of])
+@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches, scatters, messages_of])
 def test_arms_and_messages_over_gloo(of_a_rank, ranks, tmp_path):
     multiprocessing.start_processes(of_a_rank, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
 
