@@ -25,7 +25,7 @@ ADDRESSES = "10.77.13.1", "10.77.13.2"
 LIMIT_S = 170
 
 PREFETCH = "--ffn-model=2048,4096", "--ffn-tp=1", "--ffn-tokens=512", "-k=weight_prefetch"
-ALL_GATHER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096", "-k=all_gather_matmul"
+LAYER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096"
 """Matmul and gather take about as long on a core of some 70 GFLOP/s."""
 
 lacking = [name for name in ("ip", "tc", "taskset") if not shutil.which(name)]
@@ -106,8 +106,9 @@ def test_the_message_roofline_and_a_prefetch_over_the_wire(wire, tmp_path):
     assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15)
 
 
-def test_an_all_gather_over_the_wire(wire, tmp_path):
-    _, run = measured(tmp_path, ALL_GATHER, over_wire=True)
+@pytest.mark.parametrize("operation", ["all_gather_matmul", "matmul_reduce_scatter"])
+def test_arms_over_the_wire(operation, wire, tmp_path):
+    _, run = measured(tmp_path, (*LAYER, f"-k={operation}"), over_wire=True)
     for record in run.records():
         if record["arm"] != "serial":
             assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["arm"]
