@@ -68,13 +68,18 @@ def or_exit(own: ranks.Alone | ranks.Ranks, about: str, call: Callable[[], Any])
         own.leave(str(error))
         if own.rank:  # rank 0 tells, and is let do so
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-        own.await_left(range(own.size), ranks.LEAVING_S)
+        own.await_left()
         pytest.exit(said[0] if said else str(error), 2)
+
+
+def _place() -> tuple[int, int]:
+    """Which of the ranks of this machine a process is, and of how many."""
+    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def own_cores() -> None:
     """Keep the ranks of this machine off one another's cores."""
-    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    here, count = _place()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if own := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
         os.sched_setaffinity(0, own)
@@ -161,7 +166,7 @@ class Together:
             self._own.leave(str(excinfo.value))
         else:
             self._own.leave(str(excinfo.value) or "Ctrl-C", ranks.INTERRUPTED)
-            self._own.await_left(range(self._own.size), ranks.LEAVING_S)
+            self._own.await_left()
         if self._own.silent:
             self._state.problems.append(self._lost)
 
@@ -182,17 +187,17 @@ class Together:
         signals.deafen()
         self._own.leave((self._state.session and self._state.session.over) or "it came to its end")
         yield
-        silent, rank = self._own.silent, self._own.rank
+        silent, rank, (here, count) = {*self._own.silent}, self._own.rank, _place()
         if rank and not self._refused:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if 0 in silent else pytest.ExitCode.OK
-        if 0 in silent and (device_errors.gone or rank == min(set(range(self._own.size)) - set(silent))):
+        if 0 in silent and rank == min({*range(rank - here, rank - here + count)} - silent, default=0):  # once a node
             print(f"{device_errors.gone or self._lost}; what rank 0 has journalled is kept", file=sys.stderr)
 
     def pytest_unconfigure(self):
-        """Of one that never came as far as its session's end, too. With an exit code, none ends before all are deaf."""
+        """Of one that never came as far as its session's end, too. None ends, maybe with an exit code, before all are
+        deaf; nor does the store."""
         self._own.leave("it came to its end")
-        if self._refused:
-            self._own.await_left(range(self._own.size), ranks.LEAVING_S)
+        self._own.await_left()
 
 
 def _difference(theirs, first) -> str:
