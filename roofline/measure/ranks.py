@@ -281,8 +281,7 @@ class Ranks:
         except RuntimeError:
             self._left, self.silent = True, [0][: self.rank]
             whose = "rank 0's node" if self.rank else "torchrun"
-            device_errors.gone = device_errors.gone or f"{whose} is gone: its store answers no more"
-            raise RankLostError(device_errors.gone) from None
+            self._end(f"{whose} is gone: its store answers no more")
 
     def _alarm(self, scope: tuple[int, ...], why: str) -> int:
         """Tell all ranks that `scope` has failed; returns how many had by then."""
@@ -293,7 +292,7 @@ class Ranks:
     def _end(self, why: str) -> None:
         """Raise RankLostError, now and from here on, on all ranks."""
         device_errors.gone = device_errors.gone or why
-        if () not in self._alarms:
+        if () not in self._alarms and not self._left:
             self._ask(self._alarm, (), why)
         raise RankLostError(device_errors.gone)
 

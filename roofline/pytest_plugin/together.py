@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -220,15 +221,10 @@ _KEPT: list[tempfile.TemporaryDirectory] = []
 class Quiet:
     """In the place of a narrator."""
 
-    plan = None
+    plan, uncaptured = None, nullcontext
 
     def say(self, text: str) -> None:
         pass
 
     def at(self, *step) -> None:
         pass
-
-    def uncaptured(self):
-        from contextlib import nullcontext
-
-        return nullcontext()
