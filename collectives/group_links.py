@@ -15,8 +15,7 @@ from collectives.links import Gather, Threaded, Transfer
 
 class Gloo(Threaded):
     """Sends and receives over the group of `ranks`, a `roofline.measure.ranks.Ranks`, in a thread of this process. All
-    ranks start their gathers in the same order, by which messages are told apart: where one fails, all drop the group
-    before the next (`Ranks.together`)."""
+    ranks start their gathers in the same order, which tells messages apart; after a failure the group is fresh."""
 
     kind = "gloo"
 
@@ -53,10 +52,9 @@ class Gloo(Threaded):
     def _bring(self, job, index: int) -> None:
         receives, landing, target = self._receives, self._targets[index], job.transfers[index].target
         receives[index].wait()
-        if landing is not target:
-            with self._copying:
-                if receives is self._receives:  # else the call was given up, and the next one has the target
-                    target.copy_(landing)
+        with self._copying:
+            if landing is not target and receives is self._receives:  # else the call was given up
+                target.copy_(landing)
 
     def _due_s(self, nbytes: int) -> float:
         return self._ranks.late_s

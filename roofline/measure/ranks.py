@@ -33,7 +33,7 @@ LATE_S = PATIENCE_S / 2
 LEAVING_S = 3.0
 """For all to leave where they were interrupted."""
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
-"""From one look into the store to the next: a twentieth of how long nothing has come, within these bounds."""
+"""From one look into the store to the next. The longer nothing has come, the longer."""
 INTERRUPTED = (-1,)
 """The scope of an alarm that ends the run, and is no evidence against any case."""
 PIECE = 1 << 22
@@ -49,11 +49,7 @@ class RankLostError(device_errors.RankError):
 
 
 class Released(BaseException):
-    """Another rank has failed in `scope`, which this one leaves. No `except Exception` on the way keeps it there."""
-
-    def __init__(self, scope: tuple[int, ...]):
-        super().__init__(scope)
-        self.scope = scope
+    """Another rank has failed in the scope `args[0]`, which this one leaves: no `except Exception` keeps it there."""
 
 
 class Failure(NamedTuple):
@@ -112,6 +108,7 @@ class Ranks:
         from torch.distributed import PrefixStore
 
         self.rank, self.size = rank, size
+        self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         self._store, self._group = PrefixStore("roofline", store), None
         self._steps = [0]
         """How many steps were taken in the run, in the scope that is open in it, and so on. They name a message."""
@@ -164,7 +161,7 @@ class Ranks:
             found = call()
             refused = found if isinstance(found, Rejection) else None
         except Released as released:
-            if released.scope != scope:
+            if released.args != (scope,):
                 raise
         except Exception as error:
             refused, name = rejection(error), error.name if isinstance(error, CallError) else ""
@@ -219,7 +216,7 @@ class Ranks:
             "backend": "gloo",
             "world": self.size,
             "nodes": int(os.environ.get("GROUP_WORLD_SIZE", "1")),
-            "ranks_a_node": int(os.environ.get("LOCAL_WORLD_SIZE", self.size)),
+            "ranks_a_node": self.ranks_a_node,
             "interfaces": [of_rank.get("GLOO_SOCKET_IFNAME") for of_rank in settings],
             "settings": settings[0],
             "threads": threads,
@@ -228,15 +225,13 @@ class Ranks:
         return {"ranks": about}
 
     def await_left(self) -> None:
-        """Return once all have left that are not `silent`. Who does not, is: rank 0, where the store is gone."""
-        try:
+        """Return once all have left that are not `silent`; who does not, is."""
+        with suppress(RankLostError):
             for _ in _looks(LEAVING_S):
                 others = [rank for rank in range(self.size) if rank not in self.silent]
-                if not (late := [rank for rank in others if not self._store.check([f"left {rank}"])]):
+                if not (late := [rank for rank in others if not self._ask(self._store.check, [f"left {rank}"])]):
                     return
             self.silent += late
-        except RuntimeError:
-            self.silent = [0][: self.rank]
 
     def _exchange(self, about: str, value: Any, of: Iterable[int], within_s: float = PATIENCE_S) -> list:
         """What the ranks `of` say in this step; this one says `value`, if it is among them."""
@@ -279,7 +274,7 @@ class Ranks:
         try:
             return call(*given)
         except RuntimeError:
-            self._left, self.silent = True, [0][: self.rank]
+            self._left, self.silent = True, [*range(self.ranks_a_node if self.rank else 0)]
             whose = "rank 0's node" if self.rank else "torchrun"
             self._end(f"{whose} is gone: its store answers no more")
 
@@ -330,8 +325,7 @@ class RanksCpuClock(CpuClock):
 
 
 def _looks(within_s: float) -> Iterator[None]:
-    """Looks into the store, with pauses, until these have come to `within_s`: by what they were meant to take, for on a
-    machine that is busy, or was stopped, others come late too."""
+    """Looks, with pauses that were meant to take `within_s` in all: more, where the machine is busy or was stopped."""
     waited_s = 0.0
     while waited_s <= within_s:
         yield

@@ -73,14 +73,9 @@ def or_exit(own: ranks.Alone | ranks.Ranks, about: str, call: Callable[[], Any])
         pytest.exit(said[0] if said else str(error), 2)
 
 
-def _place() -> tuple[int, int]:
-    """Which of the ranks of this machine a process is, and of how many."""
-    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
 def own_cores() -> None:
     """Keep the ranks of this machine off one another's cores."""
-    here, count = _place()
+    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if own := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
         os.sched_setaffinity(0, own)
@@ -163,11 +158,8 @@ class Together:
     def pytest_keyboard_interrupt(self, excinfo):
         signals.deafen()
         self._refused = isinstance(excinfo.value, pytest.exit.Exception)
-        if self._refused:
-            self._own.leave(str(excinfo.value))
-        else:
-            self._own.leave(str(excinfo.value) or "Ctrl-C", ranks.INTERRUPTED)
-            self._own.await_left()
+        self._own.leave(str(excinfo.value) or "Ctrl-C", () if self._refused else ranks.INTERRUPTED)
+        self._own.await_left()
         if self._own.silent:
             self._state.problems.append(self._lost)
 
@@ -188,15 +180,15 @@ class Together:
         signals.deafen()
         self._own.leave((self._state.session and self._state.session.over) or "it came to its end")
         yield
-        silent, rank, (here, count) = {*self._own.silent}, self._own.rank, _place()
+        silent, rank = self._own.silent, self._own.rank
         if rank and not self._refused:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if 0 in silent else pytest.ExitCode.OK
-        if 0 in silent and rank == min({*range(rank - here, rank - here + count)} - silent, default=0):  # once a node
+        if 0 in silent and rank == min({*range(self._own.size)} - {*silent}, default=0):
             print(f"{device_errors.gone or self._lost}; what rank 0 has journalled is kept", file=sys.stderr)
 
     def pytest_unconfigure(self):
-        """Of one that never came as far as its session's end, too. None ends, maybe with an exit code, before all are
-        deaf; nor does the store."""
+        """Of one that never came as far as its session's end, too. With an exit code or the store, none ends before all
+        are deaf."""
         self._own.leave("it came to its end")
         self._own.await_left()
 
@@ -210,9 +202,8 @@ def _difference(theirs, first) -> str:
 
 def nowhere() -> Path:
     """Where a rank journals whose journal nobody reads."""
-    folder = tempfile.TemporaryDirectory(prefix="roofline-rank-")
-    _KEPT.append(folder)
-    return Path(folder.name) / "run"
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="roofline-rank-"))
+    return Path(_KEPT[-1].name) / "run"
 
 
 _KEPT: list[tempfile.TemporaryDirectory] = []
