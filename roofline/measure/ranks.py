@@ -116,8 +116,8 @@ class Ranks:
         """By scope, () for the run: why, and who is silent."""
         self._heard = 0
         self._left = False
-        self.interrupted = ""
-        """The signal that came. Where Python collects garbage, the KeyboardInterrupt that it raises is lost."""
+        self.interrupted, self.dropping = "", False
+        """The signal that came, to be heeded here; whether garbage is collected, where what it raises would be lost."""
         self.silent: list[int] = []
         """Who gave no verdict on what was measured last."""
         self.links = WeakSet()
@@ -186,10 +186,12 @@ class Ranks:
 
     def drop(self) -> None:
         """Leave the group: the others' calls over it raise, and the next is a fresh one."""
+        self.dropping = True
         for link in self.links:
             link.forget()
         self._group = None
         gc.collect()  # the group closes its sockets with the last reference to it
+        self.dropping = False
 
     def leave(self, why: str, scope: tuple[int, ...] = ()) -> None:
         """Take no further part in the run. Others that wait for this rank, or will, are released, and told `why`."""
@@ -275,8 +277,7 @@ class Ranks:
             return call(*given)
         except RuntimeError:
             self._left, self.silent = True, [*range(self.ranks_a_node if self.rank else 0)]
-            whose = "rank 0's node" if self.rank else "torchrun"
-            self._end(f"{whose} is gone: its store answers no more")
+            self._end(("rank 0's node" if self.rank else "torchrun") + " is gone: its store answers no more")
 
     def _alarm(self, scope: tuple[int, ...], why: str) -> int:
         """Tell all ranks that `scope` has failed; returns how many had by then."""

@@ -36,7 +36,8 @@ def install_once(own) -> None:
     def once(number: int, frame) -> None:
         deafen()
         own.interrupted = signal.Signals(number).name
-        _raise(number, frame)
+        if not own.dropping:
+            _raise(number, frame)
 
     for name in (*NAMES, "SIGINT"):
         signal.signal(getattr(signal, name), once)

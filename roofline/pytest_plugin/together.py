@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import tempfile
+import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -157,6 +158,7 @@ class Together:
     @pytest.hookimpl(trylast=True)
     def pytest_keyboard_interrupt(self, excinfo):
         signals.deafen()
+        traceback.clear_frames(excinfo.tb)  # they keep the group, and so others that wait in it
         self._refused = isinstance(excinfo.value, pytest.exit.Exception)
         self._own.leave(str(excinfo.value) or "Ctrl-C", () if self._refused else ranks.INTERRUPTED)
         self._own.await_left()
@@ -165,9 +167,7 @@ class Together:
 
     @property
     def _lost(self) -> str:
-        return (
-            f"rank {', '.join(map(str, self._own.silent))} of {self._own.size} gave no verdict, and was lost or hangs"
-        )
+        return f"rank {', '.join(map(str, self._own.silent))} of {self._own.size} gave no verdict: lost, or hangs"
 
     def pytest_internalerror(self, excrepr, excinfo):
         self._refused = True
