@@ -15,6 +15,8 @@ PACKAGES = ("roofline", "kernels", "collectives")
 # than the gap between two calls. Both are read when the library is loaded, which is after this.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+if "WORLD_SIZE" in os.environ:  # of a store that has ended, torch tells in forty lines, and `measure.ranks` in one
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def pytest_configure(config):

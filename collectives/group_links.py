@@ -5,6 +5,8 @@ the first send, without which gloo takes twice as long. A rank sends its own sha
 that the order of arrival is that of `theory.schedule` (`direct`).
 """
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from collectives.links import Gather, Scatter, Threaded, Transfer
 
 class Gloo(Threaded):
     """Sends and receives over the group of `ranks`, a `roofline.measure.ranks.Ranks`, in a thread of this process. All
-    ranks start their gathers in the same order."""
+    ranks start their gathers in the same order, which tells messages apart; after a failure the group is fresh."""
 
     kind = "gloo"
 
@@ -21,6 +23,7 @@ class Gloo(Threaded):
         super().__init__(ranks.rank)
         self._ranks = ranks
         ranks.links.add(self)
+        self._copying = threading.Lock()
         self.forget()
         self._landing: dict[tuple, Tensor] = {}
 
@@ -57,16 +60,19 @@ class Gloo(Threaded):
         return self._landing[key]
 
     def _bring(self, job, index: int) -> None:
-        self._receives[index].wait()
-        if (landing := self._targets[index]) is not (target := job.transfers[index].target):
-            target.copy_(landing)
+        receives, landing, target = self._receives, self._targets[index], job.transfers[index].target
+        receives[index].wait()
+        with self._copying:
+            if landing is not target and receives is self._receives:  # else the call was given up
+                target.copy_(landing)
 
     def _due_s(self, nbytes: int) -> float:
         return self._ranks.late_s
 
     def forget(self) -> None:
-        """Let go of messages, which refer to their group."""
-        self._receives, self._sends = [], []
+        """Let go of messages, which refer to their group. None comes to its target from here on."""
+        with self._copying:
+            self._receives, self._sends = [], []
 
     def finish(self) -> None:
         super().finish()

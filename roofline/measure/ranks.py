@@ -13,7 +13,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +32,8 @@ LATE_S = PATIENCE_S / 2
 """What is sent between two ranks comes within so long; so does what a rank says once another has failed."""
 LEAVING_S = 3.0
 """For all to leave where they were interrupted."""
-LOOK_S = 0.0005
+LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
+"""From one look into the store to the next. The longer nothing has come, the longer."""
 INTERRUPTED = (-1,)
 """The scope of an alarm that ends the run, and is no evidence against any case."""
 PIECE = 1 << 22
@@ -48,11 +49,7 @@ class RankLostError(device_errors.RankError):
 
 
 class Released(BaseException):
-    """Another rank has failed in `scope`, which this one leaves. No `except Exception` on the way keeps it there."""
-
-    def __init__(self, scope: tuple[int, ...]):
-        super().__init__(scope)
-        self.scope = scope
+    """Another rank has failed in the scope `args[0]`, which this one leaves: no `except Exception` keeps it there."""
 
 
 class Failure(NamedTuple):
@@ -111,13 +108,16 @@ class Ranks:
         from torch.distributed import PrefixStore
 
         self.rank, self.size = rank, size
+        self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         self._store, self._group = PrefixStore("roofline", store), None
         self._steps = [0]
         """How many steps were taken in the run, in the scope that is open in it, and so on. They name a message."""
-        self._alarms: dict[tuple[int, ...], str] = {}
-        """By scope, () for the run."""
+        self._alarms: dict[tuple[int, ...], list] = {}
+        """By scope, () for the run: why, and who is silent."""
         self._heard = 0
         self._left = False
+        self.interrupted, self.dropping = "", False
+        """The signal that came, to be heeded here; whether garbage is collected, where what it raises would be lost."""
         self.silent: list[int] = []
         """Who gave no verdict on what was measured last."""
         self.links = WeakSet()
@@ -161,14 +161,14 @@ class Ranks:
             found = call()
             refused = found if isinstance(found, Rejection) else None
         except Released as released:
-            if released.scope != scope:
+            if released.args != (scope,):
                 raise
         except Exception as error:
             refused, name = rejection(error), error.name if isinstance(error, CallError) else ""
         self._steps = list(scope)
         if refused:
             # Before this rank lets go of the others: the first to fail is the cause, and the others fail by it.
-            said = [self._alarm(scope, about), self.rank, name, *refused]
+            said = [self._ask(self._alarm, scope, about), self.rank, name, *refused]
             self.drop()
         within_s = LATE_S if refused else PATIENCE_S
         failed = [one for one in self._exchange(f"the end of {about}", said, range(self.size), within_s) if one]
@@ -186,16 +186,18 @@ class Ranks:
 
     def drop(self) -> None:
         """Leave the group: the others' calls over it raise, and the next is a fresh one."""
+        self.dropping = True
         for link in self.links:
             link.forget()
         self._group = None
         gc.collect()  # the group closes its sockets with the last reference to it
+        self.dropping = False
 
     def leave(self, why: str, scope: tuple[int, ...] = ()) -> None:
         """Take no further part in the run. Others that wait for this rank, or will, are released, and told `why`."""
         if not self._left:
             self._left = True
-            with suppress(RuntimeError):  # torchrun was killed, and its store with it: results are to be written yet
+            with suppress(RuntimeError):  # the store is gone: who leaves needs it no more
                 self._alarm(scope, f"{why} at rank {self.rank}" if scope else f"rank {self.rank}: {why}")
                 self._store.set(f"left {self.rank}", "")
             self.drop()
@@ -216,7 +218,7 @@ class Ranks:
             "backend": "gloo",
             "world": self.size,
             "nodes": int(os.environ.get("GROUP_WORLD_SIZE", "1")),
-            "ranks_a_node": int(os.environ.get("LOCAL_WORLD_SIZE", self.size)),
+            "ranks_a_node": self.ranks_a_node,
             "interfaces": [of_rank.get("GLOO_SOCKET_IFNAME") for of_rank in settings],
             "settings": settings[0],
             "threads": threads,
@@ -224,65 +226,70 @@ class Ranks:
         }
         return {"ranks": about}
 
-    def await_left(self, ranks: Iterable[int], within_s: float) -> None:
-        """Return once `ranks` have left; `silent` are those that do not."""
-        until, ranks = time.monotonic() + within_s, list(ranks)
-        with suppress(RuntimeError):
-            while True:
-                self.silent = [rank for rank in ranks if not self._store.check([f"left {rank}"])]
-                if not self.silent or time.monotonic() > until:
+    def await_left(self) -> None:
+        """Return once all have left that are not `silent`; who does not, is."""
+        with suppress(RankLostError):
+            for _ in _looks(LEAVING_S):
+                others = [rank for rank in range(self.size) if rank not in self.silent]
+                if not (late := [rank for rank in others if not self._ask(self._store.check, [f"left {rank}"])]):
                     return
-                time.sleep(LOOK_S)
+            self.silent += late
 
     def _exchange(self, about: str, value: Any, of: Iterable[int], within_s: float = PATIENCE_S) -> list:
         """What the ranks `of` say in this step; this one says `value`, if it is among them."""
         self._steps[-1] += 1
         keys = {rank: f"{'.'.join(map(str, self._steps))}/{rank}" for rank in of}
         if self.rank in keys:
-            self._store.set(keys[self.rank], json.dumps([about, value]))
-        try:
-            self._await(list(keys.values()), about, time.monotonic() + within_s)
-        except TimeoutError:
-            self.silent = [rank for rank, key in keys.items() if not self._store.check([key])]
+            self._ask(self._store.set, keys[self.rank], json.dumps([about, value]))
+        for _ in _looks(within_s):  # its own `wait` would heed no signal
+            if self._ask(self._store.check, list(keys.values())):
+                break
+            self._heed()
+        else:
+            self.silent = [rank for rank, key in keys.items() if not self._ask(self._store.check, [key])]
             silent = f"rank {', '.join(map(str, self.silent))} of {self.size}"
             self._end(f"{silent} has said nothing for {within_s:g} s, at {about or 'a message'}")
-        said = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
+        said = {rank: json.loads(self._ask(self._store.get, key)) for rank, key in keys.items()}
         for rank, (theirs, _) in said.items():
             if theirs != about:
                 self._end(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
         return [value for _, value in said.values()]
 
-    def _await(self, keys: list[str], about: str, until: float) -> None:
-        """Return once the store has `keys`. It is asked again and again: its own `wait` would heed no signal."""
-        while True:
-            while self._store.check([f"alarm {self._heard + 1}"]):
-                self._heard += 1
-                scope, why = json.loads(self._store.get(f"alarm {self._heard}"))
-                self._alarms.setdefault(tuple(scope), why)
-            if self._store.check(keys):
-                return
-            if INTERRUPTED in self._alarms:
-                raise KeyboardInterrupt(self._alarms[INTERRUPTED])
-            if () in self._alarms:
-                self._end(self._alarms[()])
-            for depth in range(1, len(self._steps)):
-                if (scope := tuple(self._steps[:depth])) in self._alarms:
-                    raise Released(scope)
-            if time.monotonic() > until:
-                raise TimeoutError
-            time.sleep(LOOK_S)
+    def _heed(self) -> None:
+        """Raise what a signal asks for, or another rank's alarm."""
+        while self._ask(self._store.check, [f"alarm {self._heard + 1}"]):
+            self._heard += 1
+            scope, *about = json.loads(self._ask(self._store.get, f"alarm {self._heard}"))
+            self._alarms.setdefault(tuple(scope), about)
+        if self.interrupted or INTERRUPTED in self._alarms:
+            raise KeyboardInterrupt(self.interrupted or self._alarms[INTERRUPTED][0])
+        if () in self._alarms:
+            why, self.silent = self._alarms[()]
+            self._end(why)
+        for depth in range(1, len(self._steps)):
+            if (scope := tuple(self._steps[:depth])) in self._alarms:
+                raise Released(scope)
+
+    def _ask(self, call: Callable, *given) -> Any:
+        """What a `call` of the store returns. Raises RankLostError where the store is gone, with torchrun's agent on
+        rank 0's node."""
+        try:
+            return call(*given)
+        except RuntimeError:
+            self._left, self.silent = True, [*range(self.ranks_a_node if self.rank else 0)]
+            self._end(("rank 0's node" if self.rank else "torchrun") + " is gone: its store answers no more")
 
     def _alarm(self, scope: tuple[int, ...], why: str) -> int:
         """Tell all ranks that `scope` has failed; returns how many had by then."""
         number = self._store.add("alarms", 1)
-        self._store.set(f"alarm {number}", json.dumps([scope, why]))
+        self._store.set(f"alarm {number}", json.dumps([scope, why, self.silent]))
         return number
 
     def _end(self, why: str) -> None:
         """Raise RankLostError, now and from here on, on all ranks."""
         device_errors.gone = device_errors.gone or why
-        if () not in self._alarms:
-            self._alarm((), why)
+        if () not in self._alarms and not self._left:
+            self._ask(self._alarm, (), why)
         raise RankLostError(device_errors.gone)
 
 
@@ -316,6 +323,16 @@ class RanksCpuClock(CpuClock):
         each = [*zip(*self.ranks.gather(super().turn(calls)), strict=True)]
         self.said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
         return [None if None in of_call else max(of_call) for of_call in each]
+
+
+def _looks(within_s: float) -> Iterator[None]:
+    """Looks, with pauses that were meant to take `within_s` in all: more, where the machine is busy or was stopped."""
+    waited_s = 0.0
+    while waited_s <= within_s:
+        yield
+        pause_s = min(LOOK_S + waited_s / 20, LONGEST_LOOK_S)
+        time.sleep(pause_s)
+        waited_s += pause_s
 
 
 def _waited_s() -> float:

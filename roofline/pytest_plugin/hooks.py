@@ -119,7 +119,7 @@ def pytest_configure(config):
             config.add_cleanup(signals.install())
         config.add_cleanup(partial(_watch_no_more, state))
     if state.folder and state.ranks is not ALONE:
-        signals.install_once()
+        signals.install_once(ranks)
     config.stash[STATE] = state
 
 

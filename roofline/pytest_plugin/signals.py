@@ -29,16 +29,18 @@ def deafen() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _raise_once(number: int, frame) -> None:
-    deafen()
-    _raise(number, frame)
+def install_once(own) -> None:
+    """Turn the first signal into KeyboardInterrupt, tell `own`, a `measure.ranks.Ranks`, and ignore all that follow:
+    torchrun hands on what a terminal or a batch system has sent already, and sends SIGTERM where another rank ended."""
 
+    def once(number: int, frame) -> None:
+        deafen()
+        own.interrupted = signal.Signals(number).name
+        if not own.dropping:
+            _raise(number, frame)
 
-def install_once() -> None:
-    """Turn the first signal into KeyboardInterrupt, and ignore all that follow: torchrun hands on what a terminal or a
-    batch system has sent already, and sends SIGTERM where another rank has ended."""
     for name in (*NAMES, "SIGINT"):
-        signal.signal(getattr(signal, name), _raise_once)
+        signal.signal(getattr(signal, name), once)
 
 
 def install() -> Callable[[], None]:

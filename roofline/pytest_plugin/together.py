@@ -10,8 +10,10 @@ import os
 import platform
 import sys
 import tempfile
+import traceback
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ def or_exit(own: ranks.Alone | ranks.Ranks, about: str, call: Callable[[], Any])
         own.leave(str(error))
         if own.rank:  # rank 0 tells, and is let do so
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-        own.await_left(range(own.size), ranks.LEAVING_S)
+        own.await_left()
         pytest.exit(said[0] if said else str(error), 2)
 
 
@@ -156,20 +158,16 @@ class Together:
     @pytest.hookimpl(trylast=True)
     def pytest_keyboard_interrupt(self, excinfo):
         signals.deafen()
+        traceback.clear_frames(excinfo.tb)  # they keep the group, and so others that wait in it
         self._refused = isinstance(excinfo.value, pytest.exit.Exception)
-        if self._refused:
-            self._own.leave(str(excinfo.value))
-        else:
-            self._own.leave(str(excinfo.value) or "Ctrl-C", ranks.INTERRUPTED)
-            self._own.await_left(range(self._own.size), ranks.LEAVING_S)
+        self._own.leave(str(excinfo.value) or "Ctrl-C", () if self._refused else ranks.INTERRUPTED)
+        self._own.await_left()
         if self._own.silent:
             self._state.problems.append(self._lost)
 
     @property
     def _lost(self) -> str:
-        return (
-            f"rank {', '.join(map(str, self._own.silent))} of {self._own.size} gave no verdict, and was lost or hangs"
-        )
+        return f"rank {', '.join(map(str, self._own.silent))} of {self._own.size} gave no verdict: lost, or hangs"
 
     def pytest_internalerror(self, excrepr, excinfo):
         self._refused = True
@@ -185,14 +183,14 @@ class Together:
         silent, rank = self._own.silent, self._own.rank
         if rank and not self._refused:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if 0 in silent else pytest.ExitCode.OK
-        if 0 in silent and (device_errors.gone or rank == min(set(range(self._own.size)) - set(silent))):
+        if 0 in silent and rank == min({*range(self._own.size)} - {*silent}, default=0):
             print(f"{device_errors.gone or self._lost}; what rank 0 has journalled is kept", file=sys.stderr)
 
     def pytest_unconfigure(self):
-        """Of one that never came as far as its session's end, too. With an exit code, none ends before all are deaf."""
+        """Of one that never came as far as its session's end, too. With an exit code or the store, none ends before all
+        are deaf."""
         self._own.leave("it came to its end")
-        if self._refused:
-            self._own.await_left(range(self._own.size), ranks.LEAVING_S)
+        self._own.await_left()
 
 
 def _difference(theirs, first) -> str:
@@ -204,9 +202,8 @@ def _difference(theirs, first) -> str:
 
 def nowhere() -> Path:
     """Where a rank journals whose journal nobody reads."""
-    folder = tempfile.TemporaryDirectory(prefix="roofline-rank-")
-    _KEPT.append(folder)
-    return Path(folder.name) / "run"
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="roofline-rank-"))
+    return Path(_KEPT[-1].name) / "run"
 
 
 _KEPT: list[tempfile.TemporaryDirectory] = []
@@ -215,15 +212,10 @@ _KEPT: list[tempfile.TemporaryDirectory] = []
 class Quiet:
     """In the place of a narrator."""
 
-    plan = None
+    plan, uncaptured = None, nullcontext
 
     def say(self, text: str) -> None:
         pass
 
     def at(self, *step) -> None:
         pass
-
-    def uncaptured(self):
-        from contextlib import nullcontext
-
-        return nullcontext()

@@ -156,7 +156,7 @@ def environment():
 
 @pytest.fixture(scope="session")
 def zygote():
-    made = Zygote(_environment())
+    made = Zygote(_environment(TORCH_CPP_LOG_LEVEL="ERROR"))  # as the conftest of the checkout has it for ranks
     yield made
     made.close()
 

@@ -1,12 +1,16 @@
 """A pytest plugin that plants one fault in one of several ranks: FAULT in the environment, as in `1 call SIGKILL`.
 
 Places are `configure`, `collect`, `begin` (of the run), `prepare` (operands of the weight prefetch), `plan` (in the
-middle of preparing an all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
-timed), and `report`. In `seed`, `commit`, `Python` and `select` the rank has something else in mind.
+middle of preparing the all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
+timed), `report`, `finish` and `end` (before and after the rank leaves). In `seed`, `commit`, `Python` and `select` the
+rank has something else in mind.
+
+All ranks make few rounds and small messages, as many on a machine that is busy.
 """
 
 import ctypes
 import itertools
+import math
 import os
 import platform
 import signal
@@ -15,8 +19,10 @@ import time
 import pytest
 
 RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
-TIMED_CALL = 15
-"""Those before it check the arm."""
+ROUNDS, PASSES = 6, 2
+TIMED_CALL = 4 + 4
+"""Four check the arm; then it is in the second pass."""
+LATE_S = 2.0
 
 
 def strike(place: str) -> None:
@@ -24,6 +30,8 @@ def strike(place: str) -> None:
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
+    elif WHAT == "late":
+        time.sleep(LATE_S)
     elif WHAT == "python":
         while True:
             time.sleep(0.01)
@@ -55,9 +63,14 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(trylast=True)
 def pytest_configure():
     strike("configure")
-    from collectives.bench import all_gather_matmul, weight_prefetch
-    from roofline.measure import metadata
+    from collectives.bench import all_gather_matmul, messages, weight_prefetch
+    from roofline.measure import metadata, ranks, rounds
     from roofline.pytest_plugin import narrator
+
+    rounds.StopRule.min_rounds, rounds.PATIENCE, messages.SIZES = ROUNDS, math.inf, messages.SIZES[:2]
+    ranks.RanksCpuClock.passes = PASSES
+    if WHAT == "late":
+        ranks.LEAVING_S = 0.0
 
     def before(place, of, name):
         kept = getattr(of, name)
@@ -75,3 +88,14 @@ def pytest_configure():
 
 def pytest_pycollect_makeitem():
     strike("collect")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish():
+    strike("finish")
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure():
+    strike("end")

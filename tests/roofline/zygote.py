@@ -5,6 +5,7 @@ Each child is a run of its own in every way that tests look at: its signals, lim
 
 import gc
 import json
+import math
 import os
 import resource
 import select
@@ -74,7 +75,8 @@ def quicken(drawn: bool) -> None:
 def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None = None) -> None:
     """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
 
-    It draws pictures where `env` has DRAW, and is torchrun with as many ranks as RANKS says.
+    It draws pictures where `env` has DRAW, and is torchrun with as many ranks as RANKS says, on as many nodes as NODES:
+    a stand-in, or itself where AGENTS says so.
     """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -90,24 +92,28 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
     if "RANKS" in env:
-        sys.exit(torchrun(int(env["RANKS"]), arguments))
+        run = agents if "AGENTS" in env else torchrun
+        os._exit(run(int(env["RANKS"]), int(env.get("NODES", "1")), arguments))  # what it imported takes long to end
     sys.exit(__import__("pytest").main(arguments))
 
 
-def torchrun(ranks: int, arguments: list[str]) -> int:
+def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
     """As `torchrun --nproc-per-node RANKS -m pytest`, with a fork for each rank: the store of all is this process's,
-    and where a rank ends with an exit code, the others get SIGTERM, and SIGKILL a while later."""
+    and where a rank ends with an exit code, the others get SIGTERM, and SIGKILL a while later. With several nodes, that
+    is each node's affair, and the store ends with the first one's ranks."""
     from torch.distributed import TCPStore
 
-    store, codes, kill_at = TCPStore("localhost", 0, is_master=True, wait_for_workers=False), {}, None
-    about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
-    about |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_MAX_RESTARTS": 0, "OMP_NUM_THREADS": 1}
+    if "--benchmark-only" in arguments:  # else Triton is imported later, to interpret
+        __import__("collectives.bench.all_gather_matmul")
+    store, codes, kill_at = TCPStore("localhost", 0, is_master=True, wait_for_workers=False), {}, {}
+    about = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks // nodes, "GROUP_WORLD_SIZE": nodes}
+    about |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    about |= {"TORCHELASTIC_MAX_RESTARTS": os.environ.get("RESTARTS", 0), "OMP_NUM_THREADS": 1}
     pids = []
     for rank in range(ranks):
         if not (pid := os.fork()):
-            os.environ.update(
-                {name: str(value) for name, value in (about | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-            )
+            own = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
+            os.environ.update({name: str(value) for name, value in (about | own).items()})
             code = 1
             try:
                 code = __import__("pytest").main(arguments)
@@ -116,19 +122,48 @@ def torchrun(ranks: int, arguments: list[str]) -> int:
             finally:
                 os._exit(code)  # what was inherited of the store has a thread that is not here
         pids.append(pid)
-    while left := [pid for pid in pids if pid not in codes]:
-        for pid in left:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-        if any(codes.values()) and not kill_at:
-            kill_at = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
-            signal_all(signal.SIGTERM, set(pids) - set(codes))
-        if kill_at and time.monotonic() > kill_at:
-            signal_all(signal.SIGKILL, set(pids) - set(codes))
+    of_nodes = [pids[first : first + ranks // nodes] for first in range(0, ranks, ranks // nodes)]
+    while len(codes) < ranks:
+        for own in of_nodes:
+            for pid in set(own) - set(codes):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+            left = set(own) - set(codes)
+            if any(codes.get(pid) for pid in own) and own[0] not in kill_at:
+                kill_at[own[0]] = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+                signal_all(signal.SIGTERM, left)
+            if time.monotonic() > kill_at.get(own[0], math.inf):
+                signal_all(signal.SIGKILL, left)
+        if nodes > 1 and not set(of_nodes[0]) - set(codes):
+            store = None
         time.sleep(0.02)
     print("exit codes of the ranks:", *[codes[pid] for pid in pids], flush=True)
     return int(any(codes.values()))
+
+
+def agents(ranks: int, nodes: int, arguments: list[str]) -> int:
+    """torchrun itself, on each node. Its ranks are fresh processes: three seconds more."""
+    from torch.distributed.run import main
+
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"--master-addr=localhost --master-port={free.getsockname()[1]}".split()
+    pids = []
+    for node in range(nodes):
+        if not (pid := os.fork()):
+            code = 1
+            try:
+                own = len(range(node, ranks, nodes))
+                about = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={own}".split()
+                main([*about, *address, "-m", "pytest", *arguments])
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    print("exit codes of the agents:", *codes, flush=True)
+    return int(any(codes))
 
 
 def signal_all(number: int, pids: set[int]) -> None:
