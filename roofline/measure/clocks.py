@@ -187,12 +187,12 @@ class CudaClock:
         with _no_collection():
             for slot, call in enumerate(calls):
                 if hasattr(call, "seconds"):
-                    self._cuda.synchronize()
+                    self._synchronize()
                     times[slot] = call.seconds()
                 else:
                     events[slot] = self._enqueue(call, slot=slot)
         self.while_busy()
-        self._cuda.synchronize()
+        self._synchronize()
         if self.instruments:
             clocks_hz = self.instruments.sm_clocks_hz(len(calls))
             self.said = [{"sm_clock_hz": hz} if slot in events else {} for slot, hz in enumerate(clocks_hz)]
@@ -209,8 +209,14 @@ class CudaClock:
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
         self.while_busy()
-        self._cuda.synchronize()
+        self._synchronize()
         return start.elapsed_time(stop) * 1e-3
+
+    def _align(self) -> None:
+        """What comes between the hold and the start event."""
+
+    def _synchronize(self) -> None:
+        self._cuda.synchronize()
 
     def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
         """Events before and after the calls, and whether the first had happened when the last was enqueued. The SM
@@ -220,6 +226,7 @@ class CudaClock:
             self.instruments.close()
         else:
             self._cuda._sleep(int(self.preroll_s * SM_HZ))
+        self._align()
         start.record()
         for _ in range(calls):
             call()

@@ -124,17 +124,25 @@ class Ranks:
         """What has messages on their way in the group, each with a method `forget` that lets go of them."""
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called."""
+        self.world, self.clock = None, RanksCpuClock
+        """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
     @property
     def group(self):
         """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for it."""
         if self._group is None:
-            from torch.distributed import PrefixStore, ProcessGroupGloo
+            from torch.distributed import ProcessGroupGloo
 
-            self.gather(None, "a new group")  # which heeds alarms; what follows waits in C++
-            store = PrefixStore(f"group {self._steps}", self._store)
+            store = self.fresh_store("group")
             self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=LATE_S))
         return self._group
+
+    def fresh_store(self, name: str):
+        """For a group that all ranks make now."""
+        from torch.distributed import PrefixStore
+
+        self.gather(None, f"a new {name}")  # which heeds alarms; what follows waits in C++
+        return PrefixStore(f"{name} {self._steps}", self._store)
 
     def barrier(self) -> None:
         """Return once all ranks are here."""
@@ -222,7 +230,14 @@ class Ranks:
             "threads": threads,
             "loopback": self.loopback,
         }
-        return {"ranks": about}
+        return {"ranks": about | (self.world.metadata() if self.world else {})}
+
+    def slowest(self, times: list[float | None]) -> tuple[list[float | None], list[dict]]:
+        """Of calls that all ranks made and that took this one `times`: the slowest rank's, None where any has none,
+        and each rank's own by name."""
+        each = [*zip(*self.gather(times), strict=True)]
+        said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
+        return [None if None in of_call else max(of_call) for of_call in each], said
 
     def await_left(self, ranks: Iterable[int], within_s: float) -> None:
         """Return once `ranks` have left; `silent` are those that do not."""
@@ -255,22 +270,33 @@ class Ranks:
     def _await(self, keys: list[str], about: str, until: float) -> None:
         """Return once the store has `keys`. It is asked again and again: its own `wait` would heed no signal."""
         while True:
-            while self._store.check([f"alarm {self._heard + 1}"]):
-                self._heard += 1
-                scope, why = json.loads(self._store.get(f"alarm {self._heard}"))
-                self._alarms.setdefault(tuple(scope), why)
+            self._hear()
             if self._store.check(keys):
                 return
-            if INTERRUPTED in self._alarms:
-                raise KeyboardInterrupt(self._alarms[INTERRUPTED])
-            if () in self._alarms:
-                self._end(self._alarms[()])
-            for depth in range(1, len(self._steps)):
-                if (scope := tuple(self._steps[:depth])) in self._alarms:
-                    raise Released(scope)
+            self._obey()
             if time.monotonic() > until:
                 raise TimeoutError
             time.sleep(LOOK_S)
+
+    def heed(self) -> None:
+        """Raise what ends this rank's part where another has failed."""
+        self._hear()
+        self._obey()
+
+    def _hear(self) -> None:
+        while self._store.check([f"alarm {self._heard + 1}"]):
+            self._heard += 1
+            scope, why = json.loads(self._store.get(f"alarm {self._heard}"))
+            self._alarms.setdefault(tuple(scope), why)
+
+    def _obey(self) -> None:
+        if INTERRUPTED in self._alarms:
+            raise KeyboardInterrupt(self._alarms[INTERRUPTED])
+        if () in self._alarms:
+            self._end(self._alarms[()])
+        for depth in range(1, len(self._steps)):
+            if (scope := tuple(self._steps[:depth])) in self._alarms:
+                raise Released(scope)
 
     def _alarm(self, scope: tuple[int, ...], why: str) -> int:
         """Tell all ranks that `scope` has failed; returns how many had by then."""
@@ -313,9 +339,8 @@ class RanksCpuClock(CpuClock):
         return time_s if self.ranks.loopback or lost_s <= (1 - LEAST_SHARE) * time_s else None
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        each = [*zip(*self.ranks.gather(super().turn(calls)), strict=True)]
-        self.said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
-        return [None if None in of_call else max(of_call) for of_call in each]
+        times, self.said = self.ranks.slowest(super().turn(calls))
+        return times
 
 
 def _waited_s() -> float:
