@@ -22,10 +22,10 @@ class Gloo(Threaded):
         self._ranks = ranks
         ranks.links.add(self)
         self.forget()
-        self._landing: dict[tuple, Tensor] = {}
+        self._landings: dict[tuple, Tensor] = {}
 
     def _begin(self, transfers: Gather) -> None:
-        self._targets = [self._landing_of(index, transfer) for index, transfer in enumerate(transfers)]
+        self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
         group, ranks, own = self._ranks.group, self._ranks.size, self._ranks.rank
         self._receives = [
             group.recv([landing], transfer.chunk, transfer.block)
@@ -37,19 +37,10 @@ class Gloo(Threaded):
             for step in range(1, ranks)
         ]
 
-    def _landing_of(self, index: int, transfer: Transfer) -> Tensor:
-        """Where gloo may write: the target itself where it is in one piece, else a tensor that is copied from."""
-        if transfer.target.is_contiguous():
-            return transfer.target
-        key = index, *transfer.target.shape, transfer.target.dtype
-        if key not in self._landing:
-            self._landing[key] = torch.empty_like(transfer.target, memory_format=torch.contiguous_format)
-        return self._landing[key]
-
     def _bring(self, job, index: int) -> None:
         self._receives[index].wait()
-        if (landing := self._targets[index]) is not (target := job.transfers[index].target):
-            target.copy_(landing)
+        if (here := self._targets[index]) is not (target := job.transfers[index].target):
+            target.copy_(here)
 
     def _due_s(self, nbytes: int) -> float:
         return self._ranks.late_s
@@ -62,3 +53,25 @@ class Gloo(Threaded):
         super().finish()
         for send in self._sends:
             send.wait()
+
+
+def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor:
+    """Where a message may be received: the target itself where it is in one piece, else one of the tensors `kept`, to
+    be copied from."""
+    target = transfer.target
+    if target.is_contiguous():
+        return target
+    key = index, *target.shape, target.dtype
+    if key not in kept:
+        kept[key] = torch.empty_like(target, memory_format=torch.contiguous_format)
+    return kept[key]
+
+
+def make(kind: str, ranks):
+    """The link of `kind`, one of `theory.wires.OF_RANKS`, between `ranks`."""
+    if kind == "gloo":
+        return Gloo(ranks)
+    from collectives import device_group_links as of_gpus
+
+    of_kind = {"nccl": of_gpus.Nccl, "symmetric": of_gpus.Symmetric, "symmetric_copier": of_gpus.SymmetricCopier}
+    return of_kind[kind](ranks)

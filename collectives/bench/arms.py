@@ -87,7 +87,7 @@ class Runner(matmul.Runner):
         return names if self.options.device == "cuda" else []
 
     def release(self) -> None:
-        for kept in (operands.shards_of, operands.normal, operands.buffer):
+        for kept in (operands.symmetric_shards, operands.shards_of, operands.normal, operands.buffer):
             kept.cache_clear()
         super().release()
 
@@ -101,6 +101,9 @@ class Runner(matmul.Runner):
         names = list(dict.fromkeys(["serial", *names] if options.timed else names))
         if options.device == "cpu" and case.dtype != "fp32":
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
+            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
+            return prepared
+        if self.ranks.world and (reason := self.ranks.world.why_not(case.wire)):
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
         setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)

@@ -94,5 +94,14 @@ def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tupl
 
 
 @functools.lru_cache(maxsize=8)
+def symmetric_shards(tensor: torch.Tensor, ranks, axis: int) -> tuple[torch.Tensor, ...]:
+    """As `shards_of`, the own one of `ranks` in symmetric memory. All ranks call this in the same order."""
+    from collectives.device_group_links import shared
+
+    shards = shards_of(tensor, ranks.size, axis, False)
+    return tuple(shared(shard, ranks) if rank == ranks.rank else shard for rank, shard in enumerate(shards))
+
+
+@functools.lru_cache(maxsize=8)
 def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
     return torch.empty(shape, dtype=DTYPES[dtype], device=device)

@@ -10,7 +10,16 @@ import torch
 
 import kernels
 from collectives import group_links, links
-from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
+from collectives.bench.operands import (
+    chip_flops,
+    computing,
+    copy_bytes_per_s,
+    host_ahead,
+    seconds,
+    shards_of,
+    symmetric_shards,
+    unsplit,
+)
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
@@ -99,7 +108,7 @@ class Setting:
     def link(self):
         """A link of its own for each call: its timeline is that call's."""
         if self.link_kind in wires.OF_RANKS:
-            return group_links.Gloo(self.ranks)
+            return group_links.make(self.link_kind, self.ranks)
         return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
@@ -191,9 +200,11 @@ class Setting:
         """Further fields of the case's, of how its matmul is cut."""
         return {}
 
-    @property
-    def pinned(self) -> bool:
-        return self.wire.kind == "pcie"
+    def shards_of(self, whole: torch.Tensor, axis: int) -> tuple[torch.Tensor, ...]:
+        """Of the operand `whole`, lying where the link takes them from."""
+        if self.wire.kind.startswith("symmetric"):
+            return symmetric_shards(whole, self.ranks, axis)
+        return shards_of(whole, self.case.ranks, axis, self.wire.kind == "pcie")
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""

@@ -72,7 +72,7 @@ class Failure(NamedTuple):
 class Alone:
     """One process that owns the shards of all ranks."""
 
-    rank, size = 0, 1
+    rank, size, world = 0, 1, None
 
     @staticmethod
     def share(value: Any, about: str = "") -> Any:

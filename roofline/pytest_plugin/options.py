@@ -269,7 +269,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
             raise ValueError(
                 f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {able}"
             )
-        ranks, wires = (world,), ours or BY_DEFAULT[device]
+        ranks, wires = (world,), tuple(ours) or BY_DEFAULT[device]
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and "pcie" in wires:

@@ -12,11 +12,19 @@ import torch.multiprocessing as multiprocessing
 from collectives import all_gather_matmul, weight_prefetch
 from collectives.bench import messages
 from collectives.group_links import Gloo
+from collectives.links import Threaded
 from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
 from roofline.store.run import Run
 
 B, D, F, CALLS = 20, 16, 12, 3
+
+
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch):
+    """A rank is a fork, without the thread that links of other tests have left here."""
+    for name in ("_worker", "_last"):
+        monkeypatch.setattr(Threaded, name, None)
 
 
 def whole_numbers(seed, *shape):
