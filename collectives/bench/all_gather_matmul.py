@@ -138,10 +138,10 @@ class Runner(arms.Runner):
         return [*super().here(), *symm_mem.names(self.options)]
 
     def names(self, case) -> list[str]:
-        return super().names(case) + symm_mem.names(self.options)
+        return super().names(case) + symm_mem.names(self.options, case.wire)
 
     def enter(self, prepared, setting, name: str) -> None:
         if name == symm_mem.NAME:
-            symm_mem.enter(prepared, setting.seed)
+            symm_mem.enter(prepared, setting, lambda check: self.together(prepared, name, check))
         else:
             super().enter(prepared, setting, name)

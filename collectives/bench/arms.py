@@ -146,6 +146,11 @@ class Runner(matmul.Runner):
                 prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
             return entrant
 
+        self.together(prepared, name, check)
+
+    def together(self, prepared: PreparedCase, name: str, check: Callable[[], Entrant | Rejection]) -> None:
+        """Take `name` in where all ranks' `check()` does."""
+
         def check_together() -> Entrant | Rejection:
             found, failure = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
             return Rejection(failure.outcome, f"{name}: {failure}") if failure else found
