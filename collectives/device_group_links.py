@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from collectives.device_links import Enqueued, PacedCopier, PCIe, Route, meet_launch
-from collectives.group_links import landing
+from collectives.group_links import landing, put, whole
 from collectives.links import Gather, Transfer
 from kernels.contract import Signals
 
@@ -61,6 +61,19 @@ class Nccl(_OfRanks, Enqueued):
             work.wait()  # which has the current stream wait, the link's
         if here is not target:
             target.copy_(here)
+
+
+class NcclAllGather(Nccl):
+    """NCCL's own all-gather, of a gather whose shards come in one piece: all of them arrive together."""
+
+    kind = "nccl_all_gather"
+
+    def _bring(self, route: Route, index: int) -> None:
+        gathered = whole(self._landings, route.transfers)
+        if not index:
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+            gather(gathered.flatten(0, 1), route.transfers.own[0], group=self._ranks.world.group)
+        put(gathered, route.transfers[index])
 
 
 class _Pulled(_OfRanks):

@@ -16,7 +16,7 @@ from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from kernels.bench import matmul
-from roofline.analysis.overlap.arms import ALL_CORES
+from roofline.analysis.overlap.arms import ALL_CORES, base_arm
 from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -128,7 +128,7 @@ class Runner(matmul.Runner):
         def check() -> Entrant | Rejection:
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
-            link = setting.link()
+            link = setting.link(setting.gather if base_arm(name) == prepared.baseline else None)
             errors = [setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets]
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
             if wrong := verdict(name, error, prepared.case.dtype):

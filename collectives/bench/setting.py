@@ -5,12 +5,14 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable
+from statistics import median
 
 import torch
 
 import kernels
 from collectives import group_links, links
 from collectives.bench.operands import (
+    CALIBRATIONS,
     chip_flops,
     computing,
     copy_bytes_per_s,
@@ -77,6 +79,7 @@ class Setting:
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
+        self.gather = known.get("gather", self.link_kind) if known else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run
@@ -105,10 +108,19 @@ class Setting:
         """The unsplit matmul by `contender`, on each of `gemms`."""
         return [functools.partial(contender.run, *tensors) for tensors in self.gemms]
 
-    def link(self):
-        """A link of its own for each call: its timeline is that call's."""
+    def _fastest_gather(self) -> str:
+        """The link that gathers for `serial`: between ranks the fastest that there is."""
+        other, world = wires.ALL_AT_ONCE.get(self.link_kind), self.ranks.world
+        if not (other and self.options.timed) or (world and world.why_not("nccl")):
+            return self.link_kind
+        times = {kind: median(self.gathers_s(CALIBRATIONS, kind)) for kind in (self.link_kind, other)}
+        times = self.ranks.share(times)
+        return min(times, key=times.get)
+
+    def link(self, kind: str | None = None):
+        """A link of its own for each call: its timeline is that call's. `kind` is another than that of the wire."""
         if self.link_kind in wires.OF_RANKS:
-            return group_links.make(self.link_kind, self.ranks)
+            return group_links.make(kind or self.link_kind, self.ranks)
         return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
@@ -119,7 +131,7 @@ class Setting:
     def facts(self) -> dict:
         """Of the case, for the journal."""
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
-        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s}
+        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
@@ -133,9 +145,9 @@ class Setting:
             return 0.0
         return self.ranks.share(self.gathers_s(2)[-1])
 
-    def gathers_s(self, count: int) -> list[float]:
+    def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
         """About the times of `count` gathers with nothing beside them."""
-        link, transfers, found = self.link(), self.transfers(self.sets[0]), []
+        link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
             host_ahead(self.device)
             alone(link, transfers)

@@ -32,6 +32,12 @@ HOW = {
 }
 """How those gather."""
 
+ALL_AT_ONCE = {"gloo": "gloo_all_gather", "nccl": "nccl_all_gather", "symmetric": "nccl_all_gather"}
+ALL_AT_ONCE["symmetric_copier"] = ALL_AT_ONCE["symmetric"]
+"""By link, the all-gather that the baseline `serial` takes in its place where that is faster."""
+
+HOW |= {"gloo_all_gather": "gloo's all-gather", "nccl_all_gather": "NCCL's all-gather"}
+
 LINKS = ("pcie", "preset", *OF_RANKS)
 """Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of
 ranks."""

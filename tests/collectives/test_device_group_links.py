@@ -131,7 +131,7 @@ def shards_of(whole, axis, link, own):
     """Its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
     parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(own.size, axis)]
     mine = whole.chunk(own.size, axis)[own.rank].contiguous()
-    parts[own.rank] = mine if link.kind == "nccl" else device_group_links.shared(mine, own)
+    parts[own.rank] = mine if link.kind.startswith("nccl") else device_group_links.shared(mine, own)
     return parts
 
 
@@ -170,6 +170,24 @@ def prefetches(rank, count, path, kind):
         time.sleep(LATE_S * (step % count == rank))
         arm = list(weight_prefetch.ARMS.values())[step % 2]
         assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
+
+
+def serial_alone(rank, count, path, kind):
+    """What gathers for the baseline alone, columns of x, and rows of a layer."""
+    own = stand_in(rank, count, path)
+    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    for call in range(CALLS):
+        x, layers = whole_numbers(call, B, D), [whole_numbers(10 + call, F, D) for _ in range(2)]
+        operands = all_gather_matmul.Operands(
+            shards_of(x, 1, link, own), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
+        )
+        buffers = [torch.full((F, D), torch.nan) for _ in layers]
+        shards = [shards_of(layer, 0, link, own) for layer in layers]
+        step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
+        for _ in range(2):
+            assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
+            weight_prefetch.serial(step, link)
+        assert torch.equal(buffers[1], layers[1])
 
 
 def one_fails(rank, count, path, kind):
@@ -232,7 +250,7 @@ PULLED = ("symmetric", "symmetric_copier")
     ("of_a_rank", "kind", "count"),
     [
         *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
-        *[(gathers, "symmetric", 4), (gathers, "nccl", 4)],
+        *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
         *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
         *[(late_for_good, kind, 2) for kind in PULLED],
