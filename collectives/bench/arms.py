@@ -75,7 +75,14 @@ class Runner(matmul.Runner):
         return list(self.arms(self.options.device))
 
     def observers(self, session) -> list:
-        return [] if self.ranks is ALONE else [messages.Messages(session, self.ranks)]
+        if self.ranks is ALONE:
+            return []
+        wires = [wire for wire in self.options.gather.wires if not self._why_not(wire)]
+        return [messages.Messages(session, self.ranks, wire) for wire in wires[:1]]
+
+    def _why_not(self, wire: str) -> str | None:
+        """Why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""
+        return self.ranks.world.why_not(wire) if self.ranks.world else None
 
     def names(self, case) -> list[str]:
         """Those asked for, else all."""
@@ -103,7 +110,7 @@ class Runner(matmul.Runner):
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
-        if self.ranks.world and (reason := self.ranks.world.why_not(case.wire)):
+        if reason := self._why_not(case.wire):
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
         setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)

@@ -96,10 +96,15 @@ def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tupl
 @functools.lru_cache(maxsize=8)
 def symmetric_shards(tensor: torch.Tensor, ranks, axis: int) -> tuple[torch.Tensor, ...]:
     """As `shards_of`, the own one of `ranks` in symmetric memory. All ranks call this in the same order."""
+    shards = enumerate(shards_of(tensor, ranks.size, axis, False))
+    return tuple(symmetric(shard, ranks) if rank == ranks.rank else shard for rank, shard in shards)
+
+
+def symmetric(tensor: torch.Tensor, ranks) -> torch.Tensor:
+    """As `device_group_links.shared`, which not all machines can import."""
     from collectives.device_group_links import shared
 
-    shards = shards_of(tensor, ranks.size, axis, False)
-    return tuple(shared(shard, ranks) if rank == ranks.rank else shard for rank, shard in enumerate(shards))
+    return shared(tensor, ranks)
 
 
 @functools.lru_cache(maxsize=8)

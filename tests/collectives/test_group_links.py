@@ -141,6 +141,7 @@ def messages_of(rank, ranks, path):
     assert platform.node() not in repr(about)
     for _ in range(2):  # of two operations: the second finds them there
         messages.Messages(journal, world).begun()
+    assert {line["link"] for line in journal.lines} == {"gloo"}
     found = [(line["pattern"], line["nbytes"], line["received_bytes"]) for line in journal.lines]
     sizes = messages.SIZES
     assert found == [one for n in sizes for one in (("all", n, (ranks - 1) * n), ("pair", n, n))]
