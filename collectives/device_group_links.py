@@ -6,14 +6,15 @@ None of this was ever run on GPUs: tests have stand-ins for torch's calls, and `
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from collectives.device_links import Enqueued, PacedCopier, PCIe, Route, meet_launch
-from collectives.group_links import landing, put, whole
-from collectives.links import Gather, Transfer
+from collectives.group_links import landing, put, shared, theirs, whole
+from collectives.links import Gather
 from kernels.contract import Signals
 
 FRESH_STARTS = 64
@@ -29,10 +30,6 @@ class _OfRanks:
     def __init__(self, ranks, *more):
         super().__init__(*more)
         self.rank, self._ranks, self.patience_s = ranks.rank, ranks, ranks.late_s
-        ranks.links.add(self)
-
-    def forget(self) -> None:
-        """Another rank has failed, and what it was to send does not come."""
 
     def _synchronize(self) -> None:
         self._ranks.world.synchronize()
@@ -87,6 +84,7 @@ class _Pulled(_OfRanks):
 
     def __init__(self, ranks, *more):
         super().__init__(ranks, *more)
+        ranks.links.add(self)
         self._counts = shared(torch.zeros(FRESH_STARTS, 2, dtype=torch.int32, device=self.device), ranks)
         others = [theirs(self._counts, rank).data_ptr() for rank in range(ranks.size) if rank != ranks.rank]
         places = torch.tensor(others)[None, None, :] + 4 * torch.arange(2 * FRESH_STARTS).view(FRESH_STARTS, 2, 1)
@@ -95,10 +93,8 @@ class _Pulled(_OfRanks):
 
     def _prepared(self, transfers: Gather) -> Route:
         """With the others' pieces as sources: they lie where this rank's own do."""
-        pulled = [
-            Transfer(t.chunk, t.block, theirs(transfers.own[t.block], t.chunk), t.target) for t in transfers
-        ]  # fmt: skip
-        return super()._prepared(pulled)
+        own = transfers.own
+        return super()._prepared([replace(one, source=theirs(own[one.block], one.chunk)) for one in transfers])
 
     def _meet(self, place: int) -> None:
         self._met[place] += 1
@@ -127,27 +123,3 @@ class SymmetricCopier(_Pulled, PacedCopier):
 
     def __init__(self, ranks):
         super().__init__(ranks, None)
-
-
-def shared(tensor: Tensor, ranks) -> Tensor:
-    """A copy of `tensor` in symmetric memory. All ranks call this, with tensors of one shape and dtype."""
-    memory = _symmetric_memory()
-    found = memory.empty_strided_p2p(
-        tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
-    )
-    memory.rendezvous(found)
-    return found.copy_(tensor)
-
-
-def theirs(tensor: Tensor, rank: int) -> Tensor:
-    """What lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
-    handle = _symmetric_memory().rendezvous(tensor)  # at once: torch keeps what the first one found
-    return handle.get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())
-
-
-def _symmetric_memory() -> type:
-    """torch's, without the pool that its `empty` takes by default: there several tensors lie in one allocation, and
-    `get_buffer` counts from the allocation's begin."""
-    from torch._C._distributed_c10d import _SymmetricMemory
-
-    return _SymmetricMemory

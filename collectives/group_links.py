@@ -106,6 +106,26 @@ def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor
     return kept[key]
 
 
+def shared(tensor: Tensor, ranks) -> Tensor:
+    """A copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with tensors of
+    one shape and dtype. It has an allocation of its own, not a part of the pool that torch's `symm_mem.empty` takes:
+    `get_buffer` counts from the begin of an allocation."""
+    from torch._C._distributed_c10d import _SymmetricMemory
+
+    about = tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
+    found = _SymmetricMemory.empty_strided_p2p(*about)
+    _SymmetricMemory.rendezvous(found)
+    return found.copy_(tensor)
+
+
+def theirs(tensor: Tensor, rank: int) -> Tensor:
+    """What lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
+    from torch._C._distributed_c10d import _SymmetricMemory
+
+    handle = _SymmetricMemory.rendezvous(tensor)  # at once: torch keeps what the first one found
+    return handle.get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())
+
+
 def make(kind: str, ranks):
     """The link of `kind`, one of `theory.wires.OF_RANKS` or `ALL_AT_ONCE`, between `ranks`."""
     for of_cpu in (Gloo, GlooAllGather):

@@ -94,7 +94,7 @@ class Runner(matmul.Runner):
         return names if self.options.device == "cuda" else []
 
     def release(self) -> None:
-        for kept in (operands.symmetric_shards, operands.shards_of, operands.normal, operands.buffer):
+        for kept in (operands.shards_of, operands.normal, operands.buffer):
             kept.cache_clear()
         super().release()
 

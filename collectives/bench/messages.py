@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from collectives import group_links
-from collectives.bench.operands import host_ahead, symmetric
+from collectives.bench.operands import host_ahead
 from collectives.bench.setting import alone
 from collectives.links import Gather, Transfer
 from roofline.measure.observer import Observer
@@ -60,7 +60,7 @@ class Messages(Observer):
         ranks, own, link = self._ranks.size, self._ranks.rank, group_links.make(self._kind, self._ranks)
         message, *landing = torch.ones(ranks + 1, 1, nbytes, dtype=torch.uint8, device=link.device)
         if self._kind.startswith("symmetric"):
-            message = symmetric(message, self._ranks)
+            message = group_links.shared(message, self._ranks)
         others, times = schedule.arrival_order("direct", ranks, own)[1:], []
         gather = Gather((Transfer(rank, 0, message, landing[rank]) for rank in others), [message])
         for _ in range(WARM_UP + ROUNDS):

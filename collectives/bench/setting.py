@@ -11,17 +11,8 @@ import torch
 
 import kernels
 from collectives import group_links, links
-from collectives.bench.operands import (
-    CALIBRATIONS,
-    chip_flops,
-    computing,
-    copy_bytes_per_s,
-    host_ahead,
-    seconds,
-    shards_of,
-    symmetric_shards,
-    unsplit,
-)
+from collectives.bench import operands as tensors
+from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
@@ -110,10 +101,10 @@ class Setting:
 
     def _fastest_gather(self) -> str:
         """The link that gathers for `serial`: between ranks the fastest that there is."""
-        other, world = wires.ALL_AT_ONCE.get(self.link_kind), self.ranks.world
-        if not (other and self.options.timed) or (world and world.why_not("nccl")):
+        kinds, world = (self.link_kind, wires.ALL_AT_ONCE[self.device]), self.ranks.world
+        if self.link_kind not in wires.OF_RANKS or not self.options.timed or (world and world.why_not("nccl")):
             return self.link_kind
-        times = {kind: median(self.gathers_s(CALIBRATIONS, kind)) for kind in (self.link_kind, other)}
+        times = {kind: median(self.gathers_s(tensors.CALIBRATIONS, kind)) for kind in kinds}
         times = self.ranks.share(times)
         return min(times, key=times.get)
 
@@ -214,9 +205,7 @@ class Setting:
 
     def shards_of(self, whole: torch.Tensor, axis: int) -> tuple[torch.Tensor, ...]:
         """Of the operand `whole`, lying where the link takes them from."""
-        if self.wire.kind.startswith("symmetric"):
-            return symmetric_shards(whole, self.ranks, axis)
-        return shards_of(whole, self.case.ranks, axis, self.wire.kind == "pcie")
+        return tensors.shards_of(whole, self.case.ranks, axis, self.wire.kind, self.ranks)
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""

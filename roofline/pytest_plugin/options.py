@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import BY_DEFAULT, OF_RANKS, RANKS_TAKE
+from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
@@ -269,7 +269,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
             raise ValueError(
                 f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {able}"
             )
-        ranks, wires = (world,), tuple(ours) or BY_DEFAULT[device]
+        ranks, wires = (world,), tuple(ours) or RANKS_TAKE[device][:2]
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and "pcie" in wires:

@@ -17,26 +17,22 @@ LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 
 RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric", "symmetric_copier")}
-"""Links between the ranks that torchrun started, by device."""
+"""Links between the ranks that torchrun started, by device. The first two are measured unless others are asked for."""
 
 OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
-
-BY_DEFAULT = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric")}
-"""Those of them that are measured unless others are asked for."""
 
 HOW = {
     "gloo": "gloo, point to point",
     "nccl": "NCCL, a send and a receive at once for each transfer",
     "symmetric": "symmetric memory, pulled by the copy engine",
     "symmetric_copier": "symmetric memory, pulled by our copier kernel",
+    "gloo_all_gather": "gloo's all-gather",
+    "nccl_all_gather": "NCCL's all-gather",
 }
-"""How those gather."""
+"""How those gather, and what the baseline `serial` takes in their place where that is faster (`ALL_AT_ONCE`)."""
 
-ALL_AT_ONCE = {"gloo": "gloo_all_gather", "nccl": "nccl_all_gather", "symmetric": "nccl_all_gather"}
-ALL_AT_ONCE["symmetric_copier"] = ALL_AT_ONCE["symmetric"]
-"""By link, the all-gather that the baseline `serial` takes in its place where that is faster."""
-
-HOW |= {"gloo_all_gather": "gloo's all-gather", "nccl_all_gather": "NCCL's all-gather"}
+ALL_AT_ONCE = {"cpu": "gloo_all_gather", "cuda": "nccl_all_gather"}
+"""By device."""
 
 LINKS = ("pcie", "preset", *OF_RANKS)
 """Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
+from collectives import all_gather_matmul, copier, device_links, group_links, weight_prefetch
 from collectives.bench import messages
 from collectives.links import LinkError
 from kernels.contract import interpreted
@@ -114,7 +114,7 @@ def stand_in(rank, count, path) -> ranks.Ranks:
     ).items():  # fmt: skip
         setattr(torch.cuda, name, other)
     memory = SymmetricMemory(Path(path).parent, rank)
-    device_group_links._symmetric_memory = lambda: memory
+    torch._C._distributed_c10d._SymmetricMemory = memory
     device_links._DeviceLink.device, device_links._DeviceLink.timed = "cpu", False
     device_links.PacedCopier.__init__.__defaults__ = 0, 2  # programs: each takes its time in the interpreter
     device_links.PATIENCE_LOOKS = 100_000
@@ -132,7 +132,7 @@ def shards_of(whole, axis, link, own):
     """Its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
     parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(own.size, axis)]
     mine = whole.chunk(own.size, axis)[own.rank].contiguous()
-    parts[own.rank] = mine if link.kind.startswith("nccl") else device_group_links.shared(mine, own)
+    parts[own.rank] = mine if link.kind.startswith("nccl") else group_links.shared(mine, own)
     return parts
 
 

@@ -30,14 +30,14 @@ def product(x, w):
 
 def a_rank(rank, count, path, kind):
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-    from collectives import all_gather_matmul, device_group_links, flagged_arms, group_links, weight_prefetch
+    from collectives import all_gather_matmul, flagged_arms, group_links, weight_prefetch
     from roofline.measure import device_ranks, ranks
 
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
     assert own.world.why_not(kind.partition("_")[0]) is None
     link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
-    share = (lambda shard: device_group_links.shared(shard, own)) if kind.startswith("symmetric") else torch.clone
+    share = (lambda shard: group_links.shared(shard, own)) if kind.startswith("symmetric") else torch.clone
 
     def shards_of(whole, axis):
         parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(count, axis)]
