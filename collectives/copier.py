@@ -1,4 +1,4 @@
-"""The kernels of the GPU links: a paced copier, a wait for a flag, and a time stamp.
+"""The kernels of the GPU links: a paced copier, a wait for a flag, a meeting of ranks, and a time stamp.
 
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
 that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
@@ -126,6 +126,36 @@ def wait_kernel(
     TIMED: tl.constexpr,
 ):
     """Return when the flag has reached `wanted`: what comes after on the stream then finds the transfer's data."""
+    _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED)
+
+
+@triton.jit(
+    do_not_specialize=["others", "wanted", "number", "patience"],
+    do_not_specialize_on_alignment=["counts_ptr", "count_ptr"],
+)
+def meet_kernel(
+    counts_ptr,  # [others] int64: where the others count, in their memory
+    others,
+    count_ptr,  # int32, where they count in this rank's
+    wanted,
+    times_ptr,
+    lost_ptr,
+    number,
+    patience,
+    TIMED: tl.constexpr,
+):
+    """Add one to each of the others' counts, and wait for theirs in this rank's, as `wait_kernel` does.
+
+    What a rank did on its stream before, the others find after this. Its additions are releases and its looks acquires,
+    both at system scope: count and data are another GPU's, and what is told at the scope of a GPU need not get there.
+    """
+    for other in range(0, others):
+        tl.atomic_add(tl.load(counts_ptr + other).to(tl.pointer_type(tl.int32)), 1, sem="release", scope="sys")
+    _wait(count_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED)
+
+
+@triton.jit
+def _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED: tl.constexpr):
     spent = tl.zeros((), dtype=tl.int64)
     if TIMED:
         began = globaltimer()

@@ -8,6 +8,7 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -94,6 +95,16 @@ def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = T
     return KernelLaunch(copier.wait_kernel, (1,), args)
 
 
+def meet_launch(counts: Tensor, signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
+    """The meeting with the ranks whose counts are at the addresses `counts`, by the first of `signals`; `number` is the
+    transfer that is lost where they do not come."""
+    args = dict(
+        counts_ptr=counts, others=len(counts), count_ptr=signals.flags, wanted=signals.wanted, times_ptr=times,
+        lost_ptr=signals.lost, number=number, patience=signals.patience, TIMED=timed, num_warps=1,
+    )  # fmt: skip
+    return KernelLaunch(copier.meet_kernel, (1,), args)
+
+
 class _DeviceLink:
     """What both links do alike: flags, waits, times."""
 
@@ -103,6 +114,8 @@ class _DeviceLink:
     """Those that bring a transfer: so much its flag grows in a run."""
     timed = True
     """False for tests in Triton's interpreter, which has no timer: nothing is paced or stamped then."""
+    patience_s: float | None = None
+    """As `links.PATIENCE_S`, of a link that has another."""
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -122,11 +135,12 @@ class _DeviceLink:
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it."""
         if id(transfers) not in self._routes:
-            self._routes[id(transfers)] = Route.of(transfers, self.device, self.programs)
+            self._routes[id(transfers)] = self._prepared(transfers)
             if len(self._times) < 2 * len(transfers) + 4:
                 self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
+        self._meet(0)
         self._stamp(0)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -144,7 +158,7 @@ class _DeviceLink:
         """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
         due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
-        patience = int((due_s + PATIENCE_S) * 1e6) if self.timed else PATIENCE_LOOKS
+        patience = int((due_s + (self.patience_s or PATIENCE_S)) * 1e6) if self.timed else PATIENCE_LOOKS
         return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
     @property
@@ -156,17 +170,19 @@ class _DeviceLink:
         """The consumer's end; its stream goes on after the link's."""
         self._stamp(1)
         torch.cuda.current_stream().wait_stream(self._stream)
+        self._meet(1)
 
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
-        torch.cuda.synchronize()
+        self._synchronize()
         route = self._route
         if lost := int(self._lost.item()):
             self._lost.zero_()
             # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
             wanted = route.runs * self.programs
             first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
-            raise missing(self.kind, route.transfers[first], self.rank, f"it is {PATIENCE_S:g} s late")
+            late_s = self.patience_s or PATIENCE_S
+            raise missing(self.kind, route.transfers[first], self.rank, f"it is {late_s:g} s late")
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
@@ -175,6 +191,15 @@ class _DeviceLink:
     def _stamp(self, place: int) -> None:
         if self.timed:
             self._run(stamp_launch(self._times[place:]))
+
+    def _prepared(self, transfers: Sequence[Transfer]) -> Route:
+        return Route.of(transfers, self.device, self.programs)
+
+    def _meet(self, place: int) -> None:
+        """What the current stream does before the link starts (0), and after its end (1)."""
+
+    def _synchronize(self) -> None:
+        torch.cuda.synchronize()
 
 
 class PacedCopier(_DeviceLink):
@@ -191,7 +216,7 @@ class PacedCopier(_DeviceLink):
         self.bytes_per_s, self.programs = bytes_per_s, programs
 
     def _move(self, route: Route) -> None:
-        self._run(copy_launch(route, self._times, self.bytes_per_s, timed=self.timed))
+        self._run(copy_launch(route, self._times, self.bytes_per_s or math.inf, timed=self.timed))
 
     def start(self, transfers: Sequence[Transfer]) -> None:
         super().start(transfers)
@@ -203,43 +228,58 @@ class PacedCopier(_DeviceLink):
         return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
 
 
-class PCIe(_DeviceLink):
-    """The copy engine brings shards from pinned host memory as fast as it can; flags are written by the stream.
+class Enqueued(_DeviceLink):
+    """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
+    how a transfer is enqueued (`_bring`).
 
-    `Transfer.source` is a pinned CPU tensor. Raises NotImplementedError without the package cuda-bindings, which most
-    CUDA builds of torch bring.
+    Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
     """
 
-    kind = "pcie"
+    kind = ""
 
     def __init__(self, rank: int = 0):
         try:
             import cuda.bindings  # noqa: F401
         except ImportError:
-            raise NotImplementedError("the link pcie needs the package cuda-bindings; install it") from None
+            raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
         super().__init__(rank)
         self._events = [torch.cuda.Event(enable_timing=True)]
 
     def _move(self, route: Route) -> None:
-        from cuda.bindings import driver, runtime
+        from cuda.bindings import driver
 
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
         self._events[0].record()
         stream = driver.CUstream(self._stream.cuda_stream)
-        to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        for index, transfer in enumerate(route.transfers):
-            source, target, size = transfer.source, transfer.target, transfer.source.element_size()
-            _succeed(
-                runtime.cudaMemcpy2DAsync(
-                    target.data_ptr(), target.stride(0) * size, source.data_ptr(), source.stride(0) * size,
-                    source.shape[1] * size, len(source), to_device, stream,
-                )
-            )  # fmt: skip
+        for index in range(len(route.transfers)):
+            self._bring(route, index)
             _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[index + 1].record()
 
     def _arrivals_s(self, route: Route, t0: int) -> list[float]:
         return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
+
+    def _bring(self, route: Route, index: int) -> None:
+        raise NotImplementedError
+
+
+class PCIe(Enqueued):
+    """The copy engine brings shards from pinned host memory as fast as it can. `Transfer.source` is a pinned CPU
+    tensor."""
+
+    kind, copies = "pcie", "cudaMemcpyHostToDevice"
+
+    def _bring(self, route: Route, index: int) -> None:
+        from cuda.bindings import runtime
+
+        transfer = route.transfers[index]
+        source, target, size = transfer.source, transfer.target, transfer.source.element_size()
+        _succeed(
+            runtime.cudaMemcpy2DAsync(
+                target.data_ptr(), target.stride(0) * size, source.data_ptr(), source.stride(0) * size,
+                source.shape[1] * size, len(source), runtime.cudaMemcpyKind[self.copies], self._stream.cuda_stream,
+            )
+        )  # fmt: skip
 
 
 def _leave_shared_memory(function: int) -> None:

@@ -282,7 +282,7 @@ def _peers() -> Finding:
     apart = [index for index in range(1, count) if not torch.cuda.can_device_access_peer(0, index)]
     if apart:
         found = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))}"
-        return Finding("peers", LIMITED, found, "symm_mem is left out, which runs over the real fabric")
+        return Finding("peers", LIMITED, found, "real ranks take the link nccl alone, not symmetric")
     return Finding("peers", OK, f"{count} GPUs that reach one another")
 
 

@@ -11,7 +11,7 @@ from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import arms, symm_mem
 from collectives.bench import setting as settings
-from collectives.bench.operands import buffer, host_ahead, normal, shards_of
+from collectives.bench.operands import buffer, host_ahead, normal
 from kernels.configs import choose_for
 from kernels.contract import reason
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm, plan
@@ -35,7 +35,7 @@ class AllGather(settings.Setting):
         w = normal((case.n, case.k), case.dtype, self.device, w_seed, 1 / math.sqrt(case.k))
         for number in range(settings.SETS):
             x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
-            shards = shards_of(x, case.ranks, 1, self.pinned)
+            shards = self.shards_of(x, 1)
             gathered = buffer((case.m, case.k), case.dtype, self.device, number).copy_(x)
             found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), own, blocks=1))
         self.gemms = [(operands.gathered, operands.w, operands.out) for operands in found]
@@ -78,6 +78,8 @@ class AllGather(settings.Setting):
             return super().why_not(arm)
         if all(arm in operands.prepared for operands in self.sets):
             return None
+        if self.link_kind == "nccl":
+            return "it is on every SM and waits for NCCL, whose kernels need some: take the links symmetric"
         times = self.t_gemm_s, self.t_comm_s
         return reason(lambda: [flagged_arms.prepare(operands, arm, *times) for operands in self.sets])
 
@@ -136,10 +138,10 @@ class Runner(arms.Runner):
         return [*super().here(), *symm_mem.names(self.options)]
 
     def names(self, case) -> list[str]:
-        return super().names(case) + symm_mem.names(self.options)
+        return super().names(case) + symm_mem.names(self.options, case.wire)
 
     def enter(self, prepared, setting, name: str) -> None:
         if name == symm_mem.NAME:
-            symm_mem.enter(prepared, setting.seed)
+            symm_mem.enter(prepared, setting, lambda check: self.together(prepared, name, check))
         else:
             super().enter(prepared, setting, name)

@@ -16,7 +16,7 @@ from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from kernels.bench import matmul
-from roofline.analysis.overlap.arms import ALL_CORES
+from roofline.analysis.overlap.arms import ALL_CORES, base_arm
 from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -75,7 +75,14 @@ class Runner(matmul.Runner):
         return list(self.arms(self.options.device))
 
     def observers(self, session) -> list:
-        return [] if self.ranks is ALONE else [messages.Messages(session, self.ranks)]
+        if self.ranks is ALONE:
+            return []
+        wires = [wire for wire in self.options.gather.wires if not self._why_not(wire)]
+        return [messages.Messages(session, self.ranks, wire) for wire in wires[:1]]
+
+    def _why_not(self, wire: str) -> str | None:
+        """Why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""
+        return self.ranks.world.why_not(wire) if self.ranks.world else None
 
     def names(self, case) -> list[str]:
         """Those asked for, else all."""
@@ -103,6 +110,9 @@ class Runner(matmul.Runner):
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared
+        if reason := self._why_not(case.wire):
+            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
+            return prepared
         setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)
         prepared.facts = setting.facts
         if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
@@ -125,7 +135,7 @@ class Runner(matmul.Runner):
         def check() -> Entrant | Rejection:
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
-            link = setting.link()
+            link = setting.link(setting.gather if base_arm(name) == prepared.baseline else None)
             errors = [setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets]
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
             if wrong := verdict(name, error, prepared.case.dtype):
@@ -142,6 +152,11 @@ class Runner(matmul.Runner):
                 reason = f"{name}: {device_errors.reason(failure)}"
                 prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
             return entrant
+
+        self.together(prepared, name, check)
+
+    def together(self, prepared: PreparedCase, name: str, check: Callable[[], Entrant | Rejection]) -> None:
+        """Take `name` in where all ranks' `check()` does."""
 
         def check_together() -> Entrant | Rejection:
             found, failure = self.ranks.together(f"checking {name} on {prepared.case.id}", check)

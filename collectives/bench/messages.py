@@ -5,8 +5,9 @@ from functools import partial
 
 import torch
 
+from collectives import group_links
+from collectives.bench.operands import host_ahead
 from collectives.bench.setting import alone
-from collectives.group_links import Gloo
 from collectives.links import Gather, Transfer
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED
@@ -23,11 +24,12 @@ LONGEST_S = 1.0
 
 class Messages(Observer):
     """Measures the wire of `ranks` before a session's first shape, and journals it: for each size `all`, a gather as
-    arms make it, in which each rank receives a message from every other, and `pair`, half of a round trip between the
-    first two while the others are silent. A time of `all` is the slowest rank's."""
+    arms make it, in which each rank receives a message from every other, and on a CPU `pair`, half of a round trip
+    between the first two while the others are silent. A time of `all` is the slowest rank's, on a GPU by its events."""
 
-    def __init__(self, session, ranks: Ranks):
-        self._session, self._ranks = session, ranks
+    def __init__(self, session, ranks: Ranks, kind: str = "gloo"):
+        """`kind` is the link of ranks that carries them."""
+        self._session, self._ranks, self._kind = session, ranks, kind
 
     def begun(self) -> None:
         if self._session.run.messages:  # by another operation's observer
@@ -38,34 +40,35 @@ class Messages(Observer):
             self._session.over = str(error)
 
     def _measure(self) -> None:
-        ranks, own = self._ranks.size, self._ranks.rank
-        others = schedule.arrival_order("direct", ranks, own)[1:]
+        ranks, patterns = self._ranks.size, ("all",) if self._ranks.world else ("all", "pair")
         for nbytes in SIZES:
-            message, landing = torch.ones(nbytes, dtype=torch.uint8), torch.empty(ranks, nbytes, dtype=torch.uint8)
-            gather = Gather((Transfer(rank, 0, message, landing[rank]) for rank in others), [message])
-            for pattern, received, run in (
-                ("all", (ranks - 1) * nbytes, partial(alone, Gloo(self._ranks), gather)),
-                ("pair", nbytes, partial(self._round_trip, message, landing[0])),
-            ):
+            for pattern in patterns:
                 about = f"messages of {nbytes} bytes, {pattern}"
-                times, failure = self._ranks.together(about, partial(self._times, run))
+                times, failure = self._ranks.together(about, partial(self._times, pattern, nbytes))
                 if failure:
                     self._session.not_measured("messages", FAILED, str(failure))
                     return
                 each = [*zip(*self._ranks.gather(times, about), strict=True)]
                 times_s = [max(of_round) if pattern == "all" else of_round[0] / 2 for of_round in each]
+                received = (ranks - 1) * nbytes if pattern == "all" else nbytes
                 line = {"pattern": pattern, "nbytes": nbytes, "received_bytes": received, "times_s": times_s}
-                self._session.add({"kind": "message"} | line)
+                self._session.add({"kind": "message", "link": self._kind} | line)
             if max(times_s) > LONGEST_S:
                 return
 
-    def _times(self, run) -> list[float]:
-        times = []
+    def _times(self, pattern: str, nbytes: int) -> list[float]:
+        ranks, own, link = self._ranks.size, self._ranks.rank, group_links.make(self._kind, self._ranks)
+        message, *landing = torch.ones(ranks + 1, 1, nbytes, dtype=torch.uint8, device=link.device)
+        if self._kind.startswith("symmetric"):
+            message = group_links.shared(message, self._ranks)
+        others, times = schedule.arrival_order("direct", ranks, own)[1:], []
+        gather = Gather((Transfer(rank, 0, message, landing[rank]) for rank in others), [message])
         for _ in range(WARM_UP + ROUNDS):
             self._ranks.barrier()
+            host_ahead(link.device)
             start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
+            alone(link, gather) if pattern == "all" else self._round_trip(message, landing[0])
+            times.append(max(link.timeline().arrivals_s) if self._ranks.world else time.perf_counter() - start)
         return times[WARM_UP:]
 
     def _round_trip(self, message: torch.Tensor, landing: torch.Tensor) -> None:

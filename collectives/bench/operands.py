@@ -8,6 +8,7 @@ from statistics import median
 
 import torch
 
+from collectives.group_links import shared
 from kernels import CONTENDERS
 from kernels.bench.matmul import DTYPES, ROTATION, cache_bytes
 
@@ -87,10 +88,15 @@ def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: fl
 
 
 @functools.lru_cache(maxsize=8)
-def shards_of(tensor: torch.Tensor, ranks: int, axis: int, pinned: bool) -> tuple[torch.Tensor, ...]:
-    """Contiguous shards of a tensor that is cached; in pinned host memory for the link pcie."""
-    parts = [part.contiguous() for part in tensor.chunk(ranks, axis)]
-    return tuple(part.cpu().pin_memory() if pinned else part for part in parts)
+def shards_of(tensor: torch.Tensor, count: int, axis: int, wire: str, ranks) -> tuple[torch.Tensor, ...]:
+    """Contiguous shards of a tensor that is cached. For the link pcie they lie in pinned host memory, for the symmetric
+    ones the own one of `ranks` in symmetric memory: all ranks call this in the same order then."""
+    parts = [part.contiguous() for part in tensor.chunk(count, axis)]
+    if wire == "pcie":
+        parts = [part.cpu().pin_memory() for part in parts]
+    if wire.startswith("symmetric"):
+        parts[ranks.rank] = shared(parts[ranks.rank], ranks)
+    return tuple(parts)
 
 
 @functools.lru_cache(maxsize=8)

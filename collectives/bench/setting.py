@@ -5,11 +5,13 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable
+from statistics import median
 
 import torch
 
 import kernels
 from collectives import group_links, links
+from collectives.bench import operands as tensors
 from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
@@ -68,6 +70,7 @@ class Setting:
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
+        self.gather = known.get("gather", self.link_kind) if known else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run
@@ -96,10 +99,20 @@ class Setting:
         """The unsplit matmul by `contender`, on each of `gemms`."""
         return [functools.partial(contender.run, *tensors) for tensors in self.gemms]
 
-    def link(self):
-        """A link of its own for each call: its timeline is that call's."""
+    def _fastest_gather(self) -> str:
+        """The link that gathers for `serial`: between ranks the fastest that there is."""
+        kinds, world = (self.link_kind, wires.ALL_AT_ONCE[self.device]), self.ranks.world
+        gathers = isinstance(self.gathers[0], links.Gather) and self.link_kind in wires.OF_RANKS
+        if not gathers or not self.options.timed or (world and world.why_not("nccl")):
+            return self.link_kind
+        times = {kind: median(self.gathers_s(tensors.CALIBRATIONS, kind)) for kind in kinds}
+        times = self.ranks.share(times)
+        return min(times, key=times.get)
+
+    def link(self, kind: str | None = None):
+        """A link of its own for each call: its timeline is that call's. `kind` is another than that of the wire."""
         if self.link_kind in wires.OF_RANKS:
-            return group_links.Gloo(self.ranks)
+            return group_links.make(kind or self.link_kind, self.ranks)
         return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
 
     @property
@@ -110,7 +123,7 @@ class Setting:
     def facts(self) -> dict:
         """Of the case, for the journal."""
         found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
-        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s}
+        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
@@ -124,9 +137,9 @@ class Setting:
             return 0.0
         return self.ranks.share(self.gathers_s(2)[-1])
 
-    def gathers_s(self, count: int) -> list[float]:
+    def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
         """About the times of `count` gathers with nothing beside them."""
-        link, transfers, found = self.link(), self.transfers(self.sets[0]), []
+        link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
             host_ahead(self.device)
             alone(link, transfers)
@@ -200,9 +213,9 @@ class Setting:
         """Further fields of the case's, of how its matmul is cut."""
         return {}
 
-    @property
-    def pinned(self) -> bool:
-        return self.wire.kind == "pcie"
+    def shards_of(self, whole: torch.Tensor, axis: int) -> tuple[torch.Tensor, ...]:
+        """Of the operand `whole`, lying where the link takes them from."""
+        return tensors.shards_of(whole, self.case.ranks, axis, self.wire.kind, self.ranks)
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""

@@ -5,7 +5,7 @@ import math
 from collectives import weight_prefetch
 from collectives.bench import arms
 from collectives.bench import setting as settings
-from collectives.bench.operands import buffer, normal, shards_of
+from collectives.bench.operands import buffer, normal
 from collectives.weight_prefetch import Operands
 
 
@@ -18,7 +18,7 @@ class Prefetch(settings.Setting):
             normal((case.n, case.k), case.dtype, self.device, self.seed + layer, 1 / math.sqrt(case.k))
             for layer in range(2)
         ]
-        shards = [shards_of(layer, case.ranks, 0, self.pinned) for layer in layers]
+        shards = [self.shards_of(layer, 0) for layer in layers]
         buffers = [buffer((case.n, case.k), case.dtype, self.device, number) for number in range(2)]
         x = normal((case.m, case.k), case.dtype, self.device, self.seed + 2, 1.0)
         operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)

@@ -5,9 +5,6 @@ A clock has `timer` (the name saved with every record), `processes` (how many me
 `now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
 or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
 without a pause. It may have `said`: a dict for each call of the last turn, of what else it read beside the time.
-
-A call with an attribute `seconds` times itself, what runs in other processes for one: once all before it is done, the
-sample is what `call.seconds()` returns.
 """
 
 import gc
@@ -60,9 +57,6 @@ class CpuClock:
         with _no_collection(), _pinned() as pin:
             for call in calls:
                 self._settle()
-                if hasattr(call, "seconds"):
-                    times.append(call.seconds())
-                    continue
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
                 times.append(self._timed(call))
@@ -182,35 +176,31 @@ class CudaClock:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times: list[float | None] = [None] * len(calls)
-        events = {}
         with _no_collection():
-            for slot, call in enumerate(calls):
-                if hasattr(call, "seconds"):
-                    self._cuda.synchronize()
-                    times[slot] = call.seconds()
-                else:
-                    events[slot] = self._enqueue(call, slot=slot)
+            events = [self._enqueue(call, slot=slot) for slot, call in enumerate(calls)]
         self.while_busy()
-        self._cuda.synchronize()
+        self._synchronize()
         if self.instruments:
-            clocks_hz = self.instruments.sm_clocks_hz(len(calls))
-            self.said = [{"sm_clock_hz": hz} if slot in events else {} for slot, hz in enumerate(clocks_hz)]
-        elif any(late for _, _, late in events.values()):
+            self.said = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
+        elif any(late for _, _, late in events):
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
         else:
             self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
-        for slot, (start, stop, late) in events.items():
-            times[slot] = None if late else start.elapsed_time(stop) * 1e-3
-        return times
+        return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in events]
 
     def burst(self, call: Call, calls: int) -> float:
         """For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for."""
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
         self.while_busy()
-        self._cuda.synchronize()
+        self._synchronize()
         return start.elapsed_time(stop) * 1e-3
+
+    def _align(self) -> None:
+        """What comes between the hold and the start event."""
+
+    def _synchronize(self) -> None:
+        self._cuda.synchronize()
 
     def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
         """Events before and after the calls, and whether the first had happened when the last was enqueued. The SM
@@ -220,6 +210,7 @@ class CudaClock:
             self.instruments.close()
         else:
             self._cuda._sleep(int(self.preroll_s * SM_HZ))
+        self._align()
         start.record()
         for _ in range(calls):
             call()

@@ -69,7 +69,7 @@ class Failure(NamedTuple):
 class Alone:
     """One process that owns the shards of all ranks."""
 
-    rank, size = 0, 1
+    rank, size, world = 0, 1, None
 
     @staticmethod
     def share(value: Any, about: str = "") -> Any:
@@ -124,17 +124,25 @@ class Ranks:
         """What has messages on their way in the group, each with a method `forget` that lets go of them."""
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called."""
+        self.world, self.clock = None, RanksCpuClock
+        """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
     @property
     def group(self):
         """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for it."""
         if self._group is None:
-            from torch.distributed import PrefixStore, ProcessGroupGloo
+            from torch.distributed import ProcessGroupGloo
 
-            self.gather(None, "a new group")  # which heeds alarms; what follows waits in C++
-            store = PrefixStore(f"group {self._steps}", self._store)
+            store = self.fresh_store("group")
             self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=LATE_S))
         return self._group
+
+    def fresh_store(self, name: str):
+        """For a group that all ranks make now."""
+        from torch.distributed import PrefixStore
+
+        self.gather(None, f"a new {name}")  # which heeds alarms; what follows waits in C++
+        return PrefixStore(f"{name} {self._steps}", self._store)
 
     def barrier(self) -> None:
         """Return once all ranks are here."""
@@ -224,7 +232,14 @@ class Ranks:
             "threads": threads,
             "loopback": self.loopback,
         }
-        return {"ranks": about}
+        return {"ranks": about | (self.world.metadata() if self.world else {})}
+
+    def slowest(self, times: list[float | None]) -> tuple[list[float | None], list[dict]]:
+        """Of calls that all ranks made and that took this one `times`: the slowest rank's, None where any has none,
+        and each rank's own by name."""
+        each = [*zip(*self.gather(times), strict=True)]
+        said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
+        return [None if None in of_call else max(of_call) for of_call in each], said
 
     def await_left(self) -> None:
         """Return once all have left that are not `silent`; who does not, is."""
@@ -244,7 +259,7 @@ class Ranks:
         for _ in _looks(within_s):  # its own `wait` would heed no signal
             if self._ask(self._store.check, list(keys.values())):
                 break
-            self._heed()
+            self.heed()
         else:
             self.silent = [rank for rank, key in keys.items() if not self._ask(self._store.check, [key])]
             silent = f"rank {', '.join(map(str, self.silent))} of {self.size}"
@@ -255,7 +270,7 @@ class Ranks:
                 self._end(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
         return [value for _, value in said.values()]
 
-    def _heed(self) -> None:
+    def heed(self) -> None:
         """Raise what a signal asks for, or another rank's alarm."""
         while self._ask(self._store.check, [f"alarm {self._heard + 1}"]):
             self._heard += 1
@@ -320,9 +335,8 @@ class RanksCpuClock(CpuClock):
         return time_s if self.ranks.loopback or lost_s <= (1 - LEAST_SHARE) * time_s else None
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        each = [*zip(*self.ranks.gather(super().turn(calls)), strict=True)]
-        self.said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
-        return [None if None in of_call else max(of_call) for of_call in each]
+        times, self.said = self.ranks.slowest(super().turn(calls))
+        return times
 
 
 def _looks(within_s: float) -> Iterator[None]:

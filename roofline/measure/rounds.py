@@ -174,8 +174,7 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
 
 
 def named(name: str, call: Callable) -> Callable:
-    """`call`, whose exceptions become `CallError`s that name it; with its attributes `long` and `seconds`, which clocks
-    look at."""
+    """`call`, whose exceptions become `CallError`s that name it; with its attribute `long`, which clocks look at."""
 
     def run():
         try:
@@ -184,6 +183,4 @@ def named(name: str, call: Callable) -> Callable:
             raise CallError(name) from error
 
     run.long = getattr(call, "long", False)
-    if hasattr(call, "seconds"):
-        run.seconds = named(name, call.seconds)
     return run

@@ -21,12 +21,12 @@ THROTTLE_REASONS = {
 
 
 def nvml_handle():
-    """NVML, and what it knows torch's first GPU by. Raises what NVML or torch raise."""
+    """NVML, and what it knows torch's current GPU by. Raises what NVML or torch raise."""
     import pynvml
     import torch
 
     pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
 

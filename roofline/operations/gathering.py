@@ -13,7 +13,7 @@ from itertools import product
 
 from roofline.operations.matmul import Matmul
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import EXERCISE_BALANCE, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
+from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -190,7 +190,8 @@ def scaling(model: str, dtype: str) -> str:
 def notes(options, cases: list[str]) -> list[str]:
     """What a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
     if cases and options.world > 1:
-        return [f"Ranks are real: {options.world} processes, and gloo between them. A sample is the slowest rank's."]
+        between = "; ".join(HOW[wire] for wire in options.gather.wires)
+        return [f"Ranks are real: {options.world} processes, with {between}. A sample is the slowest rank's."]
     if cases:
         emulated = (
             "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "

@@ -22,7 +22,7 @@ from roofline.measure import clocks, machine, metadata, runner, telemetry
 from roofline.measure.machine import choose_device
 from roofline.measure.plan import Plan, duration, estimate
 from roofline.measure.prepared import SKIPPED
-from roofline.measure.ranks import ALONE, Alone, Ranks, RanksCpuClock, of_environment
+from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
 from roofline.measure.session import Session
 from roofline.profile import collect, kernel_trace, ncu
 from roofline.pytest_plugin import options as ffn_options
@@ -141,7 +141,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     if resume is None:
         device = ffn_options.listed(config.option) or choose_device(wanted, timed)
         if ranks is not ALONE:
-            together.refuse_unsuited(lambda name: get(f"ffn_{name}"), device, ranks.size)
+            together.refuse_unsuited(lambda name: get(f"ffn_{name}"))
         options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
     else:
         resume = together.of_rank_0(ranks, resume)
@@ -157,6 +157,8 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    if ranks is not ALONE and options.device == "cuda":
+        together.own_gpu(ranks)
     counts = timed and options.counters is not None and not (run and run.unfinished)
     if counts and (reason := ncu.why_not(options.device)):
         raise ValueError(f"--ffn-counters: {reason}")
@@ -279,7 +281,7 @@ def pytest_report_collectionfinish(config):
     if state.options.tune_s:
         about = f"no shape is begun after {duration(state.options.tune_s)}"
     else:
-        clock = clocks.CLOCKS[state.options.device] if state.ranks is ALONE else RanksCpuClock
+        clock = clocks.CLOCKS[state.options.device] if state.ranks is ALONE else state.ranks.clock
         about = state.plan(clock.passes, clock.processes)
     return f"{count} cases on {len(state.selected)} shapes, {about}"
 
@@ -288,7 +290,7 @@ def pytest_report_collectionfinish(config):
 def ffn_clock(request):
     """The clock that times the contenders. Tests of the harness put a fake one in its place."""
     state = request.config.stash[STATE]
-    return clocks.for_device(state.options.device) if state.ranks is ALONE else RanksCpuClock(state.ranks)
+    return clocks.for_device(state.options.device) if state.ranks is ALONE else state.ranks.clock(state.ranks)
 
 
 @pytest.fixture(scope="session")

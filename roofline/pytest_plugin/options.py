@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import OF_RANKS
+from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
@@ -264,7 +264,12 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
             raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
         if len(ours) < len(wires):
             raise ValueError("--ffn-link-bandwidth under torchrun: the wire between the ranks is real; leave it out")
-        ranks, wires = (world,), ours or OF_RANKS
+        if wrong := [wire for wire in ours if wire not in RANKS_TAKE[device]]:
+            able = ", ".join(RANKS_TAKE[device])
+            raise ValueError(
+                f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {able}"
+            )
+        ranks, wires = (world,), tuple(ours) or RANKS_TAKE[device][:2]
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and "pcie" in wires:

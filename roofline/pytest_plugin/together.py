@@ -31,16 +31,18 @@ GRACE_S = 20.0
 """The watchdog's: torchrun kills 30 s after its SIGTERM."""
 
 
-def refuse_unsuited(given, device: str, world: int) -> None:
-    """Raises ValueError for the `given` options (names) that real ranks have no use for, and where they cannot run."""
+def refuse_unsuited(given) -> None:
+    """Raises ValueError for the `given` options (names) that real ranks have no use for."""
     for name in UNSUITED:
         if given(name):
             raise ValueError(f"--ffn-{name.replace('_', '-')} under torchrun: it is of a run of one process")
-    if device != "cpu":
-        raise ValueError(
-            f"{world} ranks on GPUs: links over NCCL are not there yet; take --ffn-device cpu (gloo), or start "
-            "pytest without torchrun"
-        )
+
+
+def own_gpu(own: ranks.Ranks) -> None:
+    """Give the rank its GPU, before anything of it is used."""
+    from roofline.measure.device_ranks import World
+
+    own.world = World(own)
 
 
 def refuse_restarts() -> None:

@@ -16,11 +16,23 @@ INFINIBAND_BYTES_PER_S = 50e9
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 
-OF_RANKS = ("gloo",)
-"""Links between the ranks that torchrun started."""
+RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric", "symmetric_copier")}
+"""Links between the ranks that torchrun started, by device. The first two are measured unless others are asked for."""
 
-HOW = {"gloo": "gloo, point to point"}
-"""How those gather, for the baseline `serial`, too."""
+OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
+
+HOW = {
+    "gloo": "gloo, point to point",
+    "nccl": "NCCL, a send and a receive at once for each transfer",
+    "symmetric": "symmetric memory, pulled by the copy engine",
+    "symmetric_copier": "symmetric memory, pulled by our copier kernel",
+    "gloo_all_gather": "gloo's all-gather",
+    "nccl_all_gather": "NCCL's all-gather",
+}
+"""How those gather, and what the baseline `serial` takes in their place where that is faster (`ALL_AT_ONCE`)."""
+
+ALL_AT_ONCE = {"cpu": "gloo_all_gather", "cuda": "nccl_all_gather"}
+"""By device."""
 
 LINKS = ("pcie", "preset", *OF_RANKS)
 """Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of
@@ -93,6 +105,6 @@ def _above_0(number: str, text: str) -> float:
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
             "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), pcie or preset; under "
-            "torchrun gloo"
+            f"torchrun {', '.join(OF_RANKS)}"
         )
     return value

@@ -248,7 +248,7 @@ def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("held"))
     monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
     about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None], options=SimpleNamespace(timed=True))
-    gpu = SimpleNamespace(device="cuda", link=lambda: Link(order), transfers=lambda operands: [], **about)
+    gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: [], **about)
     gpu.gathers_s = lambda count: setting.Setting.gathers_s(gpu, count)
     assert arms.off_pace(gpu) is None
     assert order == ["held", "start"] * operands.CALIBRATIONS

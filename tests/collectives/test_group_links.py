@@ -1,9 +1,11 @@
 """Arms over real ranks: 2 and 4 processes that gather from one another, to the bit, whoever is late."""
 
 import gc
+import itertools
 import platform
 import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,14 +13,26 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, matmul_reduce_scatter, weight_prefetch
-from collectives.bench import messages
+from collectives import all_gather_matmul, group_links, matmul_reduce_scatter, weight_prefetch
+from collectives.bench import all_gather_matmul as all_gathers
+from collectives.bench import messages, setting
 from collectives.group_links import Gloo
+from collectives.links import Gather, Threaded, Transfer
 from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
+from roofline.operations import gathering
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 
 B, D, F, CALLS = 20, 16, 12, 3
+
+
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch):
+    """A rank is a fork, without the thread that links of other tests have left here."""
+    for name in ("_worker", "_last"):
+        monkeypatch.setattr(Threaded, name, None)
 
 
 def whole_numbers(seed, *shape):
@@ -81,6 +95,54 @@ def scatters(rank, ranks, path):
                 assert len(link.timeline().ready_s) == ranks - 1
 
 
+def all_at_once(rank, ranks, path):
+    """Each backend's all-gather in the place of a link: for columns, which lie apart, and rows, where they shall be."""
+    link = group_links.make("gloo_all_gather", Ranks(dist.FileStore(path, ranks), rank, ranks))
+    for axis, call in itertools.product(range(2), range(CALLS)):
+        whole = whole_numbers(10 + call, 12, D)
+        shards, into = [part.contiguous() for part in whole.chunk(ranks, axis)], torch.full((14, D), torch.nan)
+        targets = into[1:13].chunk(ranks, axis)
+        targets[rank].copy_(shards[rank])
+        others = [(rank + step) % ranks for step in range(1, ranks)]
+        gather = Gather((Transfer(c, 0, shards[c] * 0, targets[c]) for c in others), [shards[rank]])
+        for _ in range(2):
+            for transfer in gather:
+                transfer.target.fill_(torch.nan)
+            time.sleep(0.02 * (call % ranks == rank))
+            link.start(gather)
+            link.wait(ranks - 1)
+            link.finish()
+            assert torch.equal(into[1:13], whole)
+            assert into[[0, 13]].isnan().all()
+            assert len(link.timeline().arrivals_s) == ranks - 1
+        apart = group_links.whole({}, gather).data_ptr() != into[1:].data_ptr()
+        assert apart == bool(axis)
+
+
+def serial_by_the_fastest(rank, ranks, path):
+    """What rank 0 finds the fastest gather is that of `serial` on all ranks, and the wire is the link's own."""
+    torch.set_num_threads(1)
+    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
+    options = Options(
+        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
+        gather=gathering.make("cpu", "128x512", (ranks,), ("gloo",)), world=ranks,
+    )  # fmt: skip
+    slow = ("gloo", "gloo_all_gather")
+    for number in range(2):
+        timed = setting.Setting.gathers_s
+        setting.Setting.gathers_s = lambda self, count, kind=None, slow=slow[number], timed=timed: [
+            one + (kind == slow) * (1 - 2 * bool(rank)) for one in timed(self, count, kind)
+        ]
+        runner = all_gathers.Runner(options)
+        runner.ranks = world
+        found = runner.prepare(AllGatherMatmul("128x512", "up", 1, 1024, "fp32", ranks, "gloo"), ["serial"])
+        setting.Setting.gathers_s = timed
+        assert (found.facts["gather"], found.facts["link"]) == (slow[1 - number], "gloo")
+        links = {name: found.entrants[name].call._link.kind for name in ("serial", "link")}
+        assert links == {"serial": slow[1 - number], "link": "gloo"}
+        found.entrants["serial"].call()
+
+
 class Journal:
     """As much of a session as what measures messages asks for."""
 
@@ -102,14 +164,18 @@ def messages_of(rank, ranks, path):
     messages.SIZES = sizes = messages.SIZES[:5]
     for _ in range(2):  # of two operations: the second finds them there
         messages.Messages(journal, world).begun()
+    assert {line["link"] for line in journal.lines} == {"gloo"}
     found = [(line["pattern"], line["nbytes"], line["received_bytes"]) for line in journal.lines]
     assert found == [one for n in sizes for one in (("all", n, (ranks - 1) * n), ("pair", n, n))]
     assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in journal.lines)
     assert len(set(map(repr, world.gather(journal.lines)))) == 1
 
 
+EVERY = [gather_matmuls, prefetches, scatters, all_at_once, serial_by_the_fastest, messages_of]
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("of_a_rank", [gather_matmuls, prefetches, scatters, messages_of])
+@pytest.mark.parametrize("of_a_rank", EVERY)
 def test_arms_and_messages_over_gloo(of_a_rank, ranks, tmp_path):
     multiprocessing.start_processes(of_a_rank, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
 

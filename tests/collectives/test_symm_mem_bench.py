@@ -1,101 +1,118 @@
-"""The peer among the arms: with the error it may have, by its own time, and never in the way of the arms."""
+"""The peer among the arms: over the same ranks, with the error it may have, and never in the way of the arms.
 
+Without GPUs it is torch's fallback over gloo, gather first and multiply then: no time of that becomes a number."""
+
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
 from test_gather_bench import all_gather, options_of
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, symm_mem, weight_prefetch
-from roofline.measure.clocks import CpuClock
-from roofline.measure.prepared import PreparedCase
+from collectives.bench.setting import SETS
+from roofline.measure.ranks import ALONE, Ranks
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+
+COUNT = 2
+CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")
+UNTIMED = replace(options_of(), timed=False)
 
 
-class Group:
-    """Stands in for processes on GPUs."""
+class World:
+    """Of ranks without GPUs, which lack `reason` to call the peer; else with a group for torch's fallback."""
 
-    made, error, time_s, broken = 0, 2e-6, 0.125, False
+    def __init__(self, ranks, reason=None):
+        self.reason = reason
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=ranks.fresh_store("world"), rank=ranks.rank, world_size=ranks.size)
+        self.group = dist.group.WORLD
 
-    def __init__(self, ranks):
-        Group.made += 1
-        if self.broken:
-            raise peer.PeerError("start: no answer within 120 s from ranks [0, 1]")
+    synchronize = staticmethod(lambda: None)
 
-    def prepare(self, *case):
-        if isinstance(self.error, Exception):
-            raise self.error
-        return self.error
-
-    def seconds(self):
-        return self.time_s
-
-    def close(self):
-        pass
+    def why_not(self, kind):
+        return self.reason if kind == "symmetric" else None
 
 
-@pytest.fixture
-def several_gpus(monkeypatch):
-    monkeypatch.setattr(peer, "why_not", lambda ranks: None)
-    monkeypatch.setattr(peer, "PeerGroup", Group)
-    monkeypatch.setattr(Group, "made", 0)
-    monkeypatch.setattr(symm_mem, "_groups", {})
+def a_rank(rank, path):
+    torch.set_num_threads(1)
+    own = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
+    own.world = World(own)
+    runner = all_gather_matmul.Runner(UNTIMED)
+    runner.ranks = own
+    right, fused = peer.fused_all_gather_matmul, torch.distributed._symmetric_memory._fused_all_gather_matmul_fallback
+    torch.library.impl("symm_mem::fused_all_gather_matmul", "CPU")(fused)
+
+    def unwritten(x, w, group):
+        out = torch.empty_like(right(x, w, group))
+        assert out.isnan().all(), "new memory is not poisoned"
+        return out
+
+    calls = itertools.count(1)
+
+    def raises_at_last(*given):
+        out = right(*given)
+        if next(calls) == 2 * SETS:
+            raise OSError("the cable was cut")
+        return out
+
+    def on_rank_1(wrong):
+        return lambda *given: (wrong if rank else right)(*given)
+
+    for call, told in (
+        (right, None),
+        (on_rank_1(lambda *given: 1.01 * right(*given)), "rank 1: symm_mem: relative error 1.00e-02 is above 1e-05"),
+        (on_rank_1(unwritten), "rank 1: symm_mem: the output holds NaN"),
+        (on_rank_1(raises_at_last), "rank 1: OSError: the cable was cut"),
+        (right, None),
+    ):
+        peer.fused_all_gather_matmul = call
+        own.world = World(own)
+        found = runner.prepare(CASE, ["serial", "symm_mem"])
+        assert "serial" in found.entrants
+        if told:
+            assert told in found.rejected["symm_mem"].reason
+            continue
+        entrant = found.entrants["symm_mem"]
+        assert 0 < entrant.relative_error < 1e-5
+        assert entrant.facts == {"link": f"fabric of {COUNT} GPUs"}
+        outs = [entrant.call() for _ in range(3)]
+        assert torch.equal(outs[0], outs[2])  # on two sets by turns
+        assert not torch.equal(outs[0], outs[1])
 
 
-def prepare():
-    return all_gather_matmul.Runner(options_of()).prepare(all_gather(), ["row_block_launches", "symm_mem"])
+def test_all_ranks_multiply_all_chunks_with_their_own_weights_and_one_that_is_wrong_is_named(tmp_path):
+    multiprocessing.start_processes(a_rank, (str(tmp_path / "store"),), COUNT, start_method="fork")
 
 
-@pytest.mark.parametrize(("gpus", "contenders", "there"), [(2, None, True), (1, None, False), (1, ("symm_mem",), True)])
-def test_it_is_there_where_there_are_several_gpus_or_it_is_asked_for(gpus, contenders, there, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    options = replace(options_of(contenders), device="cuda")
-    assert ("symm_mem" in all_gather_matmul.Runner(options).names(all_gather())) == there
-    assert "symm_mem" not in weight_prefetch.Runner(options).names(all_gather())
+def test_it_is_there_where_ranks_have_gpus_or_it_is_asked_for():
+    several = replace(options_of(), device="cuda", world=4)
+    for options, wire, there in (
+        (several, "symmetric", True),
+        (several, "nccl", False),
+        (replace(several, world=1), "symmetric", False),
+        (replace(several, contenders=("symm_mem",)), "nccl", True),
+    ):
+        case = SimpleNamespace(wire=wire)
+        assert ("symm_mem" in all_gather_matmul.Runner(options).names(case)) == there
+        assert "symm_mem" not in weight_prefetch.Runner(options).names(case)
 
 
-def test_it_is_timed_by_itself(several_gpus):
-    found = prepare()
-    assert found.contenders == ["serial", "row_block_launches", "symm_mem"]
-    assert found.entrants["symm_mem"].relative_error == Group.error
-    assert found.entrants["symm_mem"].facts == {"link": "fabric of 4 GPUs"}
-    assert CpuClock().turn([found.entrants["symm_mem"].call]) == [Group.time_s]
+def test_it_may_round_once_for_each_chunk_and_no_more():
+    assert symm_mem.tolerance("fp32", 4) == pytest.approx(1.58e-5, rel=1e-2)  # of one rounding: 1e-5
 
 
-def test_shapes_share_one_group(several_gpus):
-    prepare(), prepare()
-    assert Group.made == 1
-
-
-def test_it_may_round_once_for_each_chunk_and_no_more(several_gpus, monkeypatch):
-    monkeypatch.setattr(Group, "error", 1.5e-5)  # of one rounding: 1e-5
-    assert "symm_mem" in prepare().contenders
-    monkeypatch.setattr(Group, "error", 1.6e-5)
-    found = prepare()
-    assert "symm_mem" in found.rejected
-    assert found.contenders == ["serial", "row_block_launches"]
-
-
-def test_a_group_that_fails_leaves_the_arms_and_is_not_asked_again(several_gpus, monkeypatch):
-    monkeypatch.setattr(Group, "error", peer.PeerError("prepare: rank 1 died with exit code -9"))
-    found = prepare()
-    assert "rank 1 died" in found.rejected["symm_mem"].reason
-    assert found.contenders == ["serial", "row_block_launches"]
-    prepare()
-    assert Group.made == 2
-
-
-def test_a_group_that_cannot_start_is_not_started_for_every_case(several_gpus, monkeypatch):
-    monkeypatch.setattr(Group, "broken", True)
-    told = []
-    for _ in range(3):
-        first_call = lambda *of: told.append((*of, Group.made))  # noqa: E731
-        symm_mem.enter(found := PreparedCase(all_gather(), "serial", first_call=first_call), 0)
-        assert "start: no answer within 120 s from ranks [0, 1]" in found.rejected["symm_mem"].reason
-    assert told == [("symm_mem", 360, made) for made in (0, 1, 1)]  # more than its own limits add up to
-    assert Group.made == 1
-
-
-def test_too_few_gpus_are_told(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert "4 ranks need 4 GPUs, there are 2: choose --ffn-ranks 2" in prepare().rejected["symm_mem"].reason
+def test_it_says_what_it_lacks(monkeypatch):
+    found = all_gather_matmul.Runner(UNTIMED).prepare(all_gather(), ["row_block_launches", "symm_mem"])
+    assert found.contenders == ["row_block_launches"]
+    said = "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
+    assert found.rejected["symm_mem"].reason == f"symm_mem: {said}"
+    assert peer.why_not(ALONE) == said
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: f"not {kind}"))
+    assert peer.why_not(ranks) == "not symmetric"
+    monkeypatch.setattr(torch.ops, "symm_mem", object())
+    assert "has no symm_mem.fused_all_gather_matmul" in peer.why_not(ranks)

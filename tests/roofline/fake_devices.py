@@ -98,7 +98,9 @@ def fake_nvml(monkeypatch):
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2, 3],
     )
-    cuda = types.SimpleNamespace(get_device_properties=lambda index: types.SimpleNamespace(uuid="abc"))
+    cuda = types.SimpleNamespace(
+        current_device=lambda: 0, get_device_properties=lambda index: types.SimpleNamespace(uuid="abc")
+    )
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     return nvml

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from roofline.measure import clocks
-from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
+from roofline.measure.rounds import Rounds, StopRule, take_turns
 
 
 def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
@@ -91,34 +91,6 @@ def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
     clock, _ = gated(expired=True)
     turns = take_turns({"a": lambda: None}, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert (turns.late, turns.times_s, turns.rounds[0].values) == ({"a": 1}, {"a": {}}, {})
-
-
-class SelfTimed:
-    long = True
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def __call__(self):
-        raise AssertionError("it times itself")
-
-
-def test_call_that_times_itself_is_taken_at_its_word_when_all_before_is_done(gated):
-    clock, told = gated()
-    entrants = {"a": lambda: told.append("call"), "peer": SelfTimed(lambda: told.append("peer") or 0.25)}
-    turns = take_turns(entrants, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
-    assert turns.times_s["peer"] == {0: 0.25}
-    assert all(told[i - 1] == "synchronize" for i, word in enumerate(told) if word == "peer")
-    assert list(turns.rounds[0].values) == ["a"]  # whose clock was read
-    assert clocks.CpuClock().turn([entrants["peer"]]) == [0.25]
-
-
-def test_call_that_times_itself_and_fails_is_named():
-    def seconds():
-        raise RuntimeError("rank 1 is gone")
-
-    with pytest.raises(CallError, match="peer"):
-        take_turns({"peer": SelfTimed(seconds)}, clocks.CpuClock(), StopRule(max_seconds=0, warmup_s=0), seed=0)
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):

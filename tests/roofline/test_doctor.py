@@ -38,6 +38,7 @@ def gpu(monkeypatch, tmp_path):
     cuda = {
         "is_available": lambda: True,
         "get_device_properties": lambda index: H100,
+        "current_device": lambda: 0,
         "mem_get_info": lambda: (79 * 2**30, 80 * 2**30),
         "device_count": lambda: 1,
         "is_initialized": lambda: True,

@@ -10,7 +10,7 @@ import pytest
 from made_up_gathers import HERE, gathering, prefetch
 from made_up_run import save
 
-from roofline.analysis.overlap import messages
+from roofline.analysis.overlap import messages, metrics
 from roofline.measure import ranks
 from roofline.measure.clocks import CpuClock
 from roofline.report import sections
@@ -62,6 +62,12 @@ def test_messages_are_fitted_by_a_latency_and_a_bandwidth():
         assert wire == pytest.approx((LATENCY_S, BYTES_PER_S))
     burst = [line | {"times_s": [line["nbytes"] ** 1.2 * 1e-9]} for line in message_lines()[:4]]
     assert messages.fit(burst).latency_s == 0
+
+
+def test_a_report_says_what_gathers_for_the_baseline_where_that_is_another_than_the_link():
+    record = {"link": "nccl", "link_bytes_per_s": 4e11, "gather": "nccl_all_gather"}
+    assert metrics.link_text(record).endswith(" 400 GB/s; serial by NCCL's all-gather")
+    assert "serial" not in metrics.link_text(record | {"gather": "nccl"})
 
 
 def test_no_time_over_loopback_becomes_a_number(tmp_path):

@@ -41,10 +41,15 @@ def of(run: Run) -> dict[str, Wire]:
     return {name: fit(own) for name, own in found.items() if len(own) > 1 and not run.void}
 
 
+def how(run: Run) -> str:
+    """What carries the messages."""
+    return HOW[run.messages[0].get("link", "gloo")]
+
+
 def lines(run: Run) -> list[str]:
     """A line per pattern."""
     found = of(run).items()
-    return [f"wire, {PATTERNS[name][0]}: {wire} ({HOW[run.metadata['ranks']['backend']]})" for name, wire in found]
+    return [f"wire, {PATTERNS[name][0]}: {wire} ({how(run)})" for name, wire in found]
 
 
 def draw(run: Run, frame):
@@ -69,9 +74,7 @@ def draw(run: Run, frame):
         xs = np.geomspace(received[0], received[-1], 200)
         axes.plot(xs * sizes[0] / received[0], xs / (wire.latency_s + xs / wire.bytes_per_s) / 1e9, color=color)
     axes.legend(loc="lower right", frameon=False, title="medians, with the range; lines: latency + bytes / bandwidth")
-    axes.set_title(
-        f"The wire alone: {about['world']} ranks on {about['nodes']} nodes, {HOW[about['backend']]}", loc="left"
-    )
+    axes.set_title(f"The wire alone: {about['world']} ranks on {about['nodes']} nodes, {how(run)}", loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     theme.footer(figure, run.metadata["footer"])
     return figure

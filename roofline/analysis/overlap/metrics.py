@@ -36,10 +36,14 @@ LOST = {
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
 
+ASKED = "link_bytes_per_s_requested", "copier_programs"
+
+
 def link_text(record: dict) -> str:
-    """Its kind, and the bandwidth that it reached."""
-    reached = record["link_bytes_per_s"]
-    return HOW.get(record["link"], record["link"]) + (f" {reached / 1e9:.3g} GB/s" if reached else "")
+    """Its kind, and the bandwidth that it reached; what gathers for `serial`, where that is faster."""
+    reached, gather = record["link_bytes_per_s"], record.get("gather")
+    serial = f"; serial by {HOW[gather]}" if gather not in (None, record["link"]) and gather in HOW else ""
+    return HOW.get(record["link"], record["link"]) + (f" {reached / 1e9:.3g} GB/s" if reached else "") + serial
 
 
 def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
@@ -216,7 +220,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     found = {
         "arm": arm,
-        **{key: shape.get(key) for key in ("ranks", "wire", "link", "link_bytes_per_s_requested", "copier_programs")},
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", *ASKED)},
         "wire_bytes": work.wire_bytes,
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,

@@ -1,0 +1,273 @@
+"""Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-in for CUDA does at once
+what it is told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL."""
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from collectives import all_gather_matmul, copier, device_links, group_links, weight_prefetch
+from collectives.bench import messages
+from collectives.links import LinkError
+from kernels.contract import interpreted
+from roofline.measure import device_ranks, ranks
+from roofline.theory.wires import RANKS_TAKE
+
+B, D, F, CALLS = 12, 48, 12, 2
+LATE_S = 0.02
+
+pytestmark = pytest.mark.skipif(
+    not interpreted(copier.copy_kernel) or sys.platform != "linux", reason="on a GPU test_device_ranks runs them"
+)
+
+
+class Stream:
+    cuda_stream = 0
+
+    def __init__(self, priority=0):
+        pass
+
+    def wait_stream(self, other):
+        pass
+
+
+class Event:
+    """Of what is done when it is recorded, or is never `done`."""
+
+    done = True
+
+    def __init__(self, enable_timing=False):
+        pass
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def query(self):
+        return self.done
+
+    def elapsed_time(self, later):
+        return (later.at - self.at) * 1e3
+
+
+class Runtime:
+    """As much of cuda.bindings as is called."""
+
+    cudaMemcpyKind = {"cudaMemcpyHostToDevice": 1, "cudaMemcpyDeviceToDevice": 3}  # noqa: N815, RUF012
+    CUstream = int
+
+    @staticmethod
+    def cudaMemcpy2DAsync(target, to_next, source, from_next, width, rows, kind, stream):  # noqa: N802
+        assert kind == 3
+        for row in range(rows):
+            ctypes.memmove(target + row * to_next, source + row * from_next, width)
+        return (0,)
+
+    @staticmethod
+    def cuStreamWriteValue32(stream, at, value, flags):  # noqa: N802
+        ctypes.c_int32.from_address(at).value = value
+        return (0,)
+
+
+class SymmetricMemory:
+    """torch's, of this rank: a file for each allocation, which all ranks map."""
+
+    def __init__(self, folder, rank):
+        self.folder, self.rank, self.known, self.numbers = folder, rank, {}, itertools.count()
+
+    def empty_strided_p2p(self, size, stride, dtype, device, group):
+        number, made = next(self.numbers), torch.empty(size, dtype=dtype)
+        mine = torch.from_file(str(self.folder / f"{number}-{self.rank}"), True, made.numel(), dtype=dtype)
+        self.known[mine.data_ptr()] = number
+        return mine.view(size)
+
+    def rendezvous(self, tensor):
+        number, size = self.known[tensor.untyped_storage().data_ptr()], tensor.untyped_storage().nbytes()
+
+        def get_buffer(rank, shape, dtype, offset):
+            return self.whole(number, rank, size // dtype.itemsize, dtype)[offset:][: shape.numel()].view(shape)
+
+        return types.SimpleNamespace(get_buffer=get_buffer)
+
+    @functools.cache  # noqa: B019 (torch, too, keeps what it has mapped)
+    def whole(self, number, rank, count, dtype):
+        return torch.from_file(str(self.folder / f"{number}-{rank}"), True, count, dtype=dtype)
+
+
+def stand_in(rank, count, path) -> ranks.Ranks:
+    """The rank of a process whose GPU is its CPU."""
+    torch.set_num_threads(1)
+    cuda = types.ModuleType("cuda.bindings")
+    cuda.driver = cuda.runtime = Runtime
+    sys.modules |= {"cuda": types.ModuleType("cuda"), "cuda.bindings": cuda}
+    for name, other in dict(
+        Stream=Stream, current_stream=Stream, Event=Event, device_count=lambda: count, set_device=lambda gpu: None,
+        stream=lambda stream: contextlib.nullcontext(), can_device_access_peer=lambda one, other: True,
+    ).items():  # fmt: skip
+        setattr(torch.cuda, name, other)
+    memory = SymmetricMemory(Path(path).parent, rank)
+    torch._C._distributed_c10d._SymmetricMemory = memory
+    device_links._DeviceLink.device, device_links._DeviceLink.timed = "cpu", False
+    device_links.PacedCopier.__init__.__defaults__ = 0, 2  # programs: each takes its time in the interpreter
+    device_links.PATIENCE_LOOKS = 100_000
+    device_ranks.World.backend = "gloo"
+    own = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    own.world = device_ranks.World(own)
+    return own
+
+
+def whole_numbers(seed, *shape):
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def shards_of(whole, axis, link, own):
+    """Its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
+    parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(own.size, axis)]
+    mine = whole.chunk(own.size, axis)[own.rank].contiguous()
+    parts[own.rank] = mine if link.kind.startswith("nccl") else group_links.shared(mine, own)
+    return parts
+
+
+def gathers(rank, count, path, kind):
+    """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
+    own = stand_in(rank, count, path)
+    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
+    gathered = torch.empty(B, D)
+    shards = shards_of(torch.zeros(B, D), 1, link, own)
+    operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
+    for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
+        x = whole_numbers(100 * late + call, B, D)
+        gathered.fill_(torch.nan)
+        mine = x.chunk(count, 1)[rank]
+        shards[rank].copy_(mine)
+        operands.columns(rank, gathered).copy_(mine)
+        time.sleep(LATE_S * (late == rank))
+        assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
+        timeline = link.timeline()
+        assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
+        assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
+
+
+def prefetches(rank, count, path, kind):
+    own = stand_in(rank, count, path)
+    link, x = group_links.make(kind, own), whole_numbers(rank, B, D)
+    layers = [whole_numbers(10 + layer, F, D) for layer in range(2)]
+    shards = [shards_of(layer, 0, link, own) for layer in layers]
+    buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
+    operands = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
+    operands.buffers[0].copy_(layers[0])
+    for step in range(2 * count):
+        for transfer in operands.next:
+            transfer.target.fill_(torch.nan)
+        time.sleep(LATE_S * (step % count == rank))
+        arm = list(weight_prefetch.ARMS.values())[step % 2]
+        assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
+
+
+def serial_alone(rank, count, path, kind):
+    """What gathers for the baseline alone, columns of x, and rows of a layer."""
+    own = stand_in(rank, count, path)
+    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    for call in range(CALLS):
+        x, layers = whole_numbers(call, B, D), [whole_numbers(10 + call, F, D) for _ in range(2)]
+        operands = all_gather_matmul.Operands(
+            shards_of(x, 1, link, own), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
+        )
+        buffers = [torch.full((F, D), torch.nan) for _ in layers]
+        shards = [shards_of(layer, 0, link, own) for layer in layers]
+        step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
+        for _ in range(2):
+            assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
+            weight_prefetch.serial(step, link)
+        assert torch.equal(buffers[1], layers[1])
+
+
+def one_fails(rank, count, path, kind):
+    """On each rank in turn something raises before its link starts. The others' wait ends, and then the link works
+    again: those who have been to a meeting that never was are not taken for early at the next."""
+    own = stand_in(rank, count, path)
+    link = group_links.make(kind, own)
+    shards = shards_of(torch.zeros(B, D), 1, link, own)
+    operands = all_gather_matmul.Operands(shards, torch.empty(B, D), whole_numbers(rank, F, D), torch.empty(B, F), rank)
+
+    def call(culprit, x):
+        if culprit is None:
+            time.sleep(10 * LATE_S * (rank == 1))
+            mine = x.chunk(count, 1)[rank]
+            shards[rank].copy_(mine)
+            operands.columns(rank, operands.gathered).copy_(mine)
+            all_gather_matmul.serial(operands, link)
+        elif culprit == rank:
+            raise ArithmeticError("planted")
+        elif kind in PULLED:
+            device_links.PATIENCE_LOOKS = 50
+            link._meet(0)
+            link._lost.zero_()
+            device_links.PATIENCE_LOOKS = 100_000
+        Event.done = culprit is None
+        link._synchronize()  # of a culprit's peers this never comes to its end
+        return operands.out.clone()
+
+    for number, culprit in enumerate((None, *range(count), None)):
+        began, x = time.monotonic(), whole_numbers(number, B, D)
+        out, failure = own.together("a turn", lambda culprit=culprit, x=x: call(culprit, x))
+        assert time.monotonic() - began < 5
+        if culprit is None:
+            assert torch.equal(out, x @ operands.w.T)
+        else:
+            assert (failure.rank, "planted" in failure.why) == (culprit, True)
+            assert not dist.is_initialized()
+    own.leave("it came to its end")
+
+
+def late_for_good(rank, count, path, kind):
+    """A rank that does not come to a meeting is told, in the end."""
+    own = stand_in(rank, count, path)
+    device_links.PATIENCE_LOOKS = 100
+    link = group_links.make(kind, own)
+    operands = all_gather_matmul.Operands(
+        shards_of(whole_numbers(3, B, D), 1, link, own), torch.empty(B, D), torch.ones(F, D), torch.empty(B, F), rank
+    )
+    if not rank:
+        all_gather_matmul.serial(operands, link)
+        with pytest.raises(LinkError, match=r"chunk 1 .*rank 1 sends to rank 0.* late"):
+            link.timeline()
+    own.gather(None)
+
+
+def messages_of(rank, count, path, kind):
+    """The wire alone, by the link's own times."""
+    own, lines, messages.SIZES = stand_in(rank, count, path), [], (2**12, 2**14)
+    session = types.SimpleNamespace(run=types.SimpleNamespace(messages=[]), add=lines.append)
+    messages.Messages(session, own, kind).begun()
+    about = [(line["link"], line["pattern"], line["nbytes"], line["received_bytes"]) for line in lines]
+    assert about == [(kind, "all", nbytes, (count - 1) * nbytes) for nbytes in messages.SIZES]
+    assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in lines)
+
+
+PULLED = ("symmetric", "symmetric_copier")
+
+
+@pytest.mark.parametrize(
+    ("of_a_rank", "kind", "count"),
+    [
+        *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
+        *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
+        *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
+        *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
+        *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
+        *[(late_for_good, kind, 2) for kind in PULLED],
+    ],
+)
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path):
+    store = str(tmp_path / "store")
+    multiprocessing.start_processes(of_a_rank, (count, store, kind), count, start_method="fork")

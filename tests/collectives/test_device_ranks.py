@@ -1,0 +1,101 @@
+"""Ranks on real GPUs, to the bit: one each where there are several, else two on the one, over symmetric memory alone.
+
+No time of it says anything of a wire. Never run yet: there was no GPU. A whole run of ranks is
+`torchrun --nproc-per-node N -m pytest --benchmark-only`, a check of all that gathers the same without the option.
+"""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from kernels.contract import interpreted
+
+B, D, F, CALLS = 512, 256, 256, 3
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def whole_numbers(seed, *shape):
+    """Few and small: bf16 holds their sums."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randint(-1, 2, shape, generator=generator, device="cuda").bfloat16()
+
+
+def product(x, w):
+    return (x.float() @ w.float().T).bfloat16()
+
+
+def a_rank(rank, count, path, kind):
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+    from collectives import all_gather_matmul, flagged_arms, group_links, weight_prefetch
+    from roofline.measure import device_ranks, ranks
+
+    own = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    own.world = device_ranks.World(own)
+    assert own.world.why_not(kind.partition("_")[0]) is None
+    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    share = (lambda shard: group_links.shared(shard, own)) if kind.startswith("symmetric") else torch.clone
+
+    def shards_of(whole, axis):
+        parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(count, axis)]
+        parts[rank] = share(whole.chunk(count, axis)[rank].contiguous())
+        return parts
+
+    arms = dict(all_gather_matmul.ARMS)
+    if kind == "nccl_all_gather":
+        arms = {"serial": arms["serial"]}
+    elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
+        arms |= flagged_arms.ARMS
+    x, gathered = whole_numbers(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
+    shards = shards_of(x, 1)
+    operands = all_gather_matmul.Operands(shards, gathered, w, gathered.new_empty(B, F), rank, blocks=4)
+    for late in (None, *range(count)):
+        for name, arm in arms.items():
+            for call in range(CALLS):
+                x = whole_numbers(100 * call + 7, B, D)
+                gathered.fill_(torch.nan)
+                operands.out.fill_(torch.nan)
+                shards[rank].copy_(x.chunk(count, 1)[rank])
+                operands.columns(rank, gathered).copy_(shards[rank])
+                torch.cuda.synchronize()
+                time.sleep(0.05 * (late == rank))
+                arm(operands, link)
+                timeline = link.timeline()
+                assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
+                assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+    layers = [whole_numbers(layer, F, D) for layer in range(2)]
+    buffers = [torch.full_like(layer, torch.nan) for layer in layers]
+    mine = whole_numbers(rank, B, D)
+    step = weight_prefetch.Operands([shards_of(layer, 0) for layer in layers], buffers, mine, operands.out, rank)
+    step.buffers[0].copy_(layers[0])
+    for number in range(6):
+        out = list(weight_prefetch.ARMS.values())[number % 2](step, link)
+        link.timeline()
+        assert torch.equal(out, product(mine, layers[number % 2])), (rank, number)
+
+    clock = own.clock(own)
+    times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
+    assert len(times) == len(clock.said) == 3
+    _, failure = own.together("a failure", lambda: 1 / (rank != count - 1) and own.world.synchronize())
+    assert failure.rank == count - 1
+    all_gather_matmul.serial(operands, link)  # by a fresh group, from a fresh meeting
+    link.timeline()
+    assert torch.equal(operands.out, product(x, w))
+    own.gather(None)
+    own.leave("it came to its end")
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "symmetric_copier", "nccl", "nccl_all_gather"])
+def test_ranks_with_gpus(kind, tmp_path, monkeypatch):
+    from collectives.copier import copy_kernel
+
+    if interpreted(copy_kernel):
+        pytest.skip("kernels are interpreted here")
+    count = min(torch.cuda.device_count(), 4)
+    if count == 1 and kind.startswith("nccl"):
+        pytest.skip("NCCL takes a GPU for each rank, and there is one")
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", str(int(count == 1)))
+    multiprocessing.start_processes(a_rank, (max(count, 2), str(tmp_path / "store"), kind), max(count, 2))

@@ -1,0 +1,123 @@
+"""Ranks with GPUs, without one: which GPU a rank takes, which links it can, what it says of them; and their clock."""
+
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from roofline.measure import device_ranks, ranks
+from roofline.operations import gathering
+from roofline.pytest_plugin.options import resolve
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """`own(gpus, here, world)`: rank 1 of a world, so many of which share a machine with so many GPUs."""
+
+    def make(gpus=8, here=8, world=8, apart=()):
+        chosen = []
+        for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", str(here))):
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv(device_ranks.OVERLAPPING, raising=False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: chosen[-1])
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: {one, other} != {*apart})
+        found = ranks.Ranks(dist.HashStore(), 1, world)
+        monkeypatch.setattr(found, "gather", lambda value, about="": [value] * world)
+        found.world = device_ranks.World(found)
+        return found
+
+    return make
+
+
+def test_a_rank_takes_the_gpu_of_its_number_in_its_machine(own):
+    assert (own().clock, torch.cuda.current_device()) == (device_ranks.RanksCudaClock, 1)
+    assert not own().world.shared
+    assert own(gpus=1, here=2, world=2).world.shared
+    assert torch.cuda.current_device() == 0
+
+
+def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkeypatch):
+    assert own().world.why_not("nccl") is own().world.why_not("symmetric") is None
+    assert own(here=8, world=16).world.why_not("nccl") is None
+    assert own(here=8, world=16).world.why_not("symmetric_copier").endswith("take nccl")
+    assert own(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
+    few = own(gpus=1, here=2, world=2).world
+    assert few.why_not("nccl") == (
+        "2 ranks share 1 GPUs, and NCCL takes one for each: start torchrun --nproc-per-node 1"
+    )
+    assert few.why_not("symmetric") == "2 ranks share 1 GPUs: for tests set TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1"
+    monkeypatch.setenv(device_ranks.OVERLAPPING, "1")
+    assert few.why_not("symmetric") is None
+
+
+def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(own, monkeypatch):
+    nvml = types.SimpleNamespace(NVML_NVLINK_MAX_LINKS=18, nvmlDeviceGetNvLinkState=lambda handle, link: link < 4)
+    monkeypatch.setattr(device_ranks, "nvml_handle", lambda: (nvml, "one"))
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    about = own(world=2, here=2).metadata()["ranks"]
+    assert (about["backend"], about["nccl"], about["loopback"], about["world"]) == ("nccl", "2.28.9", False, 2)
+    assert (about["gpus"], about["fabric"]) == ([1, 1], {"peer_access": True, "nvlinks": [4, 4]})
+    monkeypatch.setattr(device_ranks, "nvml_handle", lambda: 1 / 0)
+    about = own(gpus=1, here=2, world=2).metadata()["ranks"]
+    assert (about["loopback"], about["fabric"]) == (True, {"peer_access": False, "nvlinks": [None, None]})
+
+
+class Gated:
+    """Instruments, torch.cuda and a world in one, which keep the order of what they are told."""
+
+    def __init__(self):
+        self.told = []
+        for word in ("close", "open", "align", "synchronize", "barrier"):
+            setattr(self, word, lambda word=word: self.told.append(word))
+
+    def Event(self, enable_timing):  # noqa: N802
+        return types.SimpleNamespace(
+            record=lambda: self.told.append("event"),
+            query=lambda: bool(self.told.append("query")),
+            elapsed_time=lambda stop: 50.0,
+        )
+
+    def read_clock(self, slot):
+        pass
+
+    def sm_clocks_hz(self, count):
+        return [1.7e9] * count
+
+
+def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_the_sample(own, monkeypatch):
+    of_ranks, device = own(world=2), Gated()
+    of_ranks.world, of_ranks.barrier = device, device.barrier
+    monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [0.07, None][: len(times)]])
+    clock = of_ranks.clock(of_ranks)
+    clock._cuda = clock.instruments = device
+    call = lambda: device.told.append("call")  # noqa: E731
+    assert clock.turn([call, call]) == [0.07, None]
+    sample = ["close", "align", "event", "call", "event", "query", "open"]
+    assert device.told == ["barrier", "align", *sample, *sample, "synchronize"]
+    times = {"rank0_s": 0.05, "sm_clock_hz": 1.7e9}
+    assert clock.said == [times | {"rank1_s": 0.07}, times | {"rank1_s": None}]
+    clock.instruments = None
+    device._sleep = lambda cycles: None
+    clock.turn([call])
+    assert clock.said == [{"rank0_s": 0.05, "rank1_s": 0.07}]
+
+
+def options(device, **given):
+    values = {f"ffn_{name}": value for name, value in given.items()}
+    return resolve(values.get, device=device, timed=True, root=Path("/checkout"), world=2)
+
+
+def test_wires_of_ranks_are_those_of_their_device():
+    assert options("cpu").gather.wires == ("gloo",)
+    chosen = options("cuda")
+    assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
+    assert "NCCL" in gathering.notes(chosen, ["one"])[0]
+    assert options("cuda", link_bandwidth="symmetric_copier").gather.wires == ("symmetric_copier",)
+    for device, wire in (("cpu", "nccl"), ("cuda", "gloo")):
+        with pytest.raises(ValueError, match=f"'{wire}': it is none of ranks on the {device}, which take"):
+            options(device, link_bandwidth=wire)
