@@ -3,10 +3,11 @@
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
 that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
 each slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a
-transfer is complete at t0 + (its and all earlier bytes) / bandwidth. What a program copies next is read before it
-stores what it has, across slices and transfers, so that the memory's latency is paid once. Times are those of
-`globaltimer`, nanoseconds that all SMs share. Each program adds one to a transfer's flag, with release at system scope,
-when its part is written: the transfer is here once the flag has grown by the number of programs. Flags are never reset.
+transfer is complete at t0 + (its and all earlier bytes) / bandwidth, or later by the link's delays. What a program
+copies next is read before it stores what it has, across slices and transfers, so that the memory's latency is paid
+once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each program adds one to a transfer's flag, with
+release at system scope, when its part is written: the transfer is here once the flag has grown by the number of
+programs. Flags are never reset.
 
 Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not pace and the wait is bounded by tries.
 """
@@ -55,7 +56,8 @@ def _until(due):
         _nap()
 
 
-@triton.jit(do_not_specialize=["transfers", "slice_rows"])  # one transfer as a constant would take more registers
+# One transfer as a constant would take more registers.
+@triton.jit(do_not_specialize=["transfers", "slice_rows"], do_not_specialize_on_alignment=["late_ptr"])
 def copy_kernel(
     transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
     #                 from one row to the next in source and in target
@@ -64,11 +66,13 @@ def copy_kernel(
     started_ptr,  # int32: grows by the number of programs once they run
     arrivals_ptr,  # [transfers, programs] int64
     t0_ptr,  # int64
+    late_ptr,  # [transfers] int64: by how many ns each is later than its bytes say; read if LATE
     ns_per_word,
     slice_rows,  # a multiple of ROWS
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     TIMED: tl.constexpr,
+    LATE: tl.constexpr,
 ):
     program, programs = tl.program_id(0), tl.num_programs(0)
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
@@ -81,6 +85,8 @@ def copy_kernel(
     at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
     part = tl.load(at, mask=inside)
     for index in range(0, transfers):
+        if TIMED:
+            begin = t0 + tl.load(late_ptr + index) if LATE else t0
         slice_end = slice_rows
         for _ in range(program, tl.cdiv(rows, ROWS) * across, programs):
             past = column + programs % across * WORDS
@@ -97,7 +103,7 @@ def copy_kernel(
                 if row >= slice_end:
                     done = tl.minimum(row // slice_rows * slice_rows, rows)
                     slice_end = done + slice_rows
-                    _until(t0 + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
+                    _until(begin + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
         moved += rows * words.to(tl.int64)
         # So is the first part of the next transfer; after the last, that one's once more.
         following = tl.minimum(index + 1, transfers - 1)
@@ -107,7 +113,7 @@ def copy_kernel(
         at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
         part = tl.load(at, mask=inside)
         if TIMED:
-            _until(t0 + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
+            _until(begin + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
         tl.debug_barrier()  # all threads of the program have stored before one of them raises the flag
         tl.atomic_add(flags_ptr + index, 1, sem="release", scope="sys")
         if TIMED:

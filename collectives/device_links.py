@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Delays, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
@@ -24,6 +24,10 @@ PROGRAMS, WARPS, REGISTERS = 32, 4, 48
 ROWS, WORDS = 4, 512
 """Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a
 microsecond. Reckoned, not measured."""
+
+DRAWS = 64
+"""Calls over a route before the late ranks of the first one are late again: they are drawn beforehand, so that the
+host has nothing to send while kernels wait."""
 
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""
@@ -45,6 +49,8 @@ class Route:
     """int32 [1]: grows as the flags do, as soon as the copier runs."""
     arrivals: Tensor
     """int64 [transfers, programs of the copier], nanoseconds."""
+    late: Tensor | None = None
+    """int64 [DRAWS, transfers], nanoseconds, where the link has delays."""
     runs: int = 0
 
     @classmethod
@@ -75,8 +81,10 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
-        started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0, ns_per_word=4e9 / bytes_per_s,
+        started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0,
+        late_ptr=t0 if route.late is None else route.late[route.runs % DRAWS], ns_per_word=4e9 / bytes_per_s,
         slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
+        LATE=timed and route.late is not None,
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
     return KernelLaunch(copier.copy_kernel, (route.arrivals.shape[1],), args)
@@ -110,6 +118,7 @@ class _DeviceLink:
 
     device = "cuda"
     bytes_per_s: float | None = None
+    late_s, most_late_s = 0.0, 0.0
     programs = 1
     """Those that bring a transfer: so much its flag grows in a run."""
     timed = True
@@ -157,7 +166,7 @@ class _DeviceLink:
     def signals(self, count: int | None = None) -> Signals:
         """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
-        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
+        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S) + self.most_late_s
         patience = int((due_s + (self.patience_s or PATIENCE_S)) * 1e6) if self.timed else PATIENCE_LOOKS
         return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
@@ -186,7 +195,7 @@ class _DeviceLink:
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
-        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9)
+        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s)
 
     def _stamp(self, place: int) -> None:
         if self.timed:
@@ -211,11 +220,19 @@ class PacedCopier(_DeviceLink):
 
     kind = "paced"
 
-    def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
+    def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS, delays: Delays | None = None):
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
+        self._delays = delays or Delays()
+        self.most_late_s = self._delays.most_s
 
     def _move(self, route: Route) -> None:
+        if self.most_late_s:
+            if route.late is None:
+                draws = [self._delays.draw(route.transfers, self.bytes_per_s) for _ in range(DRAWS)]
+                route.late = torch.tensor([[round(1e9 * late_s) for late_s in one] for one in draws]).to(self.device)
+                route.last_late_s = [late_s for *_, late_s in draws]
+            self.late_s = route.last_late_s[route.runs % DRAWS]
         self._run(copy_launch(route, self._times, self.bytes_per_s or math.inf, timed=self.timed))
 
     def start(self, transfers: Sequence[Transfer]) -> None:

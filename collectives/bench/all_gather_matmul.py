@@ -62,7 +62,8 @@ class AllGather(settings.Setting):
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
         by_chunk, by_block = (
-            plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
+            plan(arm, case.m, case.n, case.ranks, sms, *times, self.delays)
+            for arm in ("chunk_launches", "row_block_launches")
         )
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
@@ -80,8 +81,8 @@ class AllGather(settings.Setting):
             return None
         if self.link_kind == "nccl":
             return "it is on every SM and waits for NCCL, whose kernels need some: take the links symmetric"
-        times = self.t_gemm_s, self.t_comm_s
-        return reason(lambda: [flagged_arms.prepare(operands, arm, *times) for operands in self.sets])
+        about = arm, self.t_gemm_s, self.t_comm_s, self.delays
+        return reason(lambda: [flagged_arms.prepare(operands, *about) for operands in self.sets])
 
     def trace(self, arm: str, link) -> dict | None:
         if arm not in waiting_arms(self.device) or not self.options.timed or link.kind == "preset":

@@ -50,7 +50,8 @@ class Call:
     def _timeline(self) -> dict:
         timeline = self._link.timeline()
         first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
-        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
+        late = {"late_s": timeline.late_s} if timeline.late_s else {}
+        return {"last_arrival_s": max(timeline.arrivals_s), **late, **first, "timeline": timeline.as_dict()}
 
 
 class Runner(matmul.Runner):
@@ -168,6 +169,7 @@ class Runner(matmul.Runner):
 def too_slow(setting) -> str | None:
     """Why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
     expected_s = setting.case.work.wire_bytes / (setting.bytes_per_s or math.inf)
+    expected_s += setting.options.link_latency_s + setting.options.skew_s
     if expected_s <= LONGEST_GATHER_S:
         return None
     return (

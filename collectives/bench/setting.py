@@ -16,6 +16,8 @@ from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, 
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
+from roofline.analysis.overlap.metrics import DELAYS
+from roofline.analysis.overlap.simulator import pieces
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
@@ -113,7 +115,14 @@ class Setting:
         """A link of its own for each call: its timeline is that call's. `kind` is another than that of the wire."""
         if self.link_kind in wires.OF_RANKS:
             return group_links.make(kind or self.link_kind, self.ranks)
-        return links.make(self.link_kind, self.device, self.bytes_per_s, programs=self.options.copier_programs)
+        delays = links.Delays(self.options.link_latency_s, self.options.skew_s, self.seed)
+        return links.make(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs, delays)
+
+    @property
+    def delays(self) -> tuple[float, float]:
+        """Of a paced link, as `simulator.pieces` has them."""
+        per_s = (self.bytes_per_s or 0.0) / self.case.work.wire_bytes
+        return per_s * self.options.link_latency_s, per_s * self.options.skew_s
 
     @property
     def link_kind(self) -> str:
@@ -126,24 +135,27 @@ class Setting:
         found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
+        found |= {name: asked for name in DELAYS if (asked := getattr(self.options, name))}
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
 
     @property
     def t_comm_s(self) -> float:
         """About the time of the link alone."""
         if self.bytes_per_s:
-            return self.case.work.wire_bytes / self.bytes_per_s
+            senders = self.case.ranks - 1
+            return self.case.work.wire_bytes / self.bytes_per_s * pieces(senders, 1, self.delays)[-1] / senders
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
         return self.ranks.share(self.gathers_s(2)[-1])
 
     def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
-        """About the times of `count` gathers with nothing beside them."""
+        """About the times of `count` gathers with nothing beside them, without latency and skew that were asked for."""
         link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
             host_ahead(self.device)
             alone(link, transfers)
-            found.append(max(link.timeline().arrivals_s))
+            timeline = link.timeline()
+            found.append(max(timeline.arrivals_s) - timeline.late_s)
         return found
 
     @property

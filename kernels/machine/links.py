@@ -170,7 +170,10 @@ class Wire(device_links.PacedCopier):
                 timeline = self.timeline()
         except protocol.LinkError as error:
             return str(error)
-        dues = accumulate(transfer.nbytes / self.bytes_per_s for transfer in timeline.transfers)
+        late, transfers = self._route.late, timeline.transfers
+        late_s = [0] * len(transfers) if late is None else (late[self._route.runs % len(late)] * 1e-9).tolist()
+        sums = accumulate(transfer.nbytes / self.bytes_per_s for transfer in transfers)
+        dues = [sum(both) for both in zip(sums, late_s, strict=True)]
         early = [pair for pair in zip(timeline.arrivals_s, dues, strict=True) if pair[0] < 0.999 * pair[1] - 2e-9]
         return f"seconds of arrivals before they were due: {early}" if early else ""
 
@@ -213,7 +216,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
     return Case("arms", title, make, **more)
 
 
-def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], **more) -> Case:
+def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), **more) -> Case:
     """Matrices with so many rows and columns over a link, and once their flags are up over another one."""
 
     def make(seed: int):
@@ -224,7 +227,7 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
         def add(machine: Machine) -> None:
             with on(machine):
                 for pair in pairwise(hops):
-                    wires.append(Wire(bytes_per_s, programs=programs))
+                    wires.append(Wire(bytes_per_s, programs=programs, delays=protocol.Delays(*delays, seed)))
                     wires[-1].start([protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))])
                     wires[-1].wait(len(shapes))
                 for wire in wires:
@@ -237,7 +240,8 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
 
         return add, wrong
 
-    return Case("copier", f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s", make, **more)
+    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s{', late' * any(delays)}"
+    return Case("copier", title, make, **more)
 
 
 def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_US, gap_us=0, before=0) -> Case:
@@ -299,6 +303,7 @@ def cases() -> list[Case]:
         found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
     found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
+    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), delays=(3e-6, 2e-5))]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

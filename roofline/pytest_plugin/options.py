@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import OF_RANKS, RANKS_TAKE
+from roofline.theory.wires import LINKS, OF_RANKS, RANKS_TAKE, parse_delay
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
@@ -51,6 +51,10 @@ class Options:
     """Of the operations that gather over a wire."""
     copier_programs: int | None = None
     """Of the paced link on a GPU; None for its default."""
+    link_latency_s: float = 0.0
+    """By which each transfer over a paced link is later than its bytes say."""
+    skew_s: float = 0.0
+    """Up to which each rank that sends over one begins later."""
     tune_s: float = 0.0
     """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
     processes: int | None = None
@@ -135,6 +139,13 @@ OPTIONS = {
         "(default: balance2750, scaled as the model is, and others at one tp)",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
+    "link_latency": Option(
+        "SECONDS", parse_delay, "by which each transfer over the emulated link comes later than its bytes say, e.g. "
+        "50us (default: 0)",
+    ),
+    "skew": Option(
+        "SECONDS", parse_delay, "up to which each rank that sends over it begins later, drawn in each call (default: 0)"
+    ),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
     "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 3.2)"),
@@ -238,6 +249,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         steady=bool(get("ffn_steady")),
         counters=given["counters"],
         copier_programs=given["copier_programs"],
+        link_latency_s=given["link_latency"] or 0.0,
+        skew_s=given["skew"] or 0.0,
         tune_s=given["tune"] or 0.0,
         quick=quick,
         world=world,
@@ -276,6 +289,9 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
+    for name, asked_s in (("link_latency", options.link_latency_s), ("skew", options.skew_s)):
+        if asked_s and (real := [wire for wire in wires if wire in LINKS]):
+            raise ValueError(f"{FLAGS[name]} with the link {real[0]}: it is of emulated wires; leave one of them out")
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())

@@ -2,6 +2,7 @@
 Parses the option's words."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 EXERCISE_BALANCE = 2750
@@ -15,6 +16,8 @@ INFINIBAND_BYTES_PER_S = 50e9
 
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
+
+DELAY_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric", "symmetric_copier")}
 """Links between the ranks that torchrun started, by device. The first two are measured unless others are asked for."""
@@ -94,6 +97,19 @@ def parse(text: str) -> Wire:
         hint = f": did you mean {text}GBps?" if scale == 1 else ""
         raise ValueError(f"{text!r} is {value:g} bytes/s, the least is {LEAST_BYTES_PER_S:g}{hint}")
     return Wire("fixed", value)
+
+
+def parse_delay(text: str) -> float:
+    """Seconds, of a number with or without a unit. Raises ValueError for anything but 0 to 1 seconds.
+
+    >>> parse_delay("5e-5"), parse_delay("2ms")
+    (5e-05, 0.002)
+    """
+    unit = next(unit for unit in DELAY_UNITS if text.endswith(unit))
+    with suppress(ValueError):
+        if 0 <= (seconds := DELAY_UNITS[unit] * float(text.removesuffix(unit))) <= 1:
+            return seconds
+    raise ValueError("it must be 0 to 1 seconds, as in 5e-5 or 50us")
 
 
 def _above_0(number: str, text: str) -> float:

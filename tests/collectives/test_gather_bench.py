@@ -1,5 +1,6 @@
 """Cases that gather, prepared: arms are checked before they are timed, and one that fails leaves the others."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.pytest_plugin.options import Options
 
+DELAYS = {"link_latency_s", "skew_s"}
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
@@ -114,6 +116,22 @@ def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
     assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
     fixed = all_gather_matmul.AllGather(options, all_gather("0.25GBps"))
     assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
+
+
+def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
+    late = replace(options, link_latency_s=0.01, skew_s=0.02)
+    found = all_gather_matmul.Runner(late).prepare(all_gather(), ARMS)
+    assert found.contenders == ARMS, found.rejected  # its bytes alone take 31 ms
+    assert {name: found.facts[name] for name in DELAYS} == {"link_latency_s": 0.01, "skew_s": 0.02}
+    assert not DELAYS & all_gather_matmul.Runner(options).prepare(all_gather(), ARMS).facts.keys()
+    notes = []
+    for _ in range(2):
+        found.entrants["link"].call()
+        notes.append(found.entrants["link"].call.notes())
+    assert all(0.01 <= one["late_s"] <= 0.03 for one in notes)
+    assert notes[0]["late_s"] != notes[1]["late_s"]
+    bytes_s = found.case.work.wire_bytes / 0.05e9
+    assert [one["last_arrival_s"] - one["late_s"] for one in notes] == pytest.approx(2 * [bytes_s])
 
 
 def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
@@ -240,7 +258,7 @@ class Link:
 
     @staticmethod
     def timeline():
-        return SimpleNamespace(arrivals_s=[1.0])
+        return SimpleNamespace(arrivals_s=[1.0], late_s=0.0)
 
 
 def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):

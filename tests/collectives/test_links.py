@@ -1,6 +1,7 @@
 """Links: what arrives, when, and what is said when it does not."""
 
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -51,6 +52,23 @@ def test_no_transfer_is_told_before_its_time_and_late_ones_are_made_up_for(link,
     late = [run(troubled_link(1, seconds=0.009, bytes_per_s=1e9), transfers).arrivals_s for _ in range(5)]
     assert all(arrivals[1] >= due[1] + 0.0005 for arrivals in late)
     assert min(arrivals[-1] for arrivals in late) < due[-1] + 0.003
+
+
+def test_transfers_are_late_by_latency_and_by_ranks_that_begin_late(device, transfers):
+    wires = [links.make("paced", device, 1e9, delays=links.Delays(0.004, 0.02, seed)) for seed in (1, 1, 2)]
+    each_s, found = BYTES / 1e9, []
+    for wire in wires:
+        two = [run(wire, transfers) for _ in range(2)]
+        found.append([at for one in two for at in one.arrivals_s])
+        for timeline in two:
+            bytes_s = [at - 0.004 - each_s * index for index, at in enumerate(timeline.arrivals_s, 1)]
+            # Who begins late holds up those after it.
+            assert all(-1e-6 < one < other + 3e-4 < 0.021 for one, other in pairwise(bytes_s))
+            assert timeline.late_s - 0.004 == pytest.approx(bytes_s[-1], abs=3e-4)
+        assert two[0].late_s != two[1].late_s
+    if device == "cpu":
+        assert found[0] == pytest.approx(found[1])
+        assert found[0] != pytest.approx(found[2])
 
 
 def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, transfers):

@@ -17,7 +17,7 @@ ALLOWED = {
     "roofline.arguments": (),
     "roofline.store": ("theory", "stats", "analysis"),
     "roofline.measure": ("store", "theory", "stats"),
-    "roofline.analysis": ("store", "theory", "stats", "operations", *FOR_READERS),
+    "roofline.analysis": ("store", "theory", "stats", "operations", "arguments", *FOR_READERS),
     "roofline.operations": ("theory",),
     "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),

@@ -52,13 +52,16 @@ def is_serial(arm: str) -> bool:
 
 class OverlapPlan(NamedTuple):
     """How an arm cuts matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
-    row block), over P `ranks`."""
+    row block), over P `ranks`. `delays` are the link's, as in `simulator.pieces`. `launch`: the share of the whole
+    matmul's time that each launch over a few chunks takes again."""
 
     arm: str
     grid: Grid
     workers: int
     ranks: int
     row_blocks: int = 1
+    delays: tuple[float, float] = simulator.NONE
+    launch: float = 0.0
 
     def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
         """The best that it could reach, without contention, launch costs or accumulator traffic.
@@ -75,6 +78,9 @@ class OverlapPlan(NamedTuple):
         simulator.not_negative(t_gemm_s=t_gemm_s)
         schedule.at_least_one(programs=self.workers, chunks=self.ranks)
         return ARMS[self.arm].simulate(self, t_gemm_s, t_comm_s)
+
+    def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
+        return arrivals(self.ranks, t_comm_s, row_tiles, blocks, self.delays)
 
     def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
@@ -98,12 +104,12 @@ class OverlapPlan(NamedTuple):
         return self._replace(grid=grid, workers=workers).simulate(t_gemm_s, t_comm_s).end_s
 
     def spilled_bytes(self, t_gemm_s: float, t_comm_s: float) -> int:
-        """Of fp32 accumulators, written and read back, when chunks come at equal intervals: `chunk_outer` spares those
-        that the arrivals let it spare."""
+        """Of fp32 accumulators, written and read back, when chunks come as is expected: `chunk_outer` spares those that
+        the arrivals let it spare."""
         if self.arm != "chunk_outer":
             return 0
         chunk_s = product_s(self.grid, self.workers, self.ranks, t_gemm_s)
-        arrival_s = arrivals(self.ranks, t_comm_s, 1)[0]
+        arrival_s = self.arrivals(t_comm_s, 1)[0]
         most, rest = divmod(self.grid.row_tiles * self.grid.column_tiles, self.workers)
         spills = 0
         for tiles, programs in ((most + 1, rest), (most, self.workers - rest)):
@@ -117,17 +123,21 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
     return plan.simulate(1.0, STEP**step).end_s
 
 
-def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
-    """How `arm` is cut for out[m, n], in the best number of row blocks for a matmul and a gather that take so long
-    alone. `workers` is 1 without a GPU."""
+def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float, *about) -> OverlapPlan:
+    """The best of `cuts` for a matmul and a gather that take so long alone."""
+    found = cuts(arm, m, n, ranks, workers, *about)
+    return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
+
+
+def cuts(arm: str, m: int, n: int, ranks: int, workers: int, *about) -> list[OverlapPlan]:
+    """How `arm` may be cut for out[m, n], in row blocks. `workers` is 1 without a GPU; `about` are further fields."""
     gpu = workers > 1
     rows, columns = (-(-m // TILE[0]), -(-n // TILE[1])) if gpu else (1, 1)
-    found = [
-        OverlapPlan(arm, Grid(max(blocks, rows), columns), workers, ranks, blocks)
+    return [
+        OverlapPlan(arm, Grid(max(blocks, rows), columns), workers, ranks, blocks, *about)
         for blocks in (BLOCKS if ARMS[arm].by_block else (1,))
         if m % blocks == 0 and (not gpu or rows % blocks == 0)
     ]
-    return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
 
 
 def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -143,8 +153,9 @@ def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulati
 
 def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """The whole chip is one worker here, and all rows are its one tile."""
-    arrival_s = arrivals(plan.ranks, t_comm_s, 1)[0]
-    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
+    arrival_s = plan.arrivals(t_comm_s, 1)[0]
+    launch_s = plan.launch * t_gemm_s
+    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, (t_gemm_s - launch_s) / plan.ranks, launch_s)
     launches = tuple(
         LaunchSpan(one.chunk_from, one.chunk_to, 0, plan.row_blocks, one.start_s, one.end_s) for one in loops
     )
@@ -164,7 +175,7 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
 def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
     grid, blocks = plan.grid, plan.row_blocks
-    of_rows = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks)
+    of_rows = plan.arrivals(t_comm_s, grid.row_tiles, blocks)
     rows = grid.row_tiles // blocks
     arrival_s = [here_s[-1] for here_s in of_rows[::rows]]
     launches, now, block = [], 0.0, 0
@@ -183,7 +194,7 @@ def _by_chunk(table: Callable) -> Callable:
 
     def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
         chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-        arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles)
+        arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
         return simulate(table(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
 
     return run
@@ -191,7 +202,7 @@ def _by_chunk(table: Callable) -> Callable:
 
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
+    arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles, plan.row_blocks)
     return simulate(schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s), arrival_s, chunk_s)
 
 

@@ -3,10 +3,11 @@
 Reads `prediction.json` of a run, or a datasheet; needs neither numpy nor torch. results/README.md documents `--json`.
 """
 
+import argparse
 import difflib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from roofline import operations
@@ -15,6 +16,7 @@ from roofline.analysis.overlap import arms
 from roofline.analysis.prediction import model as models
 from roofline.analysis.prediction.cost_model import PRIORS
 from roofline.analysis.prediction.model import ANY, Model, Prediction
+from roofline.arguments import positive
 from roofline.operations.matmul import Matmul
 from roofline.report import tables
 from roofline.report.format import error_text, percent_text, rate_text, time_text
@@ -40,18 +42,55 @@ def add_command(commands) -> None:
     """Add `predict` to the subparsers of the `roofline` command."""
     command = commands.add_parser("predict", help="what a case will take, from a run's constants or a datasheet")
     command.add_argument(
-        "cases", metavar="CASE", nargs="+", help=f"{operations.matmul.OPERATION.example}, or without contender"
+        "cases", metavar="CASE", nargs="*", help=f"{operations.matmul.OPERATION.example}, or without contender"
     )
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="a folder of results/")
     source.add_argument("--chip", help="a datasheet, e.g. 'H100 SXM', with constants that nobody fitted")
     command.add_argument("--on", metavar="RUN", type=Path, help="with --run: another run, whose ceilings to go by")
     command.add_argument("--json", action="store_true", help="every term, as results/README.md documents it")
+    command.add_argument("--ranks", metavar="LIST", type=_ranks, help="with --run: where the gain of its gathers goes")
+    command.add_argument("--plot", metavar="FILE", type=Path, help="with --ranks: a figure of it, .svg or .png")
+    for name, (metavar, read, text) in NETWORK.items():
+        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=read, help=f"with --ranks: {text}")
     command.set_defaults(run=run)
+
+
+def _ranks(text: str) -> list[int]:
+    found = sorted({int(word) if word.isdecimal() else 0 for word in text.split(",")})
+    if not 2 <= found[0] <= found[-1] <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of 2 to {MOST_RANKS} ranks, as in 2,8,64,1024")
+    return found
+
+
+def _delay(text: str) -> float:
+    try:
+        return wires.parse_delay(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+MOST_RANKS = 10_000
+NETWORK = {
+    "ranks_a_node": ("N", int, "that share the wire inside a node"),
+    "bandwidth_inside": ("BYTES/s", positive, "that a rank receives from its own node"),
+    "bandwidth_between": ("BYTES/s", positive, "that a rank receives from other nodes"),
+    "latency_inside": ("SECONDS", _delay, "of a message beside its bytes, inside a node"),
+    "latency_between": ("SECONDS", _delay, "of one between nodes"),
+    "message": ("SECONDS", _delay, "that each further message of a gather takes beside its bytes"),
+    "skew": ("SECONDS", _delay, "up to which each rank begins late"),
+}
+"""What a run of real ranks measured is the default; the fields of `scale.Network`."""
 
 
 def run(options) -> int:
     """Print the predictions. Raises ValueError for a case, run or chip that has none."""
+    if options.ranks:
+        return _scale(options)
+    if given := [name for name in (*NETWORK, "plot") if getattr(options, name) is not None]:
+        raise ValueError(f"--{given[0].replace('_', '-')} goes with --ranks")
+    if not options.cases:
+        raise ValueError("the following arguments are required: CASE, or --ranks")
     if options.on and not options.folder:
         raise ValueError("--on goes with --run: it has the ceilings, --run the constants")
     source = of_run(options.folder) if options.folder else of_datasheet(options.chip)
@@ -62,6 +101,33 @@ def run(options) -> int:
         print(json.dumps({"schema": SCHEMA, "source": about, "cases": rows}, indent=2))
     else:
         print("\n".join(terminal(source, rows)))
+    return 0
+
+
+def _scale(options) -> int:
+    from roofline.analysis.prediction import scale
+
+    if not options.folder:
+        raise ValueError("--ranks goes with --run: the gathers and their T_gemm are a run's")
+    run = journal.load(options.folder)
+    said = {name: own for name in NETWORK if (own := getattr(options, name)) is not None}
+    network = replace(scale.measured(run), **said)
+    if missing := network.missing(max(options.ranks)):
+        raise ValueError(f"{options.folder} did not measure all of its wire: give {', '.join(missing)}")
+    try:
+        model = of_run(options.on or options.folder).model
+    except ValueError:
+        if options.on:
+            raise
+        model = None
+    found = scale.gathers(run, options.cases, network, model)
+    if options.plot:
+        scale.draw(run, found, options.ranks).savefig(options.plot, dpi=150)
+    if options.json:
+        rows = [row for gather in found for ranks in options.ranks for row in gather.at(ranks)]
+        print(json.dumps({"schema": SCHEMA, "wire": asdict(network), "gathers": rows}, indent=2))
+    else:
+        print("\n".join(scale.terminal(found, options.ranks, launches_known=bool(model))))
     return 0
 
 
