@@ -381,7 +381,10 @@ def of_environment() -> Alone | Ranks:
         )
     from torch.distributed import rendezvous
 
-    store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
+    except RuntimeError as error:
+        raise OSError(f"torchrun's store does not answer: {error}") from None
     del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
     return Ranks(store, rank, size)
 

@@ -120,7 +120,8 @@ class Runners:
         """The runner of `operation`."""
         if operation.name not in self.known:
             runner = self.known[operation.name] = operation.load_runner()(*self._given)
-            runner.ranks = self._ranks or runner.ranks
+            if self._ranks:
+                runner.ranks = self._ranks
         return self.known[operation.name]
 
     def release(self) -> None:

@@ -148,10 +148,7 @@ class Together:
             "collection": self._broken,
             "selection": sorted(shared),
         }
-        try:
-            first, *others = self._own.gather(mine, "what was collected")
-        except ranks.RankLostError as error:
-            pytest.exit(str(error), 2)
+        first, *others = or_exit(self._own, "comparing what was collected", lambda: self._own.gather(mine))
         for rank, other in enumerate(others, 1):
             for what, theirs in other.items():
                 if theirs != first[what]:

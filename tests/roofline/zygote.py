@@ -114,6 +114,7 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
         if not (pid := os.fork()):
             own = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
             os.environ.update({name: str(value) for name, value in (about | own).items()})
+            os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
             code = 1
             try:
                 code = __import__("pytest").main(arguments)
