@@ -41,7 +41,6 @@ def whole_numbers(seed, *shape):
 
 def gather_matmuls(rank, ranks, path):
     link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    torch.set_num_threads(1)
     w = whole_numbers(rank, F, D)  # of its own on each rank
     for late in range(ranks):
         for name, arm in all_gather_matmul.ARMS.items():
@@ -121,7 +120,6 @@ def all_at_once(rank, ranks, path):
 
 def serial_by_the_fastest(rank, ranks, path):
     """What rank 0 finds the fastest gather is that of `serial` on all ranks, and the wire is the link's own."""
-    torch.set_num_threads(1)
     world = Ranks(dist.FileStore(path, ranks), rank, ranks)
     options = Options(
         "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
@@ -155,7 +153,6 @@ class Journal:
 
 
 def messages_of(rank, ranks, path):
-    torch.set_num_threads(1)
     world, journal = Ranks(dist.FileStore(path, ranks), rank, ranks), Journal()
     about = world.metadata()["ranks"]
     assert about["loopback"] is world.loopback is True
@@ -171,13 +168,23 @@ def messages_of(rank, ranks, path):
     assert len(set(map(repr, world.gather(journal.lines)))) == 1
 
 
+def run(of_a_rank, ranks, path):
+    """On each of `ranks` forks of this process, whose pool of threads they do not have."""
+    multiprocessing.start_processes(_on_one_core, (of_a_rank, ranks, str(path)), ranks, start_method="fork")
+
+
+def _on_one_core(rank, of_a_rank, ranks, path):
+    torch.set_num_threads(1)
+    of_a_rank(rank, ranks, path)
+
+
 EVERY = [gather_matmuls, prefetches, scatters, all_at_once, serial_by_the_fastest, messages_of]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("of_a_rank", EVERY)
 def test_arms_and_messages_over_gloo(of_a_rank, ranks, tmp_path):
-    multiprocessing.start_processes(of_a_rank, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 def one_fails(rank, ranks, path):
@@ -218,7 +225,7 @@ def one_fails(rank, ranks, path):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_raises_releases_the_others_and_the_next_call_has_a_fresh_group(ranks, tmp_path):
-    multiprocessing.start_processes(one_fails, (ranks, str(tmp_path / "store")), ranks, start_method="fork")
+    run(one_fails, ranks, tmp_path / "store")
 
 
 def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():
