@@ -23,7 +23,7 @@ from roofline.measure import device_ranks, ranks
 from roofline.theory.wires import RANKS_TAKE
 
 B, D, F, CALLS = 12, 48, 12, 2
-LATE_S = 0.02
+LATE_S, FOR_EVER = 0.02, 10**7  # looks at a count: minutes
 
 pytestmark = pytest.mark.skipif(
     not interpreted(copier.copy_kernel) or sys.platform != "linux", reason="on a GPU test_device_ranks runs them"
@@ -117,7 +117,7 @@ def stand_in(rank, count, path) -> ranks.Ranks:
     torch._C._distributed_c10d._SymmetricMemory = memory
     device_links._DeviceLink.device, device_links._DeviceLink.timed = "cpu", False
     device_links.PacedCopier.__init__.__defaults__ = 0, 2  # programs: each takes its time in the interpreter
-    device_links.PATIENCE_LOOKS = 100_000
+    device_links.PATIENCE_LOOKS = FOR_EVER
     device_ranks.World.backend = "gloo"
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
@@ -212,7 +212,7 @@ def one_fails(rank, count, path, kind):
             device_links.PATIENCE_LOOKS = 50
             link._meet(0)
             link._lost.zero_()
-            device_links.PATIENCE_LOOKS = 100_000
+            device_links.PATIENCE_LOOKS = FOR_EVER
         Event.done = culprit is None
         link._synchronize()  # of a culprit's peers this never comes to its end
         return operands.out.clone()
@@ -220,7 +220,7 @@ def one_fails(rank, count, path, kind):
     for number, culprit in enumerate((None, *range(count), None)):
         began, x = time.monotonic(), whole_numbers(number, B, D)
         out, failure = own.together("a turn", lambda culprit=culprit, x=x: call(culprit, x))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         if culprit is None:
             assert torch.equal(out, x @ operands.w.T)
         else:
