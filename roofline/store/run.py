@@ -37,8 +37,8 @@ SAMPLE_COLUMNS = {
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
 
 LOOPBACK = (
-    "void, loopback: ranks share a machine, where gloo takes its time from the cores that compute. Results were right; "
-    "their times say nothing of a wire, and stay in the journal: take one rank a machine"
+    "void, loopback: ranks share a machine, where gloo takes its time from the cores that compute, or a GPU. Results "
+    "were right; their times say nothing of a wire, and stay in the journal: take a machine, or a GPU, for each rank"
 )
 """Why samples are no times of anything."""
 
