@@ -66,11 +66,38 @@ class NcclAllGather(Nccl):
     kind = "nccl_all_gather"
 
     def _bring(self, route: Route, index: int) -> None:
-        gathered = whole(self._landings, route.transfers)
+        own, (piece, gathered) = route.transfers.own[0], self._buffers(route.transfers)
         if not index:
+            if piece is not own:
+                piece.copy_(own)
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
-            gather(gathered.flatten(0, 1), route.transfers.own[0], group=self._ranks.world.group)
+            gather(gathered.flatten(0, 1), piece, group=self._ranks.world.group)
         put(gathered, route.transfers[index])
+
+    def _buffers(self, transfers: Gather) -> tuple[Tensor, Tensor]:
+        """From where the own shard goes, and where those of all ranks go."""
+        return transfers.own[0], whole(self._landings, transfers)
+
+
+class NcclSymmetricAllGather(NcclAllGather):
+    """The same from and to memory that NCCL has registered; what is not there already is copied there and back."""
+
+    kind = "nccl_symmetric_all_gather"
+
+    def __init__(self, ranks):
+        super().__init__(ranks)
+        ranks.links.add(self)
+
+    def _buffers(self, transfers: Gather) -> tuple[Tensor, Tensor]:
+        own = transfers.own[0]
+        if id(transfers) not in self._landings:
+            shape = len(transfers) + 1, *own.shape
+            make = self._ranks.world.registered
+            self._landings[id(transfers)] = make(lambda: (torch.empty_like(own), own.new_empty(shape)))
+        return self._landings[id(transfers)]
+
+    def forget(self) -> None:
+        self._landings.clear()  # they were registered with the group that is gone
 
 
 class _Pulled(_OfRanks):

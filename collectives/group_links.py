@@ -151,5 +151,5 @@ def make(kind: str, ranks):
             return of_cpu(ranks)
     from collectives import device_group_links as gpus
 
-    of_gpus = gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric, gpus.SymmetricCopier
+    of_gpus = gpus.Nccl, gpus.NcclAllGather, gpus.NcclSymmetricAllGather, gpus.Symmetric, gpus.SymmetricCopier
     return {one.kind: one for one in of_gpus}[kind](ranks)

@@ -103,11 +103,15 @@ class Setting:
 
     def _fastest_gather(self) -> str:
         """The link that gathers for `serial`: between ranks the fastest that there is."""
-        kinds, world = (self.link_kind, wires.ALL_AT_ONCE[self.device]), self.ranks.world
+        world = self.ranks.world
         gathers = isinstance(self.gathers[0], links.Gather) and self.link_kind in wires.OF_RANKS
         if not gathers or not self.options.timed or (world and world.why_not("nccl")):
             return self.link_kind
-        times = {kind: median(self.gathers_s(tensors.CALIBRATIONS, kind)) for kind in kinds}
+        times = {}
+        for kind in (self.link_kind, *wires.ALL_AT_ONCE[self.device]):
+            time_of = functools.partial(self.gathers_s, tensors.CALIBRATIONS, kind)
+            found, failure = self.ranks.together(f"timing {kind}", time_of)
+            times |= {} if failure else {kind: median(found)}  # torch or NCCL may lack what it needs
         times = self.ranks.share(times)
         return min(times, key=times.get)
 

@@ -10,9 +10,11 @@ None of this was ever run on a GPU: tests have a stand-in for each call.
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,7 @@ class World:
         self.here, self.gpus = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size)), torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % self.gpus)
         ranks.links.add(self)
+        self._pools: list[tuple] = []
 
     @property
     def group(self):
@@ -46,8 +49,27 @@ class World:
 
     def forget(self) -> None:
         """Abort the group. Work of NCCL that others do not take part in any more ends by that."""
+        while self._pools:
+            backend, pool = self._pools.pop()
+            with suppress(RuntimeError):
+                backend.deregister_mem_pool(pool)
         with suppress(RuntimeError, ValueError, AssertionError):  # the device may be lost; or there is no group
             dist.distributed_c10d._abort_process_group()
+
+    def registered(self, make: Callable[[], Any]) -> Any:
+        """What `make()` allocates, in memory that NCCL has registered as symmetric: its kernels read the other GPUs' at
+        once. All ranks call this in the same order."""
+        backend = self._nccl
+        pool = torch.cuda.MemPool(backend.mem_allocator)
+        with torch.cuda.use_mem_pool(pool):
+            made = make()
+        backend.register_mem_pool(pool, symm=True)
+        self._pools.append((backend, pool))
+        return made
+
+    @property
+    def _nccl(self):
+        return self.group._get_backend(torch.device("cuda"))
 
     @property
     def shared(self) -> bool:

@@ -31,10 +31,11 @@ HOW = {
     "symmetric_copier": "symmetric memory, pulled by our copier kernel",
     "gloo_all_gather": "gloo's all-gather",
     "nccl_all_gather": "NCCL's all-gather",
+    "nccl_symmetric_all_gather": "NCCL's all-gather on symmetric memory",
 }
 """How those gather, and what the baseline `serial` takes in their place where that is faster (`ALL_AT_ONCE`)."""
 
-ALL_AT_ONCE = {"cpu": "gloo_all_gather", "cuda": "nccl_all_gather"}
+ALL_AT_ONCE = {"cpu": ("gloo_all_gather",), "cuda": ("nccl_all_gather", "nccl_symmetric_all_gather")}
 """By device."""
 
 LINKS = ("pcie", "preset", *OF_RANKS)

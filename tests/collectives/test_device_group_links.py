@@ -119,6 +119,11 @@ def stand_in(rank, count, path) -> ranks.Ranks:
     device_links.PacedCopier.__init__.__defaults__ = 0, 2  # programs: each takes its time in the interpreter
     device_links.PATIENCE_LOOKS = FOR_EVER
     device_ranks.World.backend = "gloo"
+    torch.cuda.MemPool, torch.cuda.use_mem_pool = (lambda allocator: allocator), (lambda pool: contextlib.nullcontext())
+    of_nccl = types.SimpleNamespace(mem_allocator="a pool", registered=[])
+    of_nccl.register_mem_pool = lambda pool, symm: of_nccl.registered.append((pool, symm))
+    of_nccl.deregister_mem_pool = lambda pool: of_nccl.registered.remove((pool, True))
+    device_ranks.World._nccl = of_nccl
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
     return own
@@ -189,6 +194,10 @@ def serial_alone(rank, count, path, kind):
             assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
             weight_prefetch.serial(step, link)
         assert torch.equal(buffers[1], layers[1])
+    registered = own.world._nccl.registered
+    assert len(registered) == (2 * CALLS + CALLS if kind == "nccl_symmetric_all_gather" else 0)
+    own.drop()
+    assert not registered
 
 
 def one_fails(rank, count, path, kind):
@@ -262,6 +271,7 @@ PULLED = ("symmetric", "symmetric_copier")
     [
         *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
         *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
+        (serial_alone, "nccl_symmetric_all_gather", 3),
         *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
         *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from kernels.contract import interpreted
+from roofline.theory.wires import ALL_AT_ONCE, RANKS_TAKE
 
 B, D, F, CALLS = 512, 256, 256, 3
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -45,7 +46,7 @@ def a_rank(rank, count, path, kind):
         return parts
 
     arms = dict(all_gather_matmul.ARMS)
-    if kind == "nccl_all_gather":
+    if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}
     elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
         arms |= flagged_arms.ARMS
@@ -88,7 +89,7 @@ def a_rank(rank, count, path, kind):
     own.leave("it came to its end")
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "symmetric_copier", "nccl", "nccl_all_gather"])
+@pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], *ALL_AT_ONCE["cuda"]])
 def test_ranks_with_gpus(kind, tmp_path, monkeypatch):
     from collectives.copier import copy_kernel
 
