@@ -117,7 +117,7 @@ class Ranks:
         self._heard = 0
         self._left = False
         self.interrupted, self.dropping = "", False
-        """The signal that came, to be heeded here; whether garbage is collected, where what it raises would be lost."""
+        """The signal that came to this rank or another; whether garbage is collected, where what it raises is lost."""
         self.silent: list[int] = []
         """Who gave no verdict on what was measured last."""
         self.links = WeakSet()
@@ -276,8 +276,9 @@ class Ranks:
             self._heard += 1
             scope, *about = json.loads(self._ask(self._store.get, f"alarm {self._heard}"))
             self._alarms.setdefault(tuple(scope), about)
-        if self.interrupted or INTERRUPTED in self._alarms:
-            raise KeyboardInterrupt(self.interrupted or self._alarms[INTERRUPTED][0])
+        self.interrupted = self.interrupted or self._alarms.get(INTERRUPTED, [""])[0]
+        if self.interrupted:
+            raise KeyboardInterrupt(self.interrupted)
         if () in self._alarms:
             why, self.silent = self._alarms[()]
             self._end(why)

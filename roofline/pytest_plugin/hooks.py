@@ -146,8 +146,6 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     else:
         resume = together.of_rank_0(ranks, resume)
         run = journal.load(resume)
-        if run.metadata["schema"] != journal.SCHEMA:
-            raise ValueError(f"--ffn-resume {resume}: an older version of this program wrote it; start a new run")
         options = ffn_options.resumed(get, run.metadata, resume)
         if options.world != ranks.size:
             raise ValueError(

@@ -35,8 +35,8 @@ def install_once(own) -> None:
 
     def once(number: int, frame) -> None:
         deafen()
-        own.interrupted = signal.Signals(number).name
-        if not own.dropping:
+        heard, own.interrupted = own.interrupted, signal.Signals(number).name
+        if not (heard or own.dropping):
             _raise(number, frame)
 
     for name in (*NAMES, "SIGINT"):

@@ -116,7 +116,7 @@ def stand_in(rank, count, path) -> ranks.Ranks:
     memory = SymmetricMemory(Path(path).parent, rank)
     torch._C._distributed_c10d._SymmetricMemory = memory
     device_links._DeviceLink.device, device_links._DeviceLink.timed = "cpu", False
-    device_links.PacedCopier.__init__.__defaults__ = 0, 2  # programs: each takes its time in the interpreter
+    device_links.PacedCopier.__init__.__defaults__ = 0, 2, None  # programs: each takes its time in the interpreter
     device_links.PATIENCE_LOOKS = FOR_EVER
     device_ranks.World.backend = "gloo"
     torch.cuda.MemPool, torch.cuda.use_mem_pool = (lambda allocator: allocator), (lambda pool: contextlib.nullcontext())

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
@@ -118,9 +119,11 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
             code = 1
             try:
                 code = __import__("pytest").main(arguments)
+            except BaseException:
+                traceback.print_exc()
+            finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            finally:
                 os._exit(code)  # what was inherited of the store has a thread that is not here
         pids.append(pid)
     of_nodes = [pids[first : first + ranks // nodes] for first in range(0, ranks, ranks // nodes)]
