@@ -28,9 +28,10 @@ class MatmulReduceScatter(Gathering):
 def sweep(options) -> list[MatmulReduceScatter]:
     """Every case asked for, in the order of the run."""
     of, found = options.gather, []
+    rows = [m for m in of.rows if all(m % ranks == 0 for ranks in of.ranks)]
     wires = [wire for wire in of.wires if wire not in LINKS or wire in OF_RANKS]
     for dtype in options.dtypes if options.device == "cpu" else ():
-        choose = partial(cases, MatmulReduceScatter, options.model, dtype, of.rows)
+        choose = partial(cases, MatmulReduceScatter, options.model, dtype, rows)
         found += (own := choose(of.tp, of.ranks, wires))
         if of.more_wires:  # nothing was chosen
             degrees = middle(own, exercise(options.model, dtype))

@@ -43,7 +43,7 @@ def text(folder):
 def test_order_is_findings_figures_brief_tables_then_the_rest(text):
     heads = [head.lower() for head in re.findall("<h2>(.*?)</h2>", text)]
     assert heads[0] == "findings"
-    places = [heads.index(one) for one in ("does the gather hide?", "all cases: overlap", "prediction", "ceilings")]
+    places = [heads.index(one) for one in ("does the wire hide?", "all cases: overlap", "prediction", "ceilings")]
     assert places == sorted(places)
     assert heads[-3:] == ["not measured", "conditions", "notes"]
     assert text.index("<figure>") < text.index("<table>")

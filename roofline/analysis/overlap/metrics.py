@@ -38,7 +38,6 @@ LOST = {
 }  # fmt: skip
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
-
 ASKED = "link_bytes_per_s_requested", "copier_programs"
 
 
@@ -102,6 +101,8 @@ OWN = (
     Column("row_blocks", "into how many `row_block` and `row_block_launches` cut the rows", "1"),
     Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
     Column("wire", "the word of the case id"),
+    Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
+           "is faster; null in older journals"),
     Column("link_bytes_per_s_requested", "bandwidth that the link was asked for", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
     Column("link_latency_s", "by how much it was asked to be later than its bytes alone say (`--ffn-link-latency`); "
