@@ -279,7 +279,7 @@ class Threaded:
         last = Threaded._last
         if left := last and len(last.arrivals_s) < len(last.transfers):
             last.failure = last.failure or TimeoutError("another run was started")
-        if left or not Threaded._worker:
+        if left or not (Threaded._worker and Threaded._worker.is_alive()):  # a fork has none of its parent's threads
             Threaded._worker = _Worker()
             Threaded._worker.start()
         Threaded._last = job

@@ -17,7 +17,7 @@ from collectives import all_gather_matmul, group_links, matmul_reduce_scatter, w
 from collectives.bench import all_gather_matmul as all_gathers
 from collectives.bench import messages, setting
 from collectives.group_links import Gloo
-from collectives.links import Gather, Threaded, Transfer
+from collectives.links import Gather, PacedThread, Transfer
 from roofline.measure.ranks import LATE_S, Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
 from roofline.operations import gathering
@@ -29,10 +29,11 @@ B, D, F, CALLS = 20, 16, 12, 3
 
 
 @pytest.fixture(autouse=True)
-def no_worker(monkeypatch):
-    """A rank is a fork, without the thread that links of other tests have left here."""
-    for name in ("_worker", "_last"):
-        monkeypatch.setattr(Threaded, name, None)
+def a_worker():
+    """The process that is forked has a thread that moves for its links, which its forks do not have."""
+    link, here = PacedThread(1e9), torch.zeros(1, 1)
+    link.start([Transfer(0, 0, here, here.clone())])
+    link.finish()
 
 
 def whole_numbers(seed, *shape):
