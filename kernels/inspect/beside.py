@@ -48,15 +48,17 @@ def beside(target: int = 90) -> dict[str, dict]:
 
 
 def launches() -> dict[str, KernelLaunch]:
-    """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the instruments of the clock."""
+    """By name: the copier of a link of 7 chunks, the link's waits, meetings and stamps, and the clock's instruments."""
     device_links = import_module("collectives.device_links")
     target = torch.empty((EXAMPLE_SIZE, EXAMPLE_SIZE), dtype=torch.bfloat16)
     parts = enumerate(target.chunk(8, dim=1)[1:], 1)
     chunks = [device_links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts]
     route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
+    signals = Signals(route.flags, 1, route.started, 1)
     return {
         "copier": device_links.copy_launch(route, times, 290e9),
-        "wait": device_links.wait_launch(Signals(route.flags, 1, route.started, 1), 1, times),
+        "wait": device_links.wait_launch(signals, 1, times),
+        "meet": device_links.meet_launch(times[:7, 0], signals, 1, times),
         "stamp": device_links.stamp_launch(times),
         "gate": instruments.gate_launch(route.flags, 1),
         "clock": instruments.clock_launch(times, 1),
