@@ -310,7 +310,7 @@ def test_run_that_was_killed_is_reported_from_its_journal(tmp_path):
     [
         ("", "is empty"),
         ("[1]\n", "is no journal of schema"),
-        ('{"kind": "run", "schema": 99}\n', "is of schema 99, and this program reads 7 at most: upgrade it"),
+        ('{"kind": "run", "schema": 99}\n', "is of schema 99, and this program reads 8 at most: upgrade it"),
         ('{"kind": "run", "schema": "x"}\n', "is no journal of schema"),
         (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
         (json.dumps(HEAD) + '\n{"kind": "odd"}\n', "unknown kind 'odd'"),
