@@ -7,8 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ENV := $(VENV)/.installed
 OLD := .triton-3.6
-OF_TRITON := tests/kernels $(addprefix tests/machine/test_,shipped.py static.py planted.py) \
-	$(addprefix tests/collectives/test_,copier.py flagged_arms.py flagged_bench.py all_gather_matmul.py)
+OF_TRITON := tests/kernels $(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py) \
+	$(addprefix tests/collectives/test_,copier.py device_group_links.py flagged_arms.py flagged_bench.py all_gather_matmul.py)
 
 .PHONY: bench gpu test test-triton-3.6 test-wire lint
 
