@@ -223,6 +223,8 @@ class _Job:
     """When each of the first transfers could go, by the clock that `t0` is by."""
     free_s: float = 0.0
     """When the wire has moved all before."""
+    moved: int = 0
+    """Bytes."""
     computed: bool = False
     """Whether sources are computed while it runs."""
     arrivals_s: list[float] = field(default_factory=list)
@@ -295,7 +297,7 @@ class Threaded:
         self._waits: list[tuple[int, float, float]] = []
         self._begin(transfers)
         t0, ready = self.clock.now(), len(transfers) if ready is None else ready
-        self._job = _Job(self._run, self._sequence, transfers, t0, [t0] * ready, t0, ready < len(transfers))
+        self._job = _Job(self._run, self._sequence, transfers, t0, [t0] * ready, t0, computed=ready < len(transfers))
         self._give(self._job)
 
     def ready(self, count: int) -> None:
@@ -350,9 +352,10 @@ class Threaded:
         """What the worker does for this link."""
         try:
             for index in range(len(job.transfers)):
-                with self._change:
-                    while not (job.failure or len(job.ready_s) > index):
-                        self._change.wait(LOOK_S)  # and not for ever: who gives a run up does not notify
+                if len(job.ready_s) <= index:  # without the lock, which the consumer may have just been woken for
+                    with self._change:
+                        while not (job.failure or len(job.ready_s) > index):
+                            self._change.wait(LOOK_S)  # and not for ever: who gives a run up does not notify
                 self._bring(job, index)
                 with self._change:
                     if job.failure:
@@ -400,13 +403,13 @@ class PacedThread(Threaded):
         if job.failure:
             return
         rate, latency_s = self.bytes_per_s, self._delays.latency_s
-        moved = sum(transfer.nbytes for transfer in job.transfers[:index])
-        begins_s = job.t0 + moved / rate + self._late_s[index] - latency_s
+        begins_s = job.t0 + job.moved / rate + self._late_s[index] - latency_s
         job.free_s = max(job.free_s, job.ready_s[index], begins_s)
         for source, target in job.transfers[index].slices:
             if job.failure:
                 return
             self._move(index, source, target)
+            job.moved += source.nbytes
             job.free_s += source.nbytes / rate
             while (left := job.free_s + latency_s - self.clock.now()) > 0:
                 self.clock.sleep(left)

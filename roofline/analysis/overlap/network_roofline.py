@@ -26,6 +26,9 @@ def draw(run: Run, frame):
     looks, ops = style.styles(valid["arm"]), frame.groupby("op", sort=False)
     best, figure = _best(valid), theme.new(11, 3.6 * len(ops) + 2.2)
     said = " and ".join(f"{row.ratio_to_vendor:.2f} x in {op}" for op, row in best.items())
+    if len(best) > 2:
+        gains = sorted(row.ratio_to_vendor for row in best.values())
+        said = f"{gains[0]:.2f} to {gains[-1]:.2f} x in each of {len(best)} operations"
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
     theme.about(figure, run, f"Overlapping buys, over serial, {said}" if said else nothing)
     panels = figure.subplots(len(ops), sharex=True, sharey=True, squeeze=False)[:, 0]
