@@ -46,10 +46,11 @@ AWAKE_S = 0.0004
 PATIENCE_S = 2.0
 """A transfer that is this much later than it was due will not come."""
 
-LOOK_S = 0.05
-
 PATIENCE_LOOKS = 10_000
 """The same for what counts its looks at a flag, in Triton's interpreter."""
+
+LOOK_S = 0.05
+"""A link's thread that waits for a source looks so often whether the run was given up."""
 
 
 class LinkError(RuntimeError):
@@ -355,7 +356,7 @@ class Threaded:
                 if len(job.ready_s) <= index:  # without the lock, which the consumer may have just been woken for
                     with self._change:
                         while not (job.failure or len(job.ready_s) > index):
-                            self._change.wait(LOOK_S)  # and not for ever: who gives a run up does not notify
+                            self._change.wait(LOOK_S)
                 self._bring(job, index)
                 with self._change:
                     if job.failure:
