@@ -43,14 +43,8 @@ class Watchdog:
     def __init__(self, folder: Path, grace_s: float | None = None):
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        about = [
-            str(theirs.fileno()),
-            str(os.getpid()),
-            str(folder),
-            str(grace_s or GRACE_S),
-            str(Path(__file__).parents[2]),
-        ]
-        command = [sys.executable, "-I", "-S", "-c", BEGIN, *about]  # no site: it may import anything
+        about = theirs.fileno(), os.getpid(), folder, grace_s or GRACE_S, Path(__file__).parents[2]
+        command = [sys.executable, "-I", "-S", "-c", BEGIN, *map(str, about)]  # no site: it may import anything
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
         signal.set_wakeup_fd(self._channel.fileno(), warn_on_full_buffer=False)
