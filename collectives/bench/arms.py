@@ -116,6 +116,7 @@ class Runner(matmul.Runner):
             return prepared
         setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)
         prepared.facts = setting.facts
+        prepared.rejected |= {kind: Rejection(SKIPPED, f"{kind}: {why}") for kind, why in setting.lacking.items()}
         if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
             return prepared

@@ -11,8 +11,16 @@ import torch
 
 import kernels
 from collectives import group_links, links
-from collectives.bench import operands as tensors
-from collectives.bench.operands import chip_flops, computing, copy_bytes_per_s, host_ahead, seconds, unsplit
+from collectives.bench.operands import (
+    CALIBRATIONS,
+    chip_flops,
+    computing,
+    copy_bytes_per_s,
+    host_ahead,
+    seconds,
+    shards_of,
+    unsplit,
+)
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
@@ -60,6 +68,8 @@ class Setting:
         """`known` are the facts of the case that an earlier process of the run has journalled."""
         self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
         self.wire = wires.parse(case.wire)
+        self.lacking: dict[str, str] = {}
+        """By link, why it could not be tried as the gather of `serial`: torch or NCCL may lack what it needs."""
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
         self.unsplit = unsplit(self.device, *self.factors)
@@ -107,11 +117,14 @@ class Setting:
         gathers = isinstance(self.gathers[0], links.Gather) and self.link_kind in wires.OF_RANKS
         if not gathers or not self.options.timed or (world and world.why_not("nccl")):
             return self.link_kind
-        times = {}
-        for kind in (self.link_kind, *wires.ALL_AT_ONCE[self.device]):
-            time_of = functools.partial(self.gathers_s, tensors.CALIBRATIONS, kind)
+        times = {self.link_kind: median(self.gathers_s(CALIBRATIONS, self.link_kind))}
+        for kind in wires.ALL_AT_ONCE[self.device]:
+            time_of = functools.partial(self.gathers_s, CALIBRATIONS, kind)
             found, failure = self.ranks.together(f"timing {kind}", time_of)
-            times |= {} if failure else {kind: median(found)}  # torch or NCCL may lack what it needs
+            if failure:
+                self.lacking[kind] = str(failure)
+            else:
+                times[kind] = median(found)
         times = self.ranks.share(times)
         return min(times, key=times.get)
 
@@ -231,7 +244,7 @@ class Setting:
 
     def shards_of(self, whole: torch.Tensor, axis: int) -> tuple[torch.Tensor, ...]:
         """Of the operand `whole`, lying where the link takes them from."""
-        return tensors.shards_of(whole, self.case.ranks, axis, self.wire.kind, self.ranks)
+        return shards_of(whole, self.case.ranks, axis, self.wire.kind, self.ranks)
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""

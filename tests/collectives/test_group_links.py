@@ -126,20 +126,25 @@ def serial_by_the_fastest(rank, ranks, path):
         "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
         gather=gathering.make("cpu", "128x512", (ranks,), ("gloo",)), world=ranks,
     )  # fmt: skip
-    slow = ("gloo", "gloo_all_gather")
-    for number in range(2):
-        timed = setting.Setting.gathers_s
-        setting.Setting.gathers_s = lambda self, count, kind=None, slow=slow[number], timed=timed: [
-            one + (kind == slow) * (1 - 2 * bool(rank)) for one in timed(self, count, kind)
-        ]
+    plain = setting.Setting.gathers_s
+    for slow, gather in (("gloo", "gloo_all_gather"), ("gloo_all_gather", "gloo"), (None, "gloo")):
+
+        def timed(self, count, kind=None, slow=slow):
+            if not slow and kind == "gloo_all_gather" and rank == 1:
+                raise NotImplementedError("gloo has none")
+            return [one + (kind == slow) * (1 - 2 * bool(rank)) for one in plain(self, count, kind)]
+
+        setting.Setting.gathers_s = timed
         runner = all_gathers.Runner(options)
         runner.ranks = world
         found = runner.prepare(AllGatherMatmul("128x512", "up", 1, 1024, "fp32", ranks, "gloo"), ["serial"])
-        setting.Setting.gathers_s = timed
-        assert (found.facts["gather"], found.facts["link"]) == (slow[1 - number], "gloo")
+        assert (found.facts["gather"], found.facts["link"]) == (gather, "gloo")
         links = {name: found.entrants[name].call._link.kind for name in ("serial", "link")}
-        assert links == {"serial": slow[1 - number], "link": "gloo"}
+        assert links == {"serial": gather, "link": "gloo"}
         found.entrants["serial"].call()
+        said = {name: why.reason for name, why in found.rejected.items()}
+        assert said.keys() == ({"gloo_all_gather"} if not slow else set())
+        assert all(why.startswith("gloo_all_gather: rank 1: ") and "gloo has none" in why for why in said.values())
 
 
 class Journal:
