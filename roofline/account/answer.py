@@ -7,10 +7,10 @@ import math
 from dataclasses import asdict, replace
 
 from roofline.account import splits, techniques
-from roofline.account.command import Question
+from roofline.account.command import Hidden, Question
 from roofline.account.communication_bound import WIRES, Setting, Term
 from roofline.account.meshes import Torus
-from roofline.account.utilisation import ARMS, step_s
+from roofline.account.utilisation import ARMS, COMPUTING, computing_tokens, hidden_s, step_s
 from roofline.theory.chips import GB, GIB
 
 SCHEMA = 1
@@ -25,7 +25,7 @@ def answer(question: Question) -> dict:
         "chip": _chip(question),
         "sharding": _degrees(setting) | {"stage_blocks": setting.stage_blocks, "chosen": question.chosen},
         "memory": _memory(question),
-        "pace": _pace(setting, question.tokens),
+        "pace": _pace(setting, question.tokens, question.hidden),
         "techniques": _techniques(question),
     }
 
@@ -82,7 +82,7 @@ def _sizes(device_bytes: int | None) -> dict[str, int]:
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}
 
 
-def _pace(setting: Setting, tokens: int) -> dict:
+def _pace(setting: Setting, tokens: int, hidden: Hidden | None) -> dict:
     return {
         **{name: getattr(setting, name) for name in ("step", "wires", "gathers", "recompute")},
         "math": [
@@ -93,7 +93,8 @@ def _pace(setting: Setting, tokens: int) -> dict:
         "bound": _bound(setting),
         "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in WIRES},
         "least_d_ff": _least_d_ff(setting),
-        "at_tokens": _at(setting, tokens) if tokens else None,
+        "hidden": _hidden(setting, hidden) if hidden else None,
+        "at_tokens": _at(setting, tokens, hidden) if tokens else None,
         "best_split": {
             "whole": _best_bound(splits.best_whole(setting)),
             "real": _best_bound(splits.best_real(setting)),
@@ -136,7 +137,12 @@ def _least_d_ff(setting: Setting) -> float | None:
     return max(found, default=None)
 
 
-def _at(setting: Setting, tokens: int) -> dict:
+def _hidden(setting: Setting, hidden: Hidden) -> dict:
+    found = _tokens(setting, computing_tokens(setting, hidden.share))
+    return hidden._asdict() | {"computes_at_bound": 1 / (2 - hidden.share), "computing": COMPUTING} | found
+
+
+def _at(setting: Setting, tokens: int, hidden: Hidden | None) -> dict:
     def of_step(step: str) -> dict:
         math_s, wire_s = setting.math_s(step, tokens), setting.wire_s(step, tokens)
         return {
@@ -144,6 +150,7 @@ def _at(setting: Setting, tokens: int) -> dict:
             "math_s": math_s,
             "wire_s": wire_s,
             **{f"{arm}_s": step_s(setting, step, tokens, arm) for arm in ARMS},
+            "hidden_s": hidden_s(setting, step, tokens, hidden.share) if hidden else None,
             # Rounding does not decide at the bound itself.
             "pace": "chips" if wire_s <= math_s * (1 + 1e-9) else "wire",
         }

@@ -8,6 +8,8 @@ import string
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from roofline.account import splits
 from roofline.account.communication_bound import STEPS, WIRES, Setting
@@ -36,6 +38,13 @@ FULL_NAMES = {
 }
 
 
+class Hidden(NamedTuple):
+    """The share of the shorter of matmuls and wires that overlapping hides, and how it is known."""
+
+    share: float
+    source: str
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked: the memory, the setting, and how large a device is. `given`: constants of the chip overridden."""
@@ -46,6 +55,7 @@ class Question:
     tokens: int
     device_bytes: int | None
     given: dict[str, float]
+    hidden: Hidden | None = None
     chosen: str = ""
     """How the devices were divided, where the question left it open."""
 
@@ -88,6 +98,8 @@ def add_command(commands) -> None:
     group.add_argument("--collectives", choices=("whole", "exact"),
                        help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
     group.add_argument("--sharp", action="store_true", help="the switches reduce")
+    group.add_argument("--hidden", metavar="SHARE|RUN",
+                       help="what hides of the shorter of matmuls and wires, 0 to 1, or as RUN measured")  # fmt: skip
     group = command.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="every term, as docs/accounting.md documents it")
     group.add_argument("--plot", type=Path, metavar="DIR", help="draw three figures into DIR")
@@ -136,7 +148,27 @@ def question(options: argparse.Namespace) -> Question:
     _check(setting, {kind: f"--{kind} {degree}" for kind in KINDS if (degree := getattr(options, kind))}, count)
     if options.plot:
         _check_network(replace(setting, sharding=Sharding(tp=2, fsdp=2**16)), "--plot looks at more chips, and")
-    return Question(chip, memory, setting, options.tokens, device_bytes, given, chosen)
+    hidden = _hidden(options.hidden) if options.hidden else None
+    return Question(chip, memory, setting, options.tokens, device_bytes, given, hidden, chosen)
+
+
+def _hidden(text: str) -> Hidden:
+    """Of a run, the median over its layers, or where it has none over its gathers and scatters, of the best arm's."""
+    if 0 <= (share := number(text)) <= 1:
+        return Hidden(share, "as given")
+    if share == share:
+        raise ValueError(f"--hidden {text}: it is a share from 0 to 1, or the folder of a run")
+    from roofline import load
+    from roofline.analysis.overlap.analysis import by_gather
+
+    run = load(Path(text))
+    rows = by_gather(run, [record for record in run.records() if "hidden_fraction" in record])
+    own = [row for row in rows if row["op"] == "ffn"] or [row for row in rows if row["op"] != "weight_prefetch"]
+    if not own:
+        raise ValueError(f"--hidden {text}: that run measured no gather or scatter beside its matmul; choose another")
+    share = min(1.0, max(0.0, median(row["hidden_fraction"] for row in own)))
+    ops = ", ".join(sorted({row["op"] for row in own}))
+    return Hidden(share, f"the median over {len(own)} cases of {ops}, measured on {run.metadata['title']}")
 
 
 def _divide(options, sharding: Sharding, memory: Memory, device_bytes: int | None) -> tuple[Sharding, str]:

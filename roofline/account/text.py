@@ -32,6 +32,8 @@ def _asked(answer: dict) -> list[str]:
             enough = (f"{size} " + (f"from N = {count:,} on" if count else "at no N") for size, count in least.items())
             lines.append(f"    enough: {', '.join(enough)}")
     lines.append(f"  {_bound_text(answer['pace'])}")
+    if hidden := answer["pace"]["hidden"]:
+        lines += _wrapped(_hidden_text(hidden, answer["pace"]["bound"]["tokens"]), "  ")
     if best := next((one for one in answer["techniques"] if one["helps"]), None):
         tokens, each = best["tokens"], _plain(best["tokens_per_device"], 1)
         above = f"above {each} tokens on each device" if tokens else "at any number of tokens"
@@ -163,6 +165,14 @@ def _bound_text(pace: dict) -> str:
     return f"compute-bound above {_tokens(bound)}{enough}; below, {below}"
 
 
+def _hidden_text(hidden: dict, bound: float | None) -> str:
+    shares = [100 * hidden["computes_at_bound"]] * bool(bound) + [100 * hidden["computing"]]
+    there, enough = " of the time there, and for ".join(f"{share:.0f} %" for share in shares), _tokens(hidden)
+    return (
+        f"with {hidden['share']:.2f} hidden ({hidden['source']}) the chips compute for {there} from here on: {enough}"
+    )
+
+
 def _tokens(bound: dict) -> str:
     if bound["tokens"] is None:
         return "none, the wire takes longer for each token"
@@ -189,12 +199,14 @@ def _at(answer: dict) -> list[str]:
             f"    too few: {_many(at['devices_without_tokens'], 'device')} have none, since the tokens{step} are dealt "
             f"out to {_plain(parts)}; the times are of an even share"
         )
+    share = answer["pace"]["hidden"]
     for step in at["steps"]:
         pace = "the wire sets" if step["pace"] == "wire" else "the chips set"
         times = {name: _time(step[f"{name}_s"]) for name in ("math", "wire", "serial", "overlapped")}
+        hidden = f", with {share['share']:.2f} hidden {_time(step['hidden_s'])}" if share else ""
         lines.append(
             f"    {step['step']:<9} matmuls {times['math']}, wires {times['wire']}: {pace} the pace; "
-            f"serial {times['serial']}, overlapped {times['overlapped']}"
+            f"serial {times['serial']}, overlapped {times['overlapped']}{hidden}"
         )
     best = answer["pace"]["best_split"]
     whole, real = best["least_wire_whole"], best["least_wire_real"]

@@ -12,6 +12,9 @@ CHIPS = tuple(2**i for i in range(3, 18))
 
 ARMS = ("serial", "overlapped")
 
+COMPUTING = 0.95
+"""Of the time: where chips that wait for what was not hidden compute for so much of it, they are said to."""
+
 ASSUMED = """\
 A simulation, nothing here was measured. Assumed: the same {tokens:,} tokens a step on any number of chips, split over
 fsdp X and tp Y (the small numbers) as is fastest for each; matmuls at {flops:.4g} FLOP/s; no latency, attention or
@@ -31,6 +34,22 @@ def step_s(setting: Setting, step: str, tokens: float, arm: str) -> float:
     ranks = round(setting.sharding.tp)
     own = sum(coarse(ranks, share, seconds) for seconds in with_matmuls) if with_matmuls else math_s
     return max(own, setting.wire_s(step, tokens))
+
+
+def hidden_s(setting: Setting, step: str, tokens: float, hidden: float) -> float:
+    """Seconds of one block in `step` where the share `hidden` of the shorter of matmuls and wires is hidden."""
+    math_s, wire_s = setting.math_s(step, tokens), setting.wire_s(step, tokens)
+    return math_s + wire_s - hidden * min(math_s, wire_s)
+
+
+def computing_tokens(setting: Setting, hidden: float, share: float = COMPUTING) -> float:
+    """From how many tokens on the chips compute for the `share` of the time: a bound, as `Setting.bound` has it.
+
+    T_math is that share of `hidden_s` where T_wire is `wires` T_math: above 1 only where nearly all is hidden.
+    """
+    wait = 1 / share - 1
+    wires = wait + hidden if wait + hidden >= 1 else wait / (1 - hidden)
+    return replace(setting, flops=setting.flops / wires).bound().tokens
 
 
 def utilisation(setting: Setting, tokens: float, arm: str) -> float:

@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+import roofline
 from roofline.account.command import size
 from roofline.cli import main
 
@@ -25,6 +27,7 @@ QUESTIONS = [
     "--chip tpuv4 --axes dp=0 --network 6.25e9 --fsdp 64 --dp 4 --step training --tokens 1e6 --ways one",
     "--chip L40S --node 1 --fsdp 1",
     "--ep 64 --experts 64 --top-k 8 --tokens 1e12",
+    "--chip exercise --fsdp 8 --tokens 22000 --hidden 0.9",
 ]
 
 
@@ -256,6 +259,31 @@ def test_what_does_not_fit_a_device_is_no_choice(said):
     assert full["8-bit gathers of weights"]["possible"] > full["4 pipeline stages"]["possible"]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.99, 1.0])
+def test_with_a_share_hidden_chips_compute_for_so_much_of_the_time(said, share):
+    line = f"--chip exercise --fsdp 8 --hidden {share}"
+    hidden = answer(said, line)["pace"]["hidden"]
+    assert hidden["computes_at_bound"] == pytest.approx(1 / (2 - share))
+    (step,) = answer(said, f"{line} --tokens {round(hidden['tokens'])}")["pace"]["at_tokens"]["steps"]
+    assert step["math_s"] / step["hidden_s"] == pytest.approx(0.95, rel=1e-4)
+    (step,) = answer(said, f"{line} --tokens 22000")["pace"]["at_tokens"]["steps"]
+    assert step["math_s"] / step["hidden_s"] == pytest.approx(hidden["computes_at_bound"])
+
+
+def test_the_share_hidden_is_what_a_run_measured(said):
+    run = ROOT / "results/reference/amd-epyc-2026-11-22-5"
+    records = [r for r in roofline.load(run).records() if r["op"] == "all_gather_matmul" and r["hidden_fraction"]]
+    best = {}
+    for record in records:
+        shape = record["tp"], record["ranks"], record["wire"]
+        best[shape] = max(best.get(shape, 0.0), record["hidden_fraction"])
+    hidden = answer(said, f"--fsdp 8 --hidden {run}")["pace"]["hidden"]
+    assert hidden["share"] == pytest.approx(median(best.values()))
+    assert hidden["source"].startswith(
+        f"the median over {len(best)} cases of all_gather_matmul, measured on FFN matmuls"
+    )
+
+
 def documented():
     """The fields in the tables of docs/accounting.md."""
     text = (ROOT / "docs/accounting.md").read_text().partition("## JSON")[2]
@@ -274,7 +302,7 @@ def fields(value, known, path=""):
 def test_every_field_is_documented_and_every_documented_field_is_there(said):
     known = documented()
     assert len(known) > 80
-    nullable = {"pace.at_tokens"}
+    nullable = {"pace.at_tokens", "pace.hidden"}
     found = set().union(*(fields(answer(said, question), known - nullable) for question in QUESTIONS))
     assert found == known
 

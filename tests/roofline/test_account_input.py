@@ -35,6 +35,8 @@ from roofline.cli import main
         ("--tp 0", "'0' is not a whole number above 0"),
         ("--flops 0", "'0' is not a number above 0"),
         ("--network inf", "'inf' is not a number above 0"),
+        ("--hidden 1.1", "--hidden 1.1: it is a share from 0 to 1, or the folder of a run"),
+        ("--hidden nowhere", "nowhere is no run folder"),
         ("--moments -1", "moments=-1: it must be 0 or more"),
         ("--moments many", "invalid int value: 'many'"),
         # What does not fit together.
