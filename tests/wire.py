@@ -26,7 +26,7 @@ LIMIT_S = 170
 
 PREFETCH = "--ffn-model=2048,4096", "--ffn-tp=1", "--ffn-tokens=512", "-k=weight_prefetch"
 SHORT = *PREFETCH[:2], "--ffn-tokens=64", PREFETCH[3]
-"""Over loopback matmul and gather take about as long as one another, so that the hidden fraction is not of a tiny one."""
+"""Over loopback its matmul and gather take about equally long, so that the hidden fraction is not of a tiny one."""
 LAYER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096"
 """Matmul and gather take about as long on a core of some 70 GFLOP/s."""
 
