@@ -19,7 +19,6 @@ Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduc
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,8 +34,10 @@ class Operands:
     """What one rank multiplies: `x[B, D]`, the tokens of all ranks, `up[F_loc, D]`, `down[D, F_loc]`; `out[B/P, D]` is
     its rows of the sum, one dtype. `whole[B, D]` is all rows of it.
 
-    `gathered[B, D]` takes the rows of x that are not this rank's, `hidden[B, F_loc]` the product by `up`; `scatter` is
-    what follows. Raises ValueError where the sizes do not fit one another.
+    `gathered[B, D]` takes the rows of x that are not this rank's, from `sources` in their order, `hidden[B, F_loc]` the
+    product by `up`; `scatter` is what follows. A link moves `transfers`, rows of x and parts of the sum, or `reduced`,
+    parts and rows of the sum; in one process the sums of all ranks are alike. Raises ValueError where the sizes do not
+    fit one another.
     """
 
     x: Tensor
@@ -56,31 +57,11 @@ class Operands:
         # Parts go to the ranks in the order in which the rows of these come.
         about = self.ranks, self.rank, "ring"
         self.scatter = matmul_reduce_scatter.Operands(self.hidden, self.down, self.out, *about)
+        self.sources = self.scatter.destinations
         self.gathered, self.whole = self.x.clone(), torch.empty_like(self.x)
-
-    @property
-    def others(self) -> int:
-        """How many transfers are a gather, and how many a scatter."""
-        return self.ranks - 1
-
-    @property
-    def sources(self) -> tuple[int, ...]:
-        """The ranks in the order in which their rows arrive."""
-        return self.scatter.destinations
-
-    @cached_property
-    def transfers(self) -> InTurn:
-        """What a link moves, in order: rows of x, and parts of the sum."""
-        return InTurn(self._gather(self.x.chunk(self.ranks), self.gathered), self._parts)
-
-    @cached_property
-    def reduced(self) -> InTurn:
-        """The same of an all-reduce: parts of the sum, and its rows. In one process all ranks' are alike."""
-        return InTurn(self._parts, self._gather([self.out] * self.ranks, self.whole))
-
-    @property
-    def _parts(self) -> Scatter:
-        return Scatter(replace(part, block=1) for part in self.scatter.parts)
+        parts = Scatter(replace(part, block=1) for part in self.scatter.parts)
+        self.transfers = InTurn(self._gather(self.x.chunk(self.ranks), self.gathered), parts)
+        self.reduced = InTurn(parts, self._gather([self.out] * self.ranks, self.whole))
 
     def _gather(self, shards, into: Tensor) -> Gather:
         found = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
@@ -99,34 +80,36 @@ class Operands:
 
 def serial(operands: Operands, link) -> Tensor:
     """Gather all of x, multiply twice, then send all parts."""
-    link.start(operands.transfers, ready=operands.others)
-    link.wait(operands.others)
-    multiply(operands, operands.gathered)
+    others = operands.ranks - 1
+    link.start(operands.transfers, ready=others)
+    link.wait(others)
+    multiply(operands, operands.gathered, operands.matmul)
     return _finished(operands, link)
 
 
-def multiply(operands: Operands, x: Tensor) -> None:
-    """Both matmuls of all rows."""
-    operands.matmul(x, operands.up, operands.hidden)
-    operands.matmul(operands.hidden, operands.down, operands.scatter.products)
+def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
+    """All rows of `x`, by `up` and `down`."""
+    matmul(x, operands.up, operands.hidden)
+    return matmul(operands.hidden, operands.down, operands.scatter.products)
 
 
 def all_reduce(operands: Operands, link) -> Tensor:
     """Multiply twice, then send all parts, add, and gather the sums."""
+    others = operands.ranks - 1
     link.start(operands.reduced, ready=0)
-    multiply(operands, operands.x)
-    link.ready(operands.others)
+    multiply(operands, operands.x, operands.matmul)
+    link.ready(others)
     add(operands.scatter, link)
-    link.ready(2 * operands.others)
+    link.ready(2 * others)
     operands.scatter.block(operands.whole, operands.rank).copy_(operands.out)
-    link.wait(2 * operands.others)
+    link.wait(2 * others)
     link.finish()
     return operands.whole
 
 
 def layer_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` as rows come, then by `down` as parts are sent."""
-    others = operands.others
+    others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
     for count, rank in enumerate([operands.rank, *operands.sources]):
         link.wait(count)
@@ -140,7 +123,7 @@ def layer_launches(operands: Operands, link) -> Tensor:
 
 def chained_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` and `down` as rows come and parts are sent, the own rows by `up` first and by `down` last."""
-    others = operands.others
+    others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
     operands.multiply_up(operands.rank)
     for count, rank in enumerate(operands.sources, 1):
@@ -154,8 +137,9 @@ def chained_launches(operands: Operands, link) -> Tensor:
 
 def _finished(operands: Operands, link) -> Tensor:
     """All parts may go; add those of the others."""
-    link.ready(2 * operands.others)
-    add(operands.scatter, link, operands.others)
+    others = operands.ranks - 1
+    link.ready(2 * others)
+    add(operands.scatter, link, before=others)
     link.finish()
     return operands.out
 

@@ -37,7 +37,7 @@ class Layer(settings.Setting):
         return up, normal((case.n, case.k), case.dtype, self.device, seed + 1, 1 / math.sqrt(case.k))
 
     def _gemms(self, contender) -> list[Callable]:
-        return [functools.partial(_both, contender.run, operands) for operands in self.sets]
+        return [functools.partial(ffn.multiply, one, one.gathered, contender.run) for one in self.sets]
 
     gathered_copies = 2 * settings.SETS
     """x as it is and as it comes, products and parts for each set."""
@@ -86,11 +86,6 @@ class Layer(settings.Setting):
 
     def config(self, arm: str) -> str:
         return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
-
-
-def _both(matmul: Callable, operands) -> torch.Tensor:
-    matmul(operands.gathered, operands.up, operands.hidden)
-    return matmul(operands.hidden, operands.down, operands.scatter.products)
 
 
 class Runner(arms.Runner):

@@ -13,9 +13,6 @@ from roofline.operations.gathering import exercise, scaling
 from roofline.report.format import number_text
 from roofline.store.run import Run
 
-MOST_SHAPES = 4
-"""Of which a layer's gain is told; of more, the first, the last and the one between."""
-
 
 def summary(records: list[dict]) -> list[str]:
     """A line per operation and arm: the median of what it hid; what overlapping is worth for a layer; then, per
@@ -37,10 +34,10 @@ def summary(records: list[dict]) -> list[str]:
 
 def _layer(op: str, records: list[dict]) -> list[str]:
     """What overlapping is worth for a layer over multiples of the threshold, and tokens that stay sharded without."""
-    best = by_gather(None, records)
-    if len(best) > MOST_SHAPES:
-        best = [best[0], best[len(best) // 2], best[-1]]
-    gains = [f"{r['ratio_to_vendor']:.2f} x at {number_text(r['times_threshold'])} x the threshold" for r in best]
+    gains = [
+        f"{r['ratio_to_vendor']:.2f} x at {number_text(r['times_threshold'])} x the threshold"
+        for r in by_gather(None, records)
+    ]
     lines = [f"{op}: overlapping is worth, over serial, {', '.join(gains)}"] if gains else []
     if plain := [r["ratio_to_vendor"] for r in records if r["arm"] == ALL_REDUCE and r["ratio_to_vendor"]]:
         said = f"{op}: serial, whose tokens are sharded between layers, takes {median(plain):.2f} of the time of plain "

@@ -178,13 +178,12 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
 
 
 def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, float], tuple[OverlapPlan, float]]:
-    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone."""
+    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone. Their
+    launches are of rows, and take nothing again."""
     (latency, skew), senders = plan.delays, plan.ranks - 1
     piece_s = t_comm_s / simulator.pieces(senders, 2, plan.delays)[-1]
-    before, behind = ((2 * latency, 2 * own) for own in (skew, 0.0))
-    return tuple(
-        (plan._replace(delays=own), piece_s * simulator.pieces(senders, 1, own)[-1]) for own in (before, behind)
-    )
+    halves = (plan._replace(delays=(2 * latency, 2 * own), launch=0.0) for own in (skew, 0.0))
+    return tuple((half, piece_s * simulator.pieces(senders, 1, half.delays)[-1]) for half in halves)
 
 
 def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -201,8 +200,7 @@ def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Si
     (before, comes_s), (_, goes_s) = _halves(plan, t_comm_s)
     piece_s = t_comm_s / simulator.pieces(plan.ranks - 1, 2, plan.delays)[-1]
     latency_s = goes_s - (plan.ranks - 1) * piece_s
-    launch_s = plan.launch * t_gemm_s / 2
-    one_s = (t_gemm_s / 2 - launch_s) / plan.ranks + launch_s
+    one_s = t_gemm_s / 2 / plan.ranks
     now, free_s, launches = one_s, comes_s - latency_s, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
     for chunk, here_s in enumerate(before.arrivals(comes_s, 1)[0][1:], 1):
         start_s = max(now, here_s)
