@@ -11,7 +11,7 @@ import threading
 import torch
 from torch import Tensor
 
-from collectives.links import Gather, Scatter, Threaded, Transfer
+from collectives.links import Gather, InTurn, Scatter, Threaded, Transfer
 
 
 class Gloo(Threaded):
@@ -28,7 +28,7 @@ class Gloo(Threaded):
         self.forget()
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Gather | Scatter, ready: int | None = None) -> None:
+    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None) -> None:
         super().start(transfers, ready)
         self._send(ready)
 
@@ -41,7 +41,7 @@ class Gloo(Threaded):
         for piece, rank, block in self._outgoing[len(self._sends) : count]:
             self._sends.append(self._ranks.group.send([piece], rank, block))
 
-    def _begin(self, transfers: Gather | Scatter) -> None:
+    def _begin(self, transfers: Gather | Scatter | InTurn) -> None:
         self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
         group = self._ranks.group
         self._receives = [

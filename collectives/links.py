@@ -20,6 +20,7 @@ an emulation, whatever its bandwidth: nothing measured over it is called NVLink 
 """
 
 import functools
+import itertools
 import os
 import queue
 import random
@@ -102,6 +103,18 @@ class Scatter(list[Transfer]):
     def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
         """As of a `Gather`: to a rank that lies as far before this one as the sender lies behind it."""
         return [(one.source, (2 * rank - one.chunk) % ranks, one.block) for one in self]
+
+
+class InTurn(list[Transfer]):
+    """A gather and a scatter, one after the other in either order, their blocks other ones."""
+
+    def __init__(self, *parts: Gather | Scatter):
+        super().__init__(itertools.chain(*parts))
+        self._parts = parts
+
+    def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
+        """As of each of them."""
+        return [piece for part in self._parts for piece in part.outgoing(rank, ranks)]
 
 
 def _words(tensor: Tensor) -> Tensor:

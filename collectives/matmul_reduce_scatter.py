@@ -88,7 +88,9 @@ def serial(operands: Operands, link) -> Tensor:
     link.start(operands.parts, ready=0)
     operands.matmul(operands.x, operands.w, operands.products)
     link.ready(len(operands.parts))
-    return _added(operands, link)
+    add(operands, link)
+    link.finish()
+    return operands.out
 
 
 def block_launches(operands: Operands, link) -> Tensor:
@@ -97,22 +99,22 @@ def block_launches(operands: Operands, link) -> Tensor:
     for count, rank in enumerate([*operands.destinations, operands.rank], 1):
         operands.matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
         link.ready(min(count, len(operands.parts)))
-    return _added(operands, link)
+    add(operands, link)
+    link.finish()
+    return operands.out
 
 
-def _added(operands: Operands, link) -> Tensor:
-    """Add each part when it is here, and the own one last."""
+def add(operands: Operands, link, before: int = 0) -> None:
+    """Add each part when it is here, and the own one last. The link moves so many transfers `before` the parts."""
     sums, here = operands.sums, 0
-    for count, source in enumerate(operands.sources, 1):
+    for count, source in enumerate(operands.sources, 1 + before):
         if here < count:
             here = link.wait(count)
         part = operands.arrived[source]
-        sums.copy_(part) if count == 1 else sums.add_(part)
+        sums.copy_(part) if source == operands.sources[0] else sums.add_(part)
     sums.add_(operands.block(operands.products, operands.rank))
     if sums is not operands.out:
         operands.out.copy_(sums)
-    link.finish()
-    return operands.out
 
 
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}

@@ -1,6 +1,6 @@
 """What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""
 
-from roofline.operations import all_gather_matmul, matmul, matmul_reduce_scatter, tune, weight_prefetch
+from roofline.operations import all_gather_matmul, ffn, matmul, matmul_reduce_scatter, tune, weight_prefetch
 from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Operation",
     "Runners",
     "all_gather_matmul",
+    "ffn",
     "find",
     "matmul",
     "matmul_reduce_scatter",

@@ -30,12 +30,12 @@ class Matmul:
     tp: int
     m: int
     dtype: str
-    op = "matmul"
+    op, layers = "matmul", LAYERS
 
     def __post_init__(self):
         d_ff = parse_model(self.model).d_ff
-        if self.layer not in LAYERS:
-            raise ValueError(f"unknown layer {self.layer!r}: it is one of {', '.join(LAYERS)}")
+        if self.layer not in self.layers:
+            raise ValueError(f"unknown layer {self.layer!r}: it is one of {', '.join(self.layers)}")
         if self.dtype not in ITEMSIZE:
             raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(ITEMSIZE)}")
         if self.m < 0:

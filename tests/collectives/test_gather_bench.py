@@ -10,10 +10,11 @@ import torch
 
 from collectives import flagged_arms, links
 from collectives.all_gather_matmul import serial
-from collectives.bench import all_gather_matmul, arms, matmul_reduce_scatter, operands, setting, weight_prefetch
+from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, setting, weight_prefetch
 from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.pytest_plugin.options import Options
@@ -21,6 +22,7 @@ from roofline.pytest_plugin.options import Options
 DELAYS = {"link_latency_s", "skew_s"}
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
+LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
 
 
@@ -103,6 +105,39 @@ def test_arm_that_scatters_wrongly_fails(options, monkeypatch, fault):
     found = matmul_reduce_scatter.Runner(options).prepare(SCATTER, ["serial", "block_launches"])
     assert found.contenders == ["serial"]
     assert found.rejected["block_launches"].outcome == "failed"
+
+
+def test_arms_of_a_layer_are_ready_beside_both_its_matmuls(options):
+    found = ffn.Runner(options).prepare(LAYER, [*ffn.Runner.own_arms])
+    assert found.contenders == ["serial", "all_reduce", "layer_launches", "chained_launches"]
+    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
+    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for entrant in found.entrants.values():
+        entrant.call()
+    for name in ("link", "gemm beside link", *found.contenders):
+        line = found.entrants[name].call.notes()["timeline"]
+        assert len(line["arrivals_s"]) == 6
+        assert ("ready_s" in line) == (name in found.contenders)
+    for run in found.entrants["gemm torch"].call._runs:  # what links bring is there
+        operands = run.args[0]
+        torch.testing.assert_close(run(), operands.x @ operands.up.T @ operands.down.T)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("layer_launches", lambda operands: operands.out.sub_(operands.scatter.arrived[1])),
+        ("chained_launches", lambda operands: operands.out.mul_(1.001)),
+        ("all_reduce", lambda operands: operands.scatter.block(operands.whole, 2).mul_(1.001)),  # another rank's rows
+    ],
+)
+def test_wrong_arm_of_a_layer_fails(options, monkeypatch, name, wrong):
+    plain = ffn.Runner.own_arms[name]
+    monkeypatch.setitem(ffn.Runner.own_arms, name, lambda operands, link: plain(operands, link) is wrong(operands))
+    found = ffn.Runner(options).prepare(LAYER, [name])
+    assert found.contenders == ["serial"]
+    assert found.rejected[name].outcome == "failed"
+    assert "relative error" in found.rejected[name].reason
 
 
 def test_serial_is_measured_beside_any_choice(options):
@@ -307,6 +342,7 @@ def test_bytes_of_a_copy_count_both_ways_on_every_core(monkeypatch):
         (all_gather_matmul.Runner, all_gather()),
         (weight_prefetch.Runner, PREFETCH),
         (matmul_reduce_scatter.Runner, SCATTER),
+        (ffn.Runner, LAYER),
     ],
 )
 def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(runner, case, threads, options, monkeypatch):
@@ -330,6 +366,9 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(runner, c
         torch.set_num_threads(before)
     assert not found.rejected
     assert (ALL_CORES in found.contenders) == (threads > 1)
+    if case is LAYER:  # which multiplies twice
+        assert used[::2] == used[1::2]
+        used = used[::2]
     alone, checks = max(1, threads - 1), len(used) // (1 + (threads > 1)) - 1
     assert checks >= 2
     assert used == [n for n in (alone, threads)[:threads] for _ in range(checks)] + [alone, threads][:threads]

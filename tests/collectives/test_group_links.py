@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, group_links, matmul_reduce_scatter, weight_prefetch
+from collectives import all_gather_matmul, ffn, group_links, matmul_reduce_scatter, weight_prefetch
 from collectives.bench import all_gather_matmul as all_gathers
 from collectives.bench import messages, setting
 from collectives.group_links import Gloo
@@ -93,6 +93,35 @@ def scatters(rank, ranks, path):
                 right = sum(x @ w.T for x, w in factors).chunk(ranks)[rank]
                 assert torch.equal(arm(operands, link), right), (name, rank, late, call)
                 assert len(link.timeline().ready_s) == ranks - 1
+
+
+def layers(rank, ranks, path):
+    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+    rows, hidden = ranks * 3, 8
+    for late in range(ranks):
+        for name, arm in ffn.ARMS.items():
+            x, up, down = torch.empty(rows, D), torch.empty(hidden, D), torch.empty(D, hidden)
+            operands = ffn.Operands(x, up, down, torch.empty(3, D), ranks, rank)
+            for call in range(CALLS):
+                tokens = whole_numbers(call, rows, D)
+                weights = [
+                    (whole_numbers(9 + r, hidden, D), whole_numbers(50 + r + call, D, hidden)) for r in range(ranks)
+                ]
+                for tensor in (operands.gathered, operands.hidden, operands.whole, operands.out, x):
+                    tensor.fill_(torch.nan)
+                for tensor in (operands.scatter.products, operands.scatter.arrived):
+                    tensor.fill_(torch.nan)
+                # Of plain tensor parallelism every rank has all tokens; of the others it has its own.
+                own = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
+                for tensor in (x, operands.gathered):
+                    tensor[own] = tokens[own]
+                up.copy_(weights[rank][0])
+                down.copy_(weights[rank][1])
+                time.sleep(0.02 * (late == rank))
+                right = sum(tokens @ up.T @ down.T for up, down in weights)
+                right = right if name == "all_reduce" else right.chunk(ranks)[rank]
+                assert torch.equal(arm(operands, link), right), (name, rank, late, call)
+                assert len(link.timeline().arrivals_s) == 2 * (ranks - 1)
 
 
 def all_at_once(rank, ranks, path):
@@ -184,7 +213,7 @@ def _on_one_core(rank, of_a_rank, ranks, path):
     of_a_rank(rank, ranks, path)
 
 
-EVERY = [gather_matmuls, prefetches, scatters, all_at_once, serial_by_the_fastest, messages_of]
+EVERY = [gather_matmuls, prefetches, scatters, layers, all_at_once, serial_by_the_fastest, messages_of]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -5,9 +5,11 @@ import re
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.overlap.arms import OverlapPlan, base_arm, is_serial
+from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm, is_serial
 from roofline.analysis.records import OVERLAP, analysis_of, frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.ffn import Ffn
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
 from roofline.store.journal import load
@@ -17,6 +19,8 @@ from roofline.theory.wires import parse as parse_wire
 GEMM_S, COMM_S = 20e-3, 16e-3
 OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block_launches": 0.2, "overlapped": 0.05}
 """The share of the shorter one that an arm does not hide."""
+
+OF_A_LAYER = OURS | {"block_launches": 0.15, "all_reduce": 1.0, "layer_launches": 0.25, "chained_launches": 0.02}
 
 ON_CPU = OURS | {"serial_all_cores": 0.4}
 
@@ -32,8 +36,7 @@ PROGRAMS, GRID, BLOCKS = 132, Grid(64, 13), 8
 
 
 def arms_of(case, lost):
-    prefetches = case.op == "weight_prefetch"
-    return [arm for arm in lost if is_serial(arm) or (base_arm(arm) == "overlapped") == prefetches]
+    return [arm for arm in lost if case.op in ARMS[base_arm(arm)].ops]
 
 
 def traced_line(case, arm, gemm_s, comm_s):
@@ -103,6 +106,14 @@ def prefetch(m=172, wire="balance86", model="xxl/16", dtype="fp32", ranks=8):
     return WeightPrefetch(model, "up", 1, m, dtype, ranks, wire)
 
 
+def scatter(tp=16, wire="balance86"):
+    return MatmulReduceScatter("xxl/16", "down", tp, 4096, "fp32", 8, wire)
+
+
+def layer(tp=16, wire="balance86"):
+    return Ffn("xxl/16", "up_down", tp, 4096, "fp32", 8, wire)
+
+
 HERE = HEAD | {"schema": 3, "machine": HEAD["machine"] | {"source": "cpu"}}
 SWEEP = [
     *gathering(gather_matmul(4), 80e-3),
@@ -112,6 +123,14 @@ SWEEP = [
     *gathering(prefetch(64), 7e-3),
     *gathering(prefetch(172), 18.1e-3),
 ]
+
+LAYER = [
+    line
+    for of, gemm_s in ((gather_matmul, GEMM_S), (scatter, 0.98 * GEMM_S), (layer, 1.01 * GEMM_S))
+    for tp, wire, slower in ((16, "balance86", 1.0), (64, "balance86", 0.4), (16, "ridge", 0.8))
+    for line in gathering(of(tp, wire), gemm_s * slower, lost=OF_A_LAYER)
+]
+"""What comes before a layer, what goes behind it, and both: shapes that lie close together."""
 
 
 def gpu_cases():

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,32 @@ def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ra
     assert ends_s == sorted(ends_s)
     assert sum(one.end_s - one.start_s for one in found.spans) == pytest.approx(gemm)
     assert found.spans[-1].end_s <= found.end_s
+
+
+@given(st.integers(2, 16), times, times)
+def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between(ranks, gemm, comm):
+    layer, chained, half = (
+        OverlapPlan(f"{arm}_launches", Grid(1, 1), 1, ranks) for arm in ("layer", "chained", "block")
+    )
+    of_layer, of_chain = (plan.simulate(gemm, comm) for plan in (layer, chained))
+    assert of_layer.end_s == pytest.approx(2 * half.simulate(gemm / 2, comm / 2).end_s)
+    # Forwards: all rows, then each part when it is computed and the one before is gone.
+    piece_s, now_s, sent_s = comm / (ranks - 1) / 2, gemm / ranks / 2, comm / 2
+    for rank in range(1, ranks):
+        now_s = max(now_s, rank * piece_s) + gemm / ranks
+        sent_s = max(now_s, sent_s) + piece_s
+    assert of_chain.end_s == pytest.approx(max(now_s + gemm / ranks / 2, sent_s))
+    assert max(gemm, comm) * (1 - 1e-9) <= of_chain.end_s <= of_layer.end_s * (1 + 1e-9)
+    for found in (of_layer, of_chain):
+        assert sum(one.end_s - one.start_s for one in found.spans) == pytest.approx(gemm)
+        assert all(one.end_s <= then.start_s * (1 + 1e-9) for one, then in pairwise(found.spans))
+
+
+@pytest.mark.parametrize(("arm", "end_s"), [("layer_launches", 10.0), ("chained_launches", 8.0)])
+def test_a_layer_that_ends_before_it_sends_waits_twice_for_the_latency(arm, end_s):
+    # A piece takes 1, all 6 together; the latency is 2, and what is multiplied takes nothing.
+    plan = OverlapPlan(arm, Grid(1, 1), 1, 4, delays=(2 / 6, 0.0))
+    assert plan.simulate(t_gemm_s=0.0, t_comm_s=8.0).end_s == pytest.approx(end_s)
 
 
 def test_hidden_is_all_or_nothing_at_the_ends():

@@ -4,11 +4,24 @@ import re
 from itertools import pairwise
 
 import pytest
-from made_up_gathers import COMM_S, GEMM_S, HERE, NAMES, ON_CPU, SWEEP, gather_matmul, gathering, gpu_lines
+from made_up_gathers import (
+    COMM_S,
+    GEMM_S,
+    HERE,
+    LAYER,
+    NAMES,
+    ON_CPU,
+    SWEEP,
+    gather_matmul,
+    gathering,
+    gpu_lines,
+    prefetch,
+)
 from made_up_run import HEAD, LINES, boxes_of, numbers_of, on_points, touching
 
 from roofline.analysis.overlap import style
-from roofline.analysis.overlap.arms import ARMS, SCATTERED
+from roofline.analysis.overlap.analysis import summary
+from roofline.analysis.overlap.arms import ARMS, BOTH, SCATTERED
 from roofline.report import theme
 from roofline.report.write import write
 
@@ -16,6 +29,11 @@ from roofline.report.write import write
 @pytest.fixture(scope="module")
 def sweep(draw):
     return draw([HERE, *SWEEP], endings=theme.ENDINGS)
+
+
+@pytest.fixture(scope="module")
+def layer(draw):
+    return draw([HERE, *LAYER, *gathering(prefetch(172), 18.1e-3)])
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +133,38 @@ def test_titles_say_what_overlapping_buys_and_where(sweep, gpu):
             share = f"{100 * record['of_own_ideal']:.0f} % of what its schedule allows"
             assert any(text.endswith(share) for text in at)
     assert not any("over serial on all cores" in text for text in gpu.texts["network_roofline"])
+
+
+def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
+    first, second = layer.figures["network_roofline"].axes
+    assert points_of(second, "overlapped")
+    assert [len(points_of(first, arm)) for arm in ("serial", "row_block_launches", "block_launches")] == [9, 3, 3]
+    assert [len(points_of(first, arm)) for arm in ("all_reduce", "chained_launches")] == [3, 3]
+    texts, gain = layer.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
+    assert f"Overlapping buys, over serial, {gain:.2f} x in ffn and 1.80 x in weight_prefetch" in texts
+    assert any(text.startswith(f"ffn: {gain:.2f} x at 1.01 x the threshold, ") for text in texts)
+    assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
+    named = {f"{of} {what}" for of in ("up", "down", "up_down") for what in ("tp=16", "tp=64", "ridge")}
+    assert named | {"M=172"} <= {*texts}
+    entries = [text.get_text() for text in second.get_legend().get_texts()]
+    assert len(entries) == len({*entries}) == 2 + 8
+    for name in ("network_roofline", "timeline"):
+        assert touching(boxes_of(layer.figures[name])) == []
+    assert on_points(layer.figures["network_roofline"]) == []
+
+
+def test_summary_says_what_overlapping_is_worth_for_a_layer(layer):
+    lines = [line for line in summary(layer.records) if line.startswith("ffn: ")]
+    gains = [
+        (20.2 * slower + 16) / (max(20.2 * slower, 16) + 0.02 * min(20.2 * slower, 16)) for slower in (0.4, 0.8, 1)
+    ]
+    at = ("0.505", "1.01", "1.26")
+    told = ", ".join(f"{gain:.2f} x at {where} x the threshold" for gain, where in zip(gains, at, strict=True))
+    assert lines[0] == f"ffn: overlapping is worth, over serial, {told}"
+    assert "takes 1.00 of the time of plain tensor parallelism" in lines[1]
+    assert lines[1].endswith("(median over 3 cases)")
+    serial = [record for record in layer.records if record["arm"] == "serial"]
+    assert not any(line.startswith("ffn: ") for line in summary(serial))
 
 
 def test_title_of_a_cpu_run_says_what_serial_on_all_cores_leaves_of_it(draw):
@@ -288,12 +338,13 @@ def test_every_arm_has_a_look_of_its_own(gpu):
     for key in ("color", "marker"):
         assert len({getattr(spec, key) for spec in ARMS.values()}) == len(ARMS)
     found = style.styles(["serial_all_cores", *(record["arm"] for record in gpu.records)])
-    assert [arm for arm in found if arm in ARMS] == [arm for arm, spec in ARMS.items() if spec.ops != SCATTERED]
+    gathering = [arm for arm, spec in ARMS.items() if not {*spec.ops} <= {*SCATTERED, *BOTH}]
+    assert [arm for arm in found if arm in ARMS] == gathering
     for arm, look in found.items():
         if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
             assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
             assert [*found].index(arm) == [*found].index(base) + 1
-    assert len(found) == len(ARMS) - 1 + 4
+    assert len(found) == len(gathering) + 4
 
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):

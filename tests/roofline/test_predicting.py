@@ -160,6 +160,7 @@ def test_priors_of_a_run_are_called_so(tmp_path, capsys):
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-memory0.18", *H100], "nothing says how fast memory0.18 is: give it"),
+        (["ffn-xxl-up_down-p8-tp8-m4096-bf16-ridge", *H100], "predictions are of one matmul, ffn is two: ask for all_"),
         ([MATMUL.replace("m4096", "m0"), *H100], "m=0: it must be 1 or more"),
         (["matmul-xxl-up", *H100], "is not written as cases are"),
         ([MATMUL, "--chip", "TPU v4", "--jsno"], "did you mean --json?"),

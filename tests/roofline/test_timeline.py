@@ -28,6 +28,29 @@ def test_blocks_of_a_timeline():
     assert [block[:3] for block in serial if block.end_s > block.start_s] == [(6, 10, None)]
 
 
+def test_blocks_of_a_layer_that_gathers_and_scatters():
+    """Three ranks: rows of 1 and 2 come, parts for 1 and 2 go, and those of 2 and 1 arrive meanwhile."""
+    transfers, home = [[1, 0], [2, 0], [2, 1], [1, 1]], timeline.HOME_UNIT
+    line = {"transfers": transfers, "arrivals_s": [1, 2, 5, 7], "ready_s": [0.0, 0.0, 4, 6], "end_s": 9.5}
+    assert [b[:3] for b in timeline.link_blocks(line)] == [(0, 1, 1), (1, 2, 2), (4, 5, 1), (6, 7, 2)]
+    by_layer = line | {"waits": [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 3, 3], [3, 7, 7], [4, 8, 9]]}
+
+    def chip(arm, line):
+        return [block[:3] for block in timeline.chip_blocks(arm, line) if block.end_s > block.start_s]
+
+    behind = [(4, 6, 2), (6, 7, home), (7, 8, None), (9, 9.5, None)]
+    assert chip("layer_launches", by_layer) == [(0, 1, home), (1, 2, 1), (2, 3, 2), (3, 4, 1), *behind]
+    chained = line | {"waits": [[1, 0.5, 1], [2, 4, 4], [3, 7, 7], [4, 8, 9]]}
+    assert chip("chained_launches", chained) == [(0, 0.5, home), (1, 4, 1), *behind]
+    serial = line | {"ready_s": [0.0, 0.0, 4, 4], "waits": [[2, 0, 2], [3, 4, 5], [4, 5, 7]], "end_s": 7.5}
+    assert chip("serial", serial) == [(2, 4, None), (7, 7.5, None)]
+    reduced = {"transfers": [[2, 1], [1, 1], [1, 0], [2, 0]], "arrivals_s": [3, 4, 6, 7], "ready_s": [2, 2, 5, 5]}
+    reduced |= {"waits": [[1, 2, 3], [2, 3.5, 4], [4, 5, 7]], "end_s": 7}
+    assert chip("all_reduce", reduced) == [(0, 2, None), (3, 3.5, None), (4, 5, None)]
+    assert [b[:3] for b in timeline.link_blocks(reduced)] == [(2, 3, 1), (3, 4, 2), (5, 6, 1), (6, 7, 2)]
+    assert [timeline.unit_of(one) for one in (line, line | {"ready_s": []})] == ["rank", "row block"]
+
+
 def test_without_timelines_the_other_two_are_left(draw):
     drawn = draw([HERE, *without_timelines(gathering(gather_matmul()), *made_up.OURS)])
     assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]

@@ -5,17 +5,18 @@ from statistics import median
 
 from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.overlap import chart, messages, network_roofline, timeline
-from roofline.analysis.overlap.arms import ARMS, is_serial
+from roofline.analysis.overlap.arms import ALL_REDUCE, ARMS, BOTH, is_serial
 from roofline.analysis.overlap.metrics import COLUMNS, OWN, SPLIT, metrics
 from roofline.analysis.throughput import analysis as throughput
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.operations.gathering import exercise, scaling
+from roofline.report.format import number_text
 from roofline.store.run import Run
 
 
 def summary(records: list[dict]) -> list[str]:
-    """A line per operation and arm: the median of what it hid; then, per operation, what waiting and traffic cost, and
-    what its caches hold."""
+    """A line per operation and arm: the median of what it hid; what overlapping is worth for a layer; then, per
+    operation, what waiting and traffic cost, and what its caches hold."""
     lines = []
     gathered = [r for r in records if not is_serial(r["arm"]) and r["hidden_fraction"] is not None]
     for (op, arm), own in grouped(((r["op"], r["arm"]), r) for r in gathered).items():
@@ -23,10 +24,25 @@ def summary(records: list[dict]) -> list[str]:
             f"{op}, {arm}: hides {median(r['hidden_fraction'] for r in own):.2f} of the shorter of matmul and wire, "
             f"reaches {median(r['of_own_ideal'] for r in own):.2f} of its own ideal (medians over {len(own)} cases)"
         )
+    layers = grouped((r["op"], r) for r in records if r["op"] in BOTH)
+    lines += [line for op, own in layers.items() for line in _layer(op, own)]
     preset = grouped((r["op"], r) for r in gathered if r["preset_slowdown"])
     lines += [_costs(op, own) for op, own in preset.items()]
     caches = grouped(((r["op"], r["cache"]), shape_of(r)) for r in records if r["cache"])
     return lines + [f"{op}, cache {cache} ({len({*shapes})} shapes)" for (op, cache), shapes in caches.items()]
+
+
+def _layer(op: str, records: list[dict]) -> list[str]:
+    """What overlapping is worth for a layer over multiples of the threshold, and tokens that stay sharded without."""
+    gains = [
+        f"{r['ratio_to_vendor']:.2f} x at {number_text(r['times_threshold'])} x the threshold"
+        for r in by_gather(None, records)
+    ]
+    lines = [f"{op}: overlapping is worth, over serial, {', '.join(gains)}"] if gains else []
+    if plain := [r["ratio_to_vendor"] for r in records if r["arm"] == ALL_REDUCE and r["ratio_to_vendor"]]:
+        said = f"{op}: serial, whose tokens are sharded between layers, takes {median(plain):.2f} of the time of plain "
+        lines.append(f"{said}tensor parallelism with its all-reduce (median over {len(plain)} cases)")
+    return lines
 
 
 def _costs(op: str, own: list[dict]) -> str:
@@ -60,9 +76,9 @@ def balances(rows: list[dict]) -> list[str]:
 SHOWN = {column.name: column for column in OWN}
 BRIEF = Table(
     "Does the wire hide?",
-    "One row for each gather or scatter, with the arm that hides the most. *x threshold* is FLOP per byte received, in "
-    "multiples of the balance at which matmul and wire take equally long, T_gemm / T_comm: above 1 the matmul sets the "
-    "pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
+    "One row for each gather, scatter or layer, with the arm that hides the most. *x threshold* is FLOP per byte "
+    "received, in multiples of the balance at which matmul and wire take equally long, T_gemm / T_comm: above 1 the "
+    "matmul sets the pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
     (
         Column("op", header="operation", right=False),
         *(Column(name, header=header) for name, header in (("tp", "tp"), ("ranks", "P"), ("m", "M"))),

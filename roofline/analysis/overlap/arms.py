@@ -33,7 +33,12 @@ PERSISTENT = "_persistent"
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
 
-GATHERED, SCATTERED = ("all_gather_matmul",), ("matmul_reduce_scatter",)
+GATHERED, SCATTERED, BOTH = ("all_gather_matmul",), ("matmul_reduce_scatter",), ("ffn",)
+LAYER = GATHERED + SCATTERED + BOTH
+"""Of a layer in tensor parallelism: what comes before it, what goes behind it, the layer."""
+
+ALL_REDUCE = "all_reduce"
+"""Plain tensor parallelism, which overlaps nothing."""
 
 
 def base_arm(arm: str) -> str:
@@ -47,7 +52,7 @@ def base_arm(arm: str) -> str:
 
 def is_serial(arm: str) -> bool:
     """Whether it overlaps nothing."""
-    return base_arm(arm) in ("serial", ALL_CORES)
+    return base_arm(arm) in ("serial", ALL_CORES, ALL_REDUCE)
 
 
 class OverlapPlan(NamedTuple):
@@ -172,6 +177,40 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     return Simulation(forwards.end_s, tuple(spans)[::-1])
 
 
+def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, float], tuple[OverlapPlan, float]]:
+    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone. Their
+    launches are of rows, and take nothing again."""
+    (latency, skew), senders = plan.delays, plan.ranks - 1
+    piece_s = t_comm_s / simulator.pieces(senders, 2, plan.delays)[-1]
+    halves = (plan._replace(delays=(2 * latency, 2 * own), launch=0.0) for own in (skew, 0.0))
+    return tuple((half, piece_s * simulator.pieces(senders, 1, half.delays)[-1]) for half in halves)
+
+
+def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Two matmuls that take equally long: one with what it gathers, and then one with what it scatters."""
+    (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
+    up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), _block_launches(behind, t_gemm_s / 2, goes_s)
+    later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
+    return Simulation(up.end_s + down.end_s, (*up.spans, *later))
+
+
+def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """The own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all rows
+    before it takes the first part."""
+    (before, comes_s), (_, goes_s) = _halves(plan, t_comm_s)
+    piece_s = t_comm_s / simulator.pieces(plan.ranks - 1, 2, plan.delays)[-1]
+    latency_s = goes_s - (plan.ranks - 1) * piece_s
+    one_s = t_gemm_s / 2 / plan.ranks
+    now, free_s, launches = one_s, comes_s - latency_s, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
+    for chunk, here_s in enumerate(before.arrivals(comes_s, 1)[0][1:], 1):
+        start_s = max(now, here_s)
+        now = start_s + 2 * one_s
+        free_s = max(free_s, now) + piece_s
+        launches.append(LaunchSpan(chunk, chunk + 1, 0, 1, start_s, now))
+    launches.append(LaunchSpan(0, 1, 0, 1, now, now + one_s))
+    return Simulation(max(now + one_s, free_s + latency_s), tuple(launches))
+
+
 def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
     grid, blocks = plan.grid, plan.row_blocks
@@ -225,11 +264,14 @@ class ArmSpec:
 ARMS = {
     spec.name: spec
     for spec in (
-        ArmSpec("serial", (*GATHERED, *SCATTERED, "weight_prefetch"), "#666666", "o", _serial),
-        ArmSpec(ALL_CORES, (*GATHERED, *SCATTERED, "weight_prefetch"), "#111111", "*", None),
+        ArmSpec("serial", (*LAYER, "weight_prefetch"), "#666666", "o", _serial),
+        ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), "#111111", "*", None),
         ArmSpec("chunk_launches", GATHERED, "#0173b2", "s", _chunk_launches),
         ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
         ArmSpec("block_launches", SCATTERED, "#cc78bc", "<", _block_launches),
+        ArmSpec(ALL_REDUCE, BOTH, "#ca9161", "d", _serial),
+        ArmSpec("layer_launches", BOTH, "#332288", ">", _layer_launches),
+        ArmSpec("chained_launches", BOTH, "#117733", "h", _chained_launches),
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
         ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),

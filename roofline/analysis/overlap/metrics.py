@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 
 from roofline.analysis.base import Column
-from roofline.analysis.overlap.arms import ALL_CORES, ARMS, SCATTERED, SIMULATED, OverlapPlan, base_arm
+from roofline.analysis.overlap.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
 from roofline.report.format import bytes_text, delays_text, interval_text, number_text, percent_text, time_text
@@ -129,7 +129,7 @@ OWN = (
     Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
            "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
            "named for it, else the fastest unsplit one", "1"),
-    Column("link_slowdown", "the last arrival in this arm over the link alone; null of a scatter", "1"),
+    Column("link_slowdown", "the last arrival in this arm over the link alone; null where it ends with a scatter", "1"),
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),
     Column("above_roof", "true where the whole interval of the hidden fraction lies above 1"),
@@ -259,7 +259,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
         # The last part of a scatter is late for being computed late, too.
         "link_slowdown": None
-        if shape.op in SCATTERED
+        if shape.op in SCATTERED + BOTH
         else _ratio(shape.values(arm, "last_arrival_s"), arrival, groups),
         "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
         **throughput.with_ends(of_ideal, "of_roof", "of_roof_low", "of_roof_high"),

@@ -1,4 +1,5 @@
-"""The figure network_roofline: what overlapping buys over multiples of the threshold, a panel for each operation.
+"""The figure network_roofline: what overlapping buys over multiples of the threshold, a panel for the layer in tensor
+parallelism (what comes before it, what goes behind it, and both) and one for the weight prefetch.
 
 The threshold is the balance at which a case's own unsplit matmul and its link take equally long. FLOP per received byte
 over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and one bound for what runs one after the
@@ -8,7 +9,7 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 import numpy as np
 
 from roofline.analysis.overlap import style
-from roofline.analysis.overlap.arms import ALL_CORES, is_serial
+from roofline.analysis.overlap.arms import ALL_CORES, LAYER, is_serial
 from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import percent_text
@@ -18,20 +19,25 @@ from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
+PANEL_IN, MORE_IN = 3.6, 0.8
+"""Inches of a panel of one operation, and what each further one takes."""
+
 
 def draw(run: Run, frame):
     frame = style.prepared(frame)
+    frame = frame.assign(panel=frame["op"].where(~frame["op"].isin(LAYER), "layer"))
     own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
     valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
-    looks, ops = style.styles(valid["arm"]), frame.groupby("op", sort=False)
-    best, figure = _best(valid), theme.new(11, 3.6 * len(ops) + 2.2)
-    said = " and ".join(f"{row.ratio_to_vendor:.2f} x in {op}" for op, row in best.items())
-    if len(best) > 2:
-        gains = sorted(row.ratio_to_vendor for row in best.values())
-        said = f"{gains[0]:.2f} to {gains[-1]:.2f} x in each of {len(best)} operations"
+    arms = valid.groupby("op")["arm"]
+    rank, count = arms.transform(lambda own: own.map([*own.unique()].index)), arms.transform("nunique")
+    valid = valid.assign(aside=0.004 * (rank - (count - 1) / 2))
+    looks, of_panel = style.styles(valid["arm"]), dict(list(frame.groupby("panel", sort=False)))
+    heights = [PANEL_IN + MORE_IN * (own["op"].nunique() - 1) for own in of_panel.values()]
+    best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
+    said = " and ".join(f"{row.ratio_to_vendor:.2f} x in {row.op}" for row in best.values())
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
     theme.about(figure, run, f"Overlapping buys, over serial, {said}" if said else nothing)
-    panels = figure.subplots(len(ops), sharex=True, sharey=True, squeeze=False)[:, 0]
+    panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
     panels[0].set_xscale("log", base=2)
     panels[0].set(xlim=(left, right), ylim=(0, 1.15))
@@ -43,8 +49,8 @@ def draw(run: Run, frame):
     top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
     panels[-1].set_xlabel("multiples of the threshold: FLOP per received byte over its balance = T_gemm / T_comm")
     labels = [
-        _panel(axes, valid[valid["op"] == op], of_op, looks, op + (_where(best[op]) if op in best else ""))
-        for axes, (op, of_op) in zip(panels, ops, strict=True)
+        _panel(axes, valid[valid["panel"] == panel], own, looks, best.get(panel))
+        for axes, (panel, own) in zip(panels, of_panel.items(), strict=True)
     ]
     known = {name: one for axes in panels for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     style.legend(panels[-1], [*known.values()], [*known], 4, title="95 % intervals", title_fontsize=8.5)
@@ -53,21 +59,21 @@ def draw(run: Run, frame):
 
 
 def _best(valid) -> dict:
-    """{operation: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
+    """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
     won = valid[~valid["arm"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
-    best = won.sort_values("ratio_low").drop_duplicates("op", keep="last").sort_index()
-    return {row.op: row for row in best.itertuples()}
+    best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
+    return {row.panel: row for row in best.itertuples()}
 
 
 def _where(row) -> str:
     """At which multiple of the threshold an arm gains so much, and beside what it could be."""
-    text = f": {row.ratio_to_vendor:.2f} x at {row.ratio:.2f} x the threshold"
+    text = f"{row.op}: {row.ratio_to_vendor:.2f} x at {row.ratio:.2f} x the threshold"
     text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
     return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
 
 
-def _panel(axes, valid, of_op, looks: dict, title: str) -> list:
-    """Roof, bound, points and labels of the shapes of an operation; returns the labels."""
+def _panel(axes, valid, every, looks: dict, best) -> list:
+    """Roof, bound, points and labels of the shapes of a panel; returns the labels."""
     left, right = axes.get_xlim()
     xs = np.sort([1, *np.geomspace(left, right, 200)])
     axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, zorder=2, label="ideal: only the longer of matmul and wire")
@@ -76,18 +82,21 @@ def _panel(axes, valid, of_op, looks: dict, title: str) -> list:
     axes.set_ylabel("share of the lone matmul's speed")
     cases = valid.groupby("shape").agg({"ratio": "first", "share": ["min", "max"]}).to_numpy()
     axes.vlines(*cases.T, GREY, linewidth=0.9, zorder=1)
-    present = [arm for arm in looks if arm in set(valid["arm"])]
-    for index, arm in enumerate(present):
-        own, aside = valid[valid["arm"] == arm], (right / left) ** (0.004 * (index - (len(present) - 1) / 2))
-        style.draw_points(
-            axes, own["ratio"] * aside, own["share"], looks[arm], label=arm, yerr=style.interval(own, "share")
-        )
+    ops = every.drop_duplicates("op").set_index("op")["layer"]
+    for arm, look in looks.items():
+        own = valid[valid["arm"] == arm]
+        if len(own):
+            at = own["ratio"] * (right / left) ** own["aside"]
+            style.draw_points(axes, at, own["share"], look, label=arm, yerr=style.interval(own, "share"))
     below = [style.link_text(valid)] if len(valid) else []
-    others = of_op[of_op["own_fabric"]].drop_duplicates("arm")
+    if len(ops) > 1:
+        below.append(", ".join(f"{layer}: {op}" for op, layer in ops.items()))
+    others = every[every["own_fabric"]].drop_duplicates("arm")
     if fabrics := [f"{row.arm}, over {row.link}" for row in others.itertuples()]:
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
     above = 34 if axes.get_subplotspec().is_first_row() else 6
-    style.title(axes, title, *below, *style.left_out(of_op, void=True), above=above)
+    title = _where(best) if best else ", ".join(ops.index)
+    style.title(axes, title, *below, *style.left_out(every, void=True), above=above)
     if valid.empty:
         return []
     shapes = valid.drop_duplicates("shape")
@@ -96,7 +105,8 @@ def _panel(axes, valid, of_op, looks: dict, title: str) -> list:
 
     def name(row) -> str:
         unusual = {row.wire: row.wire != wire, f"P={row.ranks}": row.ranks != ranks}
-        return ", ".join(filter(unusual.get, unusual)) or style.label(row, valid[valid["ranks"] == ranks])
+        text = ", ".join(filter(unusual.get, unusual)) or style.label(row, valid[valid["ranks"] == ranks])
+        return f"{row.layer} {text}" if len(ops) > 1 else text
 
     return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.analysis.overlap import style, timeline_raster
-from roofline.analysis.overlap.arms import PERSISTENT, SCATTERED, base_arm, is_serial
+from roofline.analysis.overlap.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
@@ -84,29 +84,39 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
 
 def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block together."""
-    ends_s = dict(zip(_units(timeline), timeline["arrivals_s"], strict=False))
+    units, halves = _units(timeline), [block * _is_layer(timeline) for _, block in timeline["transfers"]]
+    ends_s = dict(zip(zip(halves, units, strict=True), timeline["arrivals_s"], strict=False))
     starts_s = [0.0, *ends_s.values()]
     if ready_s := timeline.get("ready_s"):
         starts_s = map(max, starts_s, ready_s)
     spans = zip(starts_s, ends_s.values(), ends_s, strict=False)
-    return [Block(*span, str(span[-1])) for span in spans]
+    return [Block(start_s, end_s, unit, str(unit)) for start_s, end_s, (_, unit) in spans]
 
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     """What the chip computed: before, between and after its waits. The unit is the last that it had waited for, so that
-    a launch which took more along (a CPU takes what is here) has the colour of the one it waited for."""
+    a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part that
+    goes away, the rank that it goes to."""
     units, waits = _units(timeline), timeline["waits"]
-    spans = _between([span for _, *span in waits], timeline["end_s"])
-    if ready_s := timeline.get("ready_s"):
-        (first_s, until_s), *adds = spans
-        parts = [
-            Block(*span, unit, str(unit)) for *span, unit in zip([first_s, *ready_s], ready_s, units, strict=False)
-        ]
-        whole = [Block(first_s, until_s, None, "matmul")]
-        computed = whole if is_serial(arm) else [*parts, Block(ready_s[-1], until_s, HOME_UNIT, "own")]
-        return computed + [Block(*span, None, "add") for span in adds]
+    counts = [0, *(count for count, *_ in waits)]
+    spans = zip(counts, _between([span for _, *span in waits], timeline["end_s"]), strict=True)
     blocks = []
-    for count, span in zip([0, *(count for count, *_ in waits)], spans, strict=True):
+    if ready_s := timeline.get("ready_s"):
+        sent = [(at_s, unit) for at_s, unit in zip(ready_s, units, strict=False) if at_s]
+        gathered = len(ready_s) - len(sent)  # could go from the start
+        for count, (start_s, end_s) in spans:
+            if is_serial(arm) or count > gathered:
+                blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
+                continue
+            for at_s, unit in sent:
+                if start_s < at_s <= end_s:
+                    blocks.append(Block(start_s, at_s, unit, str(unit)))
+                    start_s = at_s
+            home = not count or start_s >= ready_s[-1]
+            unit, text = (HOME_UNIT, "own") if home else (units[count - 1], str(units[count - 1]))
+            blocks.append(Block(start_s, end_s, unit, text))
+        return blocks
+    for count, span in spans:
         if is_serial(arm) or base_arm(arm) == "overlapped":
             blocks.append(Block(*span, None, "matmul"))
         elif count:
@@ -125,8 +135,21 @@ def _is_by_block(timeline: dict) -> bool:
     return any(block for _, block in timeline["transfers"])
 
 
+def _is_layer(timeline: dict) -> bool:
+    """Whether it is of a gather and a scatter, which block 1 is."""
+    return _is_by_block(timeline) and bool(timeline.get("ready_s"))
+
+
+def unit_of(timeline: dict) -> str:
+    """What a transfer brings, in words."""
+    return "rank" if _is_layer(timeline) else "row block" if _is_by_block(timeline) else "chunk"
+
+
 def _units(timeline: dict) -> list[int]:
-    """What each transfer brings: a chunk, or a piece of a row block."""
+    """What each transfer brings: a chunk, or a piece of a row block. Of a layer the rank whose rows come, or whose part
+    goes, in one order."""
+    if _is_layer(timeline):
+        return 2 * [chunk for chunk, block in timeline["transfers"] if not block]
     by_block = _is_by_block(timeline)
     return [transfer[by_block] for transfer in timeline["transfers"]]
 
@@ -236,6 +259,10 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
     elif row.op in SCATTERED:
         below.append("numbers: the rank whose part arrives, and on the chip the part that is sent for it")
+    elif row.op in BOTH:
+        below.append(
+            "numbers: the rank whose rows come, then whose part goes; on the chip its rows, by up, then by down"
+        )
     else:
         by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm, own in timelines.items() if _is_by_block(own)))
         of_blocks = f", in {by_block} its row blocks" if by_block else ""

@@ -36,7 +36,7 @@ def _process(pid: int, shape: str, arm: str, own: dict):
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": f"{arm}, {shape}"}}
     for tid, name in lanes.items():
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
-    unit = "row block" if any(block for _, block in own["transfers"]) else "chunk"
+    unit = timeline.unit_of(own)
     for block in timeline.link_blocks(own):
         yield _event(pid, 0, f"{unit} {block.text}", "transfer", block.start_s, block.end_s)
     if not runs:

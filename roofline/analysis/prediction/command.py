@@ -183,6 +183,9 @@ def predict(source: Source, text: str) -> list[dict]:
         raise ValueError(
             f"case {text!r}: {source.name} has no FLOP/s of {case.dtype}, but of {', '.join(model.machines)}"
         )
+    if gathers and not case.facts:
+        others = "all_gather_matmul for the layer up, matmul_reduce_scatter for down"
+        raise ValueError(f"case {text!r}: predictions are of one matmul, {case.op} is two: ask for {others}")
     if gathers:  # by the arms that the run measured, else all that its kind of machine could run
         known = model.arms.get(case.op) or arms.of_operation(case.op, gpu=model.source != "cpu")
     else:

@@ -1,0 +1,153 @@
+"""The feed-forward layer in tensor parallelism: both its matmuls, and the wire before the first and behind the second.
+
+Rank r has up_r[F_loc, D] and down_r[D, F_loc], and wants the sum over ranks of x @ up_r.T @ down_r.T. Between layers
+tokens are sharded (sequence parallelism): it has B/P rows of x, gathers those of the others, and gets as many rows of
+the sum, by a reduce-scatter. What stands between the matmuls in a model works element by element, and is not measured:
+here is nothing.
+
+    serial            gather, up, down, send, add
+    all_reduce        plain tensor parallelism: all tokens are on every rank before and behind. Up, down, and an
+                      all-reduce as a reduce-scatter and an all-gather, which are as many bytes
+    layer_launches    up for each rank's rows as they come, the own first; then down for one rank after another, the own
+                      rows last, each part sent while the next is computed
+    chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
+                      but a matmul of some rows at either end hides; the weights of both layers pass through the caches
+                      for each rank
+
+Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from collectives import matmul_reduce_scatter
+from collectives.all_gather_matmul import Matmul
+from collectives.links import Gather, InTurn, Scatter, Transfer
+from collectives.matmul_reduce_scatter import add
+
+
+@dataclass
+class Operands:
+    """What one rank multiplies: `x[B, D]`, the tokens of all ranks, `up[F_loc, D]`, `down[D, F_loc]`; `out[B/P, D]` is
+    its rows of the sum, one dtype. `whole[B, D]` is all rows of it.
+
+    `gathered[B, D]` takes the rows of x that are not this rank's, from `sources` in their order, `hidden[B, F_loc]` the
+    product by `up`; `scatter` is what follows. A link moves `transfers`, rows of x and parts of the sum, or `reduced`,
+    parts and rows of the sum; in one process the sums of all ranks are alike. Raises ValueError where the sizes do not
+    fit one another.
+    """
+
+    x: Tensor
+    up: Tensor
+    down: Tensor
+    out: Tensor
+    ranks: int
+    rank: int = 0
+    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+
+    def __post_init__(self):
+        rows, width = self.x.shape
+        if self.up.shape[1] != width or self.down.shape != self.up.shape[::-1]:
+            sizes = [*self.up.shape], [*self.down.shape]
+            raise ValueError(f"up is [F_loc, {width}] and down [{width}, F_loc], not {sizes[0]} and {sizes[1]}")
+        self.hidden = self.x.new_empty(rows, len(self.up))
+        # Parts go to the ranks in the order in which the rows of these come.
+        about = self.ranks, self.rank, "ring"
+        self.scatter = matmul_reduce_scatter.Operands(self.hidden, self.down, self.out, *about)
+        self.sources = self.scatter.destinations
+        self.gathered, self.whole = self.x.clone(), torch.empty_like(self.x)
+        parts = Scatter(replace(part, block=1) for part in self.scatter.parts)
+        self.transfers = InTurn(self._gather(self.x.chunk(self.ranks), self.gathered), parts)
+        self.reduced = InTurn(parts, self._gather([self.out] * self.ranks, self.whole))
+
+    def _gather(self, shards, into: Tensor) -> Gather:
+        found = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
+        return Gather(found, [shards[self.rank]])
+
+    def multiply_up(self, rank: int) -> None:
+        """The rows of `rank`."""
+        block = self.scatter.block
+        self.matmul(block(self.gathered, rank), self.up, block(self.hidden, rank))
+
+    def multiply_down(self, rank: int) -> None:
+        """The rows of `rank`."""
+        block = self.scatter.block
+        self.matmul(block(self.hidden, rank), self.down, block(self.scatter.products, rank))
+
+
+def serial(operands: Operands, link) -> Tensor:
+    """Gather all of x, multiply twice, then send all parts."""
+    others = operands.ranks - 1
+    link.start(operands.transfers, ready=others)
+    link.wait(others)
+    multiply(operands, operands.gathered, operands.matmul)
+    return _finished(operands, link)
+
+
+def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
+    """All rows of `x`, by `up` and `down`."""
+    matmul(x, operands.up, operands.hidden)
+    return matmul(operands.hidden, operands.down, operands.scatter.products)
+
+
+def all_reduce(operands: Operands, link) -> Tensor:
+    """Multiply twice, then send all parts, add, and gather the sums."""
+    others = operands.ranks - 1
+    link.start(operands.reduced, ready=0)
+    multiply(operands, operands.x, operands.matmul)
+    link.ready(others)
+    add(operands.scatter, link)
+    link.ready(2 * others)
+    operands.scatter.block(operands.whole, operands.rank).copy_(operands.out)
+    link.wait(2 * others)
+    link.finish()
+    return operands.whole
+
+
+def layer_launches(operands: Operands, link) -> Tensor:
+    """Multiply by `up` as rows come, then by `down` as parts are sent."""
+    others = operands.ranks - 1
+    link.start(operands.transfers, ready=others)
+    for count, rank in enumerate([operands.rank, *operands.sources]):
+        link.wait(count)
+        operands.multiply_up(rank)
+    link.wait(others)  # here already: tells the timeline when `up` was done
+    for count, rank in enumerate([*operands.sources, operands.rank], 1):
+        operands.multiply_down(rank)
+        link.ready(others + min(count, others))
+    return _finished(operands, link)
+
+
+def chained_launches(operands: Operands, link) -> Tensor:
+    """Multiply by `up` and `down` as rows come and parts are sent, the own rows by `up` first and by `down` last."""
+    others = operands.ranks - 1
+    link.start(operands.transfers, ready=others)
+    operands.multiply_up(operands.rank)
+    for count, rank in enumerate(operands.sources, 1):
+        link.wait(count)
+        operands.multiply_up(rank)
+        operands.multiply_down(rank)
+        link.ready(others + count)
+    operands.multiply_down(operands.rank)
+    return _finished(operands, link)
+
+
+def _finished(operands: Operands, link) -> Tensor:
+    """All parts may go; add those of the others."""
+    others = operands.ranks - 1
+    link.ready(2 * others)
+    add(operands.scatter, link, before=others)
+    link.finish()
+    return operands.out
+
+
+ARMS: dict[str, Callable[[Operands, object], Tensor]] = {
+    "serial": serial,
+    "all_reduce": all_reduce,
+    "layer_launches": layer_launches,
+    "chained_launches": chained_launches,
+}
+"""Name -> `arm(operands, link)`, each time from rows and parts that are sent anew."""

@@ -1,0 +1,58 @@
+"""The feed-forward layer in tensor parallelism: `up` and `down`, what is gathered before, and scattered or reduced
+behind.
+
+It has the FLOP and the bytes of an all-gather matmul and of a matmul reduce-scatter, and by default the cases of the
+latter.
+"""
+
+from dataclasses import dataclass
+
+from roofline.operations import matmul_reduce_scatter
+from roofline.operations.base import Operation, register
+from roofline.operations.gathering import PATTERN, Gathering, notes
+from roofline.theory.work import Work
+
+
+@dataclass(frozen=True)
+class Ffn(Gathering):
+    """out[m / P, n] on each rank is the sum over ranks of x[m, n] @ up[k, n].T @ down[n, k].T, of n = d_model and
+    k = d_ff / tp.
+
+    >>> case = Ffn("xxl", "up_down", tp=8, m=8192, dtype="bf16", ranks=8, wire="balance2750")
+    >>> case.work.wire_intensity == case.k * 8 / 7  # as before `up` alone
+    True
+    """
+
+    op, of_layer, layers, gathered, sharded = "ffn", "up_down", ("up_down",), ("m", "n"), "m"
+    facts = {}  # noqa: RUF012
+    """It is no matmul of one n and k."""
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Of x, and of the products."""
+        return 2 * super().gathered_bytes
+
+    @property
+    def work(self) -> Work:
+        one = super().work
+        return Work(2 * one.flop, 2 * one.device_bytes, one.wire_bytes)
+
+
+def sweep(options) -> list[Ffn]:
+    """Every case asked for, in the order of the run."""
+    cases = matmul_reduce_scatter.sweep(options) if options.device == "cpu" else []
+    return [Ffn(one.model, Ffn.of_layer, one.tp, one.m, one.dtype, one.ranks, one.wire) for one in cases]
+
+
+OPERATION = register(
+    Operation(
+        name="ffn",
+        case=Ffn,
+        analysis="overlap",
+        sweep=sweep,
+        runner="collectives.bench.ffn:Runner",
+        pattern=PATTERN,
+        example="ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches",
+        notes=notes,
+    )
+)
