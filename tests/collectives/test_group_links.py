@@ -15,6 +15,7 @@ import torch.multiprocessing as multiprocessing
 
 from collectives import all_gather_matmul, ffn, group_links, matmul_reduce_scatter, weight_prefetch
 from collectives.bench import all_gather_matmul as all_gathers
+from collectives.bench import ffn as layer_runs
 from collectives.bench import messages, setting
 from collectives.group_links import Gloo
 from collectives.links import Gather, PacedThread, Transfer
@@ -22,6 +23,7 @@ from roofline.measure.ranks import LATE_S, Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.ffn import Ffn
 from roofline.pytest_plugin.options import Options
 from roofline.store.run import Run
 
@@ -176,6 +178,27 @@ def serial_by_the_fastest(rank, ranks, path):
         assert all(why.startswith("gloo_all_gather: rank 1: ") and "gloo has none" in why for why in said.values())
 
 
+def layers_are_checked(rank, ranks, path):
+    """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
+    world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
+    options = Options(
+        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
+        gather=gathering.make("cpu", "128x512", (ranks,), ("gloo",)), world=ranks,
+    )  # fmt: skip
+
+    def wrong(operands, link):
+        operands.scatter.block(plain(operands, link), int(not rank)).mul_(1.0 + 0.001 * (rank == 0))
+
+    for arm, good in ((plain, True), (wrong, False)):
+        layer_runs.Runner.own_arms["all_reduce"] = arm
+        runner = layer_runs.Runner(options)
+        runner.ranks = world
+        found = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
+        assert found.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], found.rejected
+        assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
+        found.entrants["gemm beside link"].call()
+
+
 class Journal:
     """As much of a session as what measures messages asks for."""
 
@@ -213,7 +236,16 @@ def _on_one_core(rank, of_a_rank, ranks, path):
     of_a_rank(rank, ranks, path)
 
 
-EVERY = [gather_matmuls, prefetches, scatters, layers, all_at_once, serial_by_the_fastest, messages_of]
+EVERY = [
+    gather_matmuls,
+    prefetches,
+    scatters,
+    layers,
+    all_at_once,
+    serial_by_the_fastest,
+    layers_are_checked,
+    messages_of,
+]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
