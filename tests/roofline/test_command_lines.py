@@ -31,8 +31,8 @@ def typed(zygote, environment, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((ALL,), "112 cases on 44 shapes, about "),
-        ((ALL, "--ffn-quick"), "26 cases on 11 shapes, about "),
+        ((ALL,), "127 cases on 47 shapes, about "),
+        ((ALL, "--ffn-quick"), "31 cases on 12 shapes, about "),
         ((MATMUL, "--ffn-quick", "--ffn-tokens=4"), "4 cases on 2 shapes, about "),
         ((MATMUL, "--ffn-tokens", "1,64", "--ffn-processes", "2"), "16 cases on 8 shapes, about "),
         ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
@@ -127,7 +127,7 @@ def test_a_folder_behind_an_option_is_no_root(typed, tmp_path):
     quick = ("--benchmark-only", "--collect-only", "-q", "--ffn-device", "cpu", "--ffn-quick")
     code, text = typed("-p", "roofline_pytest", *quick, "--ffn-results", str(folder), cwd=folder)
     assert code == 0
-    assert "26 cases on 11 shapes" in text
+    assert "31 cases on 12 shapes" in text
 
 
 @pytest.mark.parametrize(("places", "more"), [((), [str(ROOT / "tests" / "benchmarks")]), ((MATMUL,), [])])

@@ -77,7 +77,8 @@ class Told:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("slower", [(1.8, 1.0, 1.0), (0.6, 1.5, 0.5), (1.0, 0.6, 2.0), (3.0, 2.0, 2.0)])
 def test_from_the_second_minute_on_the_time_left_is_right_within_20_percent(slower, seed):
-    """However far off the estimates were of preparing, measuring and starting, and whatever single steps take."""
+    """However far off the estimates were of preparing, measuring and starting, and whatever single steps take, until
+    the report of some 17 s is nearly all that is left."""
     random.seed(seed)
     seconds, clock = steps(), Told()
     of = {plan.PREPARE: slower[0], plan.MEASURE: slower[1], plan.BEGIN: slower[2]}
@@ -86,7 +87,7 @@ def test_from_the_second_minute_on_the_time_left_is_right_within_20_percent(slow
     for index, (step, end, took_s) in enumerate(zip(seconds, ends, took, strict=True)):
         clock.now = end - took_s
         run.begin(step)
-        if clock.now > 120 and ends[-1] - clock.now > 30 and index % 50 == 0:
+        if clock.now > 120 and ends[-1] - clock.now > 40 and index % 50 == 0:
             off.append(abs(run.left_s() / (ends[-1] - clock.now) - 1))
     assert len(off) > 20
     assert max(off) < 0.2
@@ -109,8 +110,8 @@ def test_steps_that_are_left_out_or_not_planned_change_no_more_than_they_save():
 
 def test_what_is_said_of_the_whole_and_of_a_step():
     run = Plan(steps(), Told())
-    assert str(run).startswith("about 5 min 20 s: ")
-    assert ": preparing under 5 s, ceilings 10 s, 6 processes of 50 s, report 15 s" in str(run)
+    assert str(run).startswith("about 6 min: ")
+    assert ": preparing under 5 s, ceilings 10 s, 6 processes of 55 s, report 15 s" in str(run)
     run.begin(Step(plan.BEGIN, 1))
     assert run.line().startswith("process 2 of 6, its start: ")
     run.begin(Step(plan.MEASURE, 1, "matmul-xxl/16-up-tp1-m1-fp32", 3))

@@ -129,7 +129,7 @@ OWN = (
     Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
            "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
            "named for it, else the fastest unsplit one", "1"),
-    Column("link_slowdown", "the last arrival in this arm over the link alone; null where it ends with a scatter", "1"),
+    Column("link_slowdown", "the last arrival in this arm over the link alone; null of a scatter", "1"),
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),
     Column("above_roof", "true where the whole interval of the hidden fraction lies above 1"),
