@@ -38,6 +38,10 @@ class Operands:
     rank: int = 0
     topology: str = "direct"
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    add_all: Callable[[], None] | None = None
+    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds part after part."""
+    prepared: object = None
+    """Of `collectives.signalled`, what `prepare` made."""
 
     def __post_init__(self):
         rows, depth = self.x.shape
@@ -72,9 +76,20 @@ class Operands:
     @cached_property
     def parts(self) -> Scatter:
         """What a link moves, in order."""
+        return self.pieces(1)
+
+    def pieces(self, blocks: int) -> Scatter:
+        """The same, each part in so many row blocks."""
         return Scatter(
-            Transfer(source, 0, self.block(self.products, destination), self.arrived[source])
+            Transfer(source, block, *ends)
             for source, destination in zip(self.sources, self.destinations, strict=True)
+            for block, ends in enumerate(
+                zip(
+                    self.block(self.products, destination).chunk(blocks),
+                    self.arrived[source].chunk(blocks),
+                    strict=True,
+                )
+            )
         )
 
     @cached_property
@@ -88,7 +103,9 @@ def serial(operands: Operands, link) -> Tensor:
     link.start(operands.parts, ready=0)
     operands.matmul(operands.x, operands.w, operands.products)
     link.ready(len(operands.parts))
-    return _added(operands, link)
+    add(operands, link)
+    link.finish()
+    return operands.out
 
 
 def block_launches(operands: Operands, link) -> Tensor:
@@ -97,22 +114,26 @@ def block_launches(operands: Operands, link) -> Tensor:
     for count, rank in enumerate([*operands.destinations, operands.rank], 1):
         operands.matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
         link.ready(min(count, len(operands.parts)))
-    return _added(operands, link)
+    add(operands, link)
+    link.finish()
+    return operands.out
 
 
-def _added(operands: Operands, link) -> Tensor:
-    """Add each part when it is here, and the own one last."""
+def add(operands: Operands, link, before: int = 0) -> None:
+    """Add each part when it is here, and the own one last. The link moves so many transfers `before` the parts."""
+    if operands.add_all:
+        link.wait(before + len(operands.parts))
+        operands.add_all()
+        return
     sums, here = operands.sums, 0
-    for count, source in enumerate(operands.sources, 1):
+    for count, source in enumerate(operands.sources, 1 + before):
         if here < count:
             here = link.wait(count)
         part = operands.arrived[source]
-        sums.copy_(part) if count == 1 else sums.add_(part)
+        sums.copy_(part) if source == operands.sources[0] else sums.add_(part)
     sums.add_(operands.block(operands.products, operands.rank))
     if sums is not operands.out:
         operands.out.copy_(sums)
-    link.finish()
-    return operands.out
 
 
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}

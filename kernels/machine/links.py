@@ -27,9 +27,11 @@ from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table, WorkTile
 
 # Kernels do not depend on what uses them; the machine runs both.
-device_links, gathers, flagged_arms, protocol = (
-    import_module(f"collectives.{name}") for name in ("device_links", "all_gather_matmul", "flagged_arms", "links")
+device_links, gathers, flagged_arms, scatters, signalled_arm, protocol = (
+    import_module(f"collectives.{name}")
+    for name in ("device_links", "all_gather_matmul", "flagged_arms", "matmul_reduce_scatter", "signalled", "links")
 )
+SCATTERING = scatters.ARMS | signalled_arm.ARMS
 ARMS = gathers.ARMS | flagged_arms.ARMS
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
@@ -214,6 +216,43 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
 
     title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {matmul}, {devices} devices, {times} x"
     return Case("arms", title, make, **more)
+
+
+def scatter(name: str, dtype: str, programs=2, bytes_per_s=1e12, *, devices=1, times=2, height=128, **more) -> Case:
+    """An arm of the reduce-scatter so many times in a row, each time of other numbers; on two devices at once, each
+    with its copier on the other."""
+
+    def make(seed: int):
+        kind, ranks, wires, made = dict(dtype=DTYPES[dtype]), RANKS, [], []
+        for rank in range(devices):
+            x, w = (whole_numbers(padded(n, 72, **kind), seed + i) for i, n in enumerate((ranks * height, 136)))
+            out = torch.full((height, 136), torch.nan, **kind)
+            mine = scatters.Operands(x.sign_(), w.sign_(), out, ranks, rank, matmul=KERNELS["persistent"].run)
+            for tensor in (mine.products, mine.arrived):
+                tensor.fill_(torch.nan)
+            made.append(signalled_arm.added_by_kernel(mine))
+        found = [[torch.full_like(mine.out, torch.nan) for _ in range(times)] for mine in made]
+
+        def add(machine: Machine) -> None:
+            for rank, mine in enumerate(made):
+                with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
+                    wires.append(Wire(bytes_per_s, programs=programs))
+                    for out in found[rank]:
+                        mine.out = out
+                        SCATTERING[name](signalled_arm.added_by_kernel(mine), wires[-1])
+
+        def wrong() -> str:
+            counts = []
+            for mine, outs in zip(made, found, strict=True):
+                right = sum(part.double() @ mine.w.double().T for part in mine.x.chunk(ranks)).to(mine.out.dtype)
+                counts += [int((out != right).sum()) for out in outs]
+            bad = f"elements of each sum are wrong: {counts}" if any(counts) else ""
+            return next(filter(None, [wire.wrong() for wire in wires] + [bad]), "")
+
+        return add, wrong
+
+    title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {height} rows a part, {devices} devices"
+    return Case("scatters", title, make, **more)
 
 
 def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), **more) -> Case:
