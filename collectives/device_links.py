@@ -172,8 +172,8 @@ class _DeviceLink:
         """
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self._prepared(transfers)
-            if len(self._times) < 2 * len(transfers) + 4:
-                self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device=self.device)
+            if len(self._times) < 2 * len(transfers) + 6:
+                self._times = torch.zeros(2 * len(transfers) + 6, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
         self._raised, self._ready = 0 if ready is None else raised, 0
@@ -320,7 +320,7 @@ class Enqueued(_DeviceLink):
         counted = self._counted()
         for index in range(len(route.transfers)):
             if counted:
-                self._run(wait_launch(counted, index + 1, self._times[-2:], timed=self.timed))
+                self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
             self._bring(route, index)
             _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[index + 1].record()
