@@ -236,14 +236,14 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
     return Case("arms", title, make, **more)
 
 
-def scatter(name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, programs=1, **more) -> Case:
+def scatter(name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=72, programs=1, **more) -> Case:
     """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
     kernels are on the other."""
 
     def make(seed: int):
         kind, wires = dict(dtype=DTYPES[dtype]), []
-        xs = [whole_numbers(padded(RANKS * height, 72, **kind), seed + call).sign_() for call in range(times)]
-        w = whole_numbers(padded(136, 72, **kind), seed - 1).sign_()
+        xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
+        w = whole_numbers(padded(136, depth, **kind), seed - 1).sign_()
         outs = [torch.full((height, 136), torch.nan, **kind) for _ in xs]
         mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=KERNELS["persistent"].run)
         for tensor in (mine.products, mine.arrived):
@@ -262,7 +262,7 @@ def scatter(name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128,
 
         return add, wrong
 
-    title = f"{name} {dtype}, {wire.__name__}, {programs} programs copy, {height} rows a part, {devices} devices"
+    title = f"{name} {dtype}, {wire.__name__}, {programs} programs copy, {height} x {depth}, {devices} devices"
     return Case("scatters", f"{title}, {times} x", make, **more)
 
 
@@ -299,7 +299,8 @@ def copier(
 
         return add, wrong
 
-    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s{', late' * any(delays)}{', counted' * counted}"
+    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s"
+    title += ", late" * any(delays) + ", counted" * counted
     return Case("copier", title, make, **more)
 
 

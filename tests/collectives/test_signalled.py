@@ -1,16 +1,22 @@
 """The arm `signalled` in the interpreter: each piece is told when it is whole, and added once and in order."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from test_gather_bench import options_of
 
 from collectives import device_links, signalled
+from collectives.bench import arms
+from collectives.bench import matmul_reduce_scatter as bench
 from collectives.device_links import Route, copy_launch, raise_launch
-from collectives.links import Transfer
+from collectives.links import LinkError, Transfer
 from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import part_sums
 from kernels import signalled as kernel
 from kernels.contract import Signals
 from roofline.analysis.overlap.arms import OverlapPlan, plan
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.theory.schedule import Grid
 
 RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
@@ -206,25 +212,50 @@ def deferred_link(monkeypatch):
             if not (waits and launch.args["flag_ptr"].data_ptr() == self._route.started.data_ptr()):
                 launch.run(self._times.device)
 
-    return Deferred(1e9, 0, 2)
+    return lambda: Deferred(1e9, 0, 2)
 
 
 @pytest.mark.parametrize("arm", [*ARMS, "signalled"])
 def test_every_arm_over_the_gpus_link(arm, deferred_link, make):
-    mine = make()
+    mine, link = make(), deferred_link()
     for call in range(3):
         mine.x.copy_(values(10 + call, *mine.x.shape))
-        assert torch.equal((ARMS | signalled.ARMS)[arm](mine, deferred_link), right(mine)), call
-        assert len(deferred_link.timeline().arrivals_s) == len(deferred_link._route.transfers)
+        assert torch.equal((ARMS | signalled.ARMS)[arm](mine, link), right(mine)), call
+        timeline = link.timeline()
+        assert len(timeline.arrivals_s) == len(timeline.ready_s) == len(link._route.transfers)
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
 
 
 def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, monkeypatch):
     monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
-    signalled.run(make(), deferred_link)
-    with pytest.raises(Exception, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
-        deferred_link.timeline()
+    link = deferred_link()
+    signalled.run(make(), link)
+    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
+        link.timeline()
+
+
+def test_arms_of_a_gpu_are_prepared_checked_and_called(deferred_link, monkeypatch):
+    monkeypatch.setattr(bench, "telling_arms", lambda device: signalled.ARMS)
+    monkeypatch.setattr(bench.ReduceScatter, "link", lambda self, kind=None: deferred_link())
+    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
+    case = MatmulReduceScatter("32x32", "down", 1, 64, "fp32", 2, "1GBps")
+    runner = bench.Runner(options_of())
+    assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == [
+        "serial", "block_launches", "serial_persistent", "block_launches_persistent", "signalled",
+    ]  # fmt: skip
+    found = runner.prepare(case, ["signalled"])
+    assert found.contenders == ["serial", "signalled"]
+    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
+    assert (
+        found.entrants["signalled"].config
+        == "1 row blocks, signalled 32x32x32 warps4 stages2 group4 subtile2, sums in fp32"
+    )
+    assert found.entrants["signalled"].facts == {"row_blocks": 1}
+    for name in found.contenders:
+        found.entrants[name].call()
+    few = replace(case, m=32)
+    assert "signalled needs a multiple" in runner.prepare(few, ["signalled"]).rejected["signalled"].reason
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
