@@ -79,6 +79,8 @@ def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constex
     if TIMED:
         began = globaltimer()
     here = _look(counter_ptr, TIMED)
+    if tl.load(lost_ptr) != 0:
+        patience = 0  # another one is lost: this one need not be waited for
     while (here < wanted) & (spent < patience):
         if TIMED:
             _nap()
@@ -86,8 +88,6 @@ def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constex
             spent = (now - began) // 1000
         else:
             spent += 1
-        if tl.load(lost_ptr, volatile=True) != 0:
-            patience = 0  # another one is lost: this one need not be waited for
         here = _look(counter_ptr, TIMED)
     if (here < wanted) & (patience > 0):
         tl.store(lost_ptr, number)

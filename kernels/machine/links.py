@@ -270,10 +270,11 @@ def copier(
     dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), counted=False, **more
 ) -> Case:
     """Matrices with so many rows and columns over a link, and once their flags are up over another one; with `counted`
-    over one that has begun before, and waits for each on the device."""
+    over one that has begun before, on another device, and waits there for each; and then over one more."""
 
     def make(seed: int):
-        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in (8, 16, 8)]
+        lefts = (8, 16, 8, 16)[: 3 + counted]
+        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in lefts]
         sources = [whole_numbers(source, seed + i) for i, source in enumerate(hops[0])]
         wires = []
 
@@ -282,13 +283,14 @@ def copier(
                 for number, pair in enumerate(pairwise(hops)):
                     wires.append(Wire(bytes_per_s, programs=programs, delays=protocol.Delays(*delays, seed)))
                     transfers = [protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))]
-                    wires[-1].start(transfers, ready=0 if counted and number else None)
-                    if not counted:
+                    late = counted and number == 1
+                    wires[-1]._stream.device = int(late)
+                    wires[-1].start(transfers, ready=0 if late else None)
+                    for count in range(1, 1 + len(shapes) * late):
+                        wires[0].wait(count)
+                        wires[1].ready(count)
+                    if number or not counted:
                         wires[-1].wait(len(shapes))
-                for count in range(1, 1 + len(shapes) * counted):
-                    wires[0].wait(count)
-                    wires[1].ready(count)
-                wires[-1].wait(len(shapes))
                 for wire in wires:
                     wire.finish()
 
