@@ -7,8 +7,8 @@ from importlib.util import find_spec
 import torch
 
 from collectives import matmul_reduce_scatter
-from collectives.bench import arms
 from collectives.bench import setting as settings
+from collectives.bench import symm_mem
 from collectives.bench.operands import buffer, normal
 from collectives.links import Scatter, Transfer
 from collectives.matmul_reduce_scatter import Operands
@@ -101,10 +101,12 @@ def telling_arms(device: str) -> dict[str, Callable]:
     return signalled.ARMS if device == "cuda" and find_spec("triton") else {}
 
 
-class Runner(arms.Runner):
-    """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device."""
+class Runner(symm_mem.Runner):
+    """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
+    by torch's fused operator and gloo's reduce-scatter."""
 
     setting, own_arms = ReduceScatter, matmul_reduce_scatter.ARMS
+    peers = symm_mem.FUSED_SCATTER, symm_mem.GLOO_SCATTER
 
     def arms(self, device: str) -> dict[str, Callable]:
         return super().arms(device) | telling_arms(device)

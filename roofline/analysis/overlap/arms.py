@@ -249,7 +249,8 @@ ARMS = {
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),
         ArmSpec("signalled", SCATTERED, "#999933", "H", _signalled, by_block=True, table=True),
         ArmSpec("overlapped", ("weight_prefetch",), "#029e73", "D", _overlapped),
-        ArmSpec("symm_mem", GATHERED, "#ece133", "p", None),
+        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), "#ece133", "p", None),
+        ArmSpec("gloo_reduce_scatter", SCATTERED, "#949494", "8", None),
     )
 }
 """In the order in which they stand in figures. Serial is grey: it is what the others are measured against. Journals of
