@@ -236,7 +236,9 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
     return Case("arms", title, make, **more)
 
 
-def scatter(name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=72, programs=1, **more) -> Case:
+def scatter(
+    name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=72, programs=1, grid=PROGRAMS, **more
+) -> Case:
     """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
     kernels are on the other."""
 
@@ -250,7 +252,7 @@ def scatter(name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128,
             tensor.fill_(torch.nan)
 
         def add(machine: Machine) -> None:
-            with on(machine, 0, devices - 1), grids_of(PROGRAMS):
+            with on(machine, 0, devices - 1), grids_of(grid):
                 wires.append(wire(1e12, programs=programs))
                 for mine.x, mine.out in zip(xs, outs, strict=True):
                     SCATTERING[name](signalled_arm.added_by_kernel(mine), wires[0])
@@ -367,7 +369,7 @@ def cases() -> list[Case]:
     found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), delays=(3e-6, 2e-5))]
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
-    found += [scatter(name, "fp16", times=2, height=256, programs=2, **more) for name in SCATTERING]
+    found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
