@@ -1,4 +1,4 @@
-"""The kernels of the GPU links: a paced copier, a wait for a flag, a meeting of ranks, and a time stamp.
+"""The kernels of the GPU links: a paced copier, a wait for a flag, a meeting of ranks, a raise of counters, a stamp.
 
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
 that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
@@ -9,6 +9,10 @@ once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each pro
 release at system scope, when its part is written: the transfer is here once the flag has grown by the number of
 programs. Flags are never reset.
 
+What is still computed has a counter for each transfer: the copier waits until it has grown to what was asked for, with
+acquire, before it reads the transfer's source. Each thread looks for itself, without shared memory, and no barrier
+stands in a loop that only some may leave.
+
 Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not pace and the wait is bounded by tries.
 """
 
@@ -17,6 +21,8 @@ Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
+
+from kernels.signalled import raise_counter
 
 
 @triton.jit
@@ -56,8 +62,43 @@ def _until(due):
         _nap()
 
 
+@triton.jit
+def _look(counter_ptr, TIMED: tl.constexpr):
+    """The counter, with acquire."""
+    if TIMED:  # an atomic's result would go through shared memory
+        look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
+        return tl.inline_asm_elementwise(look, "=r,l", [counter_ptr], tl.int32, is_pure=False, pack=1)
+    return tl.atomic_add(counter_ptr, 0, sem="acquire", scope="sys")
+
+
+@triton.jit
+def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constexpr):
+    """Return once the counter is up: the time if that had to be waited for, else 0."""
+    spent = tl.zeros((), dtype=tl.int64)
+    now = tl.zeros((), dtype=tl.int64)
+    if TIMED:
+        began = globaltimer()
+    here = _look(counter_ptr, TIMED)
+    if tl.load(lost_ptr) != 0:
+        patience = 0  # another one is lost: this one need not be waited for
+    while (here < wanted) & (spent < patience):
+        if TIMED:
+            _nap()
+            now = globaltimer()
+            spent = (now - began) // 1000
+        else:
+            spent += 1
+        here = _look(counter_ptr, TIMED)
+    if (here < wanted) & (patience > 0):
+        tl.store(lost_ptr, number)
+    return now
+
+
 # One transfer as a constant would take more registers.
-@triton.jit(do_not_specialize=["transfers", "slice_rows"], do_not_specialize_on_alignment=["late_ptr"])
+@triton.jit(
+    do_not_specialize=["transfers", "slice_rows", "wanted", "patience", "latency_ns"],
+    do_not_specialize_on_alignment=["late_ptr"],
+)
 def copy_kernel(
     transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
     #                 from one row to the next in source and in target
@@ -73,6 +114,11 @@ def copy_kernel(
     WORDS: tl.constexpr,
     TIMED: tl.constexpr,
     LATE: tl.constexpr,
+    counters_ptr=None,  # [transfers] int32: a transfer may go when its own has grown to `wanted`; None: all may
+    wanted=None,
+    lost_ptr=None,  # int32: set to the number of a transfer that could not go within `patience`, as in `wait_kernel`
+    patience=None,
+    latency_ns=None,  # the part of `late_ptr` that does not hold up what comes after
 ):
     program, programs = tl.program_id(0), tl.num_programs(0)
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
@@ -83,10 +129,13 @@ def copy_kernel(
     across = tl.cdiv(words, WORDS)
     row, column = program // across * ROWS, program % across * WORDS
     at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
+    if counters_ptr is not None:
+        begin = _computed(counters_ptr, wanted, lost_ptr, 1, patience, TIMED) + latency_ns
     part = tl.load(at, mask=inside)
     for index in range(0, transfers):
         if TIMED:
-            begin = t0 + tl.load(late_ptr + index) if LATE else t0
+            due = t0 + tl.load(late_ptr + index) if LATE else t0
+            begin = due if counters_ptr is None else tl.maximum(begin, due)
         slice_end = slice_rows
         for _ in range(program, tl.cdiv(rows, ROWS) * across, programs):
             past = column + programs % across * WORDS
@@ -111,13 +160,20 @@ def copy_kernel(
         across = tl.cdiv(words, WORDS)
         row, column = program // across * ROWS, program % across * WORDS
         at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
-        part = tl.load(at, mask=inside)
+        if counters_ptr is None:
+            part = tl.load(at, mask=inside)
         if TIMED:
             _until(begin + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
         tl.debug_barrier()  # all threads of the program have stored before one of them raises the flag
         tl.atomic_add(flags_ptr + index, 1, sem="release", scope="sys")
         if TIMED:
             tl.store(arrivals_ptr + index * programs + program, globaltimer())
+        if counters_ptr is not None:
+            # What had to be waited for goes by its own time from here on, as if all before had gone just before it.
+            free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)
+            if TIMED:
+                begin = tl.maximum(begin, free + latency_ns - (moved.to(tl.float32) * ns_per_word).to(tl.int64))
+            part = tl.load(at, mask=inside)
 
 
 # They change, and a new variant may not be loaded while one spins.
@@ -158,6 +214,14 @@ def meet_kernel(
     for other in range(0, others):
         tl.atomic_add(tl.load(counts_ptr + other).to(tl.pointer_type(tl.int32)), 1, sem="release", scope="sys")
     _wait(count_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED)
+
+
+@triton.jit(do_not_specialize=["first", "end", "by"])
+def raise_kernel(counters_ptr, times_ptr, first, end, by, TIMED: tl.constexpr):
+    """Add `by` to the counters from `first` to `end`: what was done on the stream before is found by who waits for
+    them."""
+    for number in range(first, end):
+        raise_counter(counters_ptr + number, times_ptr + number, by, TIMED)
 
 
 @triton.jit

@@ -52,7 +52,7 @@ class Nccl(_OfRanks, Enqueued):
         transfer, group = route.transfers[index], self._ranks.world.group
         here, target = landing(self._landings, index, transfer), transfer.target
         behind = (2 * self.rank - transfer.chunk) % self._ranks.size
-        piece = route.transfers.own[transfer.block]
+        piece = route.transfers.own[transfer.block] if isinstance(route.transfers, Gather) else transfer.source
         both = [dist.P2POp(dist.irecv, here, transfer.chunk, group), dist.P2POp(dist.isend, piece, behind, group)]
         for work in dist.batch_isend_irecv(both):
             work.wait()  # which has the current stream wait, the link's

@@ -49,16 +49,23 @@ class Route:
     """int32 [1]: grows as the flags do, as soon as the copier runs."""
     arrivals: Tensor
     """int64 [transfers, programs of the copier], nanoseconds."""
+    counters: Tensor
+    """int32 [transfers]: of what is computed while the link runs, as in `copier.copy_kernel`."""
+    computed_ns: Tensor
+    """int64 [transfers]: the globaltimer when each counter was raised last."""
     late: Tensor | None = None
     """int64 [DRAWS, transfers], nanoseconds, where the link has delays."""
     runs: int = 0
+    wanted: int = 0
+    """What counters have grown to when all of the last run is computed."""
 
     @classmethod
     def of(cls, transfers: Sequence[Transfer], device: str, programs: int = PROGRAMS) -> "Route":
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
-        flags, started = (torch.zeros(n, dtype=torch.int32, device=device) for n in (len(transfers), 1))
-        arrivals = torch.zeros((len(transfers), programs), dtype=torch.int64, device=device)
-        return cls(transfers, table, flags, started, arrivals)
+        count = len(transfers)
+        flags, started, counters = (torch.zeros(n, dtype=torch.int32, device=device) for n in (count, 1, count))
+        arrivals, computed_ns = (torch.zeros(s, dtype=torch.int64, device=device) for s in ((count, programs), count))
+        return cls(transfers, table, flags, started, arrivals, counters, computed_ns)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -76,8 +83,11 @@ def describe(transfer: Transfer) -> list[int]:
     return [*found[:2], rows, *(number // 4 for number in found[2:])]
 
 
-def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True) -> KernelLaunch:
-    """The copier over all transfers of `route`."""
+def copy_launch(
+    route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True, counted: Signals | None = None, latency_s=0.0
+) -> KernelLaunch:
+    """The copier over all transfers of `route`; with `counted`, each once its counter is up. `latency_s` is the part of
+    its delays that does not hold up what comes after."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
@@ -87,6 +97,11 @@ def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = T
         LATE=timed and route.late is not None,
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
+    if counted:
+        args |= dict(
+            counters_ptr=counted.flags, wanted=counted.wanted, lost_ptr=counted.lost, patience=counted.patience,
+            latency_ns=round(1e9 * latency_s),
+        )  # fmt: skip
     return KernelLaunch(copier.copy_kernel, (route.arrivals.shape[1],), args)
 
 
@@ -101,6 +116,14 @@ def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = T
         number=number, patience=signals.patience, TIMED=timed, num_warps=1,
     )  # fmt: skip
     return KernelLaunch(copier.wait_kernel, (1,), args)
+
+
+def raise_launch(route: Route, first: int, end: int, by: int, *, timed: bool = True) -> KernelLaunch:
+    """The raise of counters[first:end] of `route`."""
+    args = dict(
+        counters_ptr=route.counters, times_ptr=route.computed_ns, first=first, end=end, by=by, TIMED=timed, num_warps=1
+    )
+    return KernelLaunch(copier.raise_kernel, (1,), args)
 
 
 def meet_launch(counts: Tensor, signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
@@ -141,19 +164,43 @@ class _DeviceLink:
             _leave_shared_memory(kernel.function)
             self._shaped.add(kernel.function)
 
-    def start(self, transfers: Sequence[Transfer]) -> None:
-        """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it."""
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
+        """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
+
+        With `ready`, the first so many may go; each of the others once its counter has grown by `raised`, which
+        `ready()` has it do, or a kernel that raises `counters` itself.
+        """
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self._prepared(transfers)
-            if len(self._times) < 2 * len(transfers) + 4:
-                self._times = torch.zeros(2 * len(transfers) + 4, dtype=torch.int64, device=self.device)
+            if len(self._times) < 2 * len(transfers) + 6:
+                self._times = torch.zeros(2 * len(transfers) + 6, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
+        self._raised, self._ready = 0 if ready is None else raised, 0
+        self._route.wanted += self._raised
         self._meet(0)
         self._stamp(0)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self._move(self._route)
+        self.ready(ready or 0)
+
+    def ready(self, count: int) -> None:
+        """Once the current stream has come to here, the first `count` transfers may go."""
+        if count > self._ready:
+            self._run(raise_launch(self._route, self._ready, count, self._raised, timed=self.timed))
+            self._ready = count
+
+    @property
+    def counters(self) -> tuple[Tensor, Tensor]:
+        """Of this run, for a kernel that raises them itself: the counters and their times, as in `Route`."""
+        return self._route.counters, self._route.computed_ns
+
+    def _counted(self) -> Signals | None:
+        """What this run waits for before a transfer goes; None where all may go."""
+        if not self._raised:
+            return None
+        return replace(self.signals(), flags=self._route.counters, wanted=self._route.wanted)
 
     def wait(self, count: int) -> int:
         """Have the current stream wait until the first `count` transfers are here."""
@@ -195,7 +242,8 @@ class _DeviceLink:
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
-        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s)
+        ready_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()] if self._raised else []
+        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s, ready_s)
 
     def _stamp(self, place: int) -> None:
         if self.timed:
@@ -233,10 +281,11 @@ class PacedCopier(_DeviceLink):
                 route.late = torch.tensor([[round(1e9 * late_s) for late_s in one] for one in draws]).to(self.device)
                 route.last_late_s = [late_s for *_, late_s in draws]
             self.late_s = route.last_late_s[route.runs % DRAWS]
-        self._run(copy_launch(route, self._times, self.bytes_per_s or math.inf, timed=self.timed))
+        about = dict(timed=self.timed, counted=self._counted(), latency_s=self._delays.latency_s)
+        self._run(copy_launch(route, self._times, self.bytes_per_s or math.inf, **about))
 
-    def start(self, transfers: Sequence[Transfer]) -> None:
-        super().start(transfers)
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
+        super().start(transfers, ready, raised)
         signals = replace(self.signals(0), flags=self._route.started)
         self._run(wait_launch(signals, 1, self._times[-2:], timed=self.timed))
 
@@ -268,7 +317,10 @@ class Enqueued(_DeviceLink):
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
         self._events[0].record()
         stream = driver.CUstream(self._stream.cuda_stream)
+        counted = self._counted()
         for index in range(len(route.transfers)):
+            if counted:
+                self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
             self._bring(route, index)
             _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[index + 1].record()

@@ -38,6 +38,10 @@ class Operands:
     rank: int = 0
     topology: str = "direct"
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    add_all: Callable[[], None] | None = None
+    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds part after part."""
+    prepared: object = None
+    """Of `collectives.signalled`, what `prepare` made."""
 
     def __post_init__(self):
         rows, depth = self.x.shape
@@ -72,9 +76,20 @@ class Operands:
     @cached_property
     def parts(self) -> Scatter:
         """What a link moves, in order."""
+        return self.pieces(1)
+
+    def pieces(self, blocks: int) -> Scatter:
+        """The same, each part in so many row blocks."""
         return Scatter(
-            Transfer(source, 0, self.block(self.products, destination), self.arrived[source])
+            Transfer(source, block, *ends)
             for source, destination in zip(self.sources, self.destinations, strict=True)
+            for block, ends in enumerate(
+                zip(
+                    self.block(self.products, destination).chunk(blocks),
+                    self.arrived[source].chunk(blocks),
+                    strict=True,
+                )
+            )
         )
 
     @cached_property
@@ -106,6 +121,10 @@ def block_launches(operands: Operands, link) -> Tensor:
 
 def add(operands: Operands, link, before: int = 0) -> None:
     """Add each part when it is here, and the own one last. The link moves so many transfers `before` the parts."""
+    if operands.add_all:
+        link.wait(before + len(operands.parts))
+        operands.add_all()
+        return
     sums, here = operands.sums, 0
     for count, source in enumerate(operands.sources, 1 + before):
         if here < count:

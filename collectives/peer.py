@@ -1,4 +1,4 @@
-"""A peer, `symm_mem`: torch's own fused all-gather matmul, between the GPUs of real ranks.
+"""The peers: torch's own fused operators between the GPUs of real ranks, `symm_mem`; and gloo's own reduce-scatter.
 
 `torch.ops.symm_mem.fused_all_gather_matmul`, told to gather the last dimension, shards x as the arms of
 `collectives.all_gather_matmul` do. Whole chunks are copied from the other GPUs' memory, on two streams by turns, and
@@ -8,7 +8,11 @@ memory (torch's compiler does not choose it below 1024 columns a rank). It sums 
 chunk rounds once more: in bf16 at P = 8 that leaves an error of 3.5e-3 on normal values, sums in fp32 leave 1.7e-3.
 Source of the idea: torch's pull request 163068.
 
-Its ranks meet by torch's barrier of symmetric memory, which waits for ever: where one does not come, the run ends.
+`torch.ops.symm_mem.fused_matmul_reduce_scatter` multiplies for one rank after another and has each part copied into its
+memory; then it adds the parts, as they were rounded. gloo's reduce-scatter is an all-reduce, of which each rank keeps
+its share: twice the bytes, and no yardstick.
+
+torch's ranks meet by torch's barrier of symmetric memory, which waits for ever: where one does not come, the run ends.
 """
 
 import torch
@@ -25,10 +29,23 @@ def fused_all_gather_matmul(x: Tensor, w: Tensor, group: str) -> Tensor:
     return torch.ops.symm_mem.fused_all_gather_matmul(x, [w.T], x.ndim - 1, group, return_A=False)[1][0]
 
 
-def why_not(ranks) -> str | None:
-    """Why `ranks`, as a runner has them, cannot call it; None if they can."""
+def fused_matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
+    """torch's operator on this rank's x[B, F_loc] and w[D, F_loc]: its rows of the sum over ranks, out[B/P, D]. All
+    ranks of the process group called `group` call it."""
+    return torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w.T, "sum", 0, group)
+
+
+def gloo_reduce_scatter(operands, group) -> Tensor:
+    """The matmul, then gloo's reduce-scatter of its product over `group`, a `ProcessGroupGloo`, into `operands.out`."""
+    operands.matmul(operands.x, operands.w, operands.products)
+    group._reduce_scatter_base(operands.out, operands.products).wait()
+    return operands.out
+
+
+def why_not(ranks, name: str = "fused_all_gather_matmul") -> str | None:
+    """Why `ranks`, as a runner has them, cannot call torch's operator `name`; None if they can."""
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
-    if not hasattr(torch.ops.symm_mem, "fused_all_gather_matmul"):
-        return f"torch {torch.__version__} has no symm_mem.fused_all_gather_matmul: install 2.11 or newer for CUDA"
+    if not hasattr(torch.ops.symm_mem, name):
+        return f"torch {torch.__version__} has no symm_mem.{name}: install 2.11 or newer for CUDA"
     return ranks.world.why_not("symmetric")

@@ -9,8 +9,8 @@ import torch
 
 from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
-from collectives.bench import arms, symm_mem
 from collectives.bench import setting as settings
+from collectives.bench import symm_mem
 from collectives.bench.operands import buffer, host_ahead, normal
 from kernels.configs import choose_for
 from kernels.contract import reason
@@ -124,25 +124,10 @@ def waiting_arms(device: str) -> dict[str, Callable]:
     return flagged_arms.ARMS
 
 
-class Runner(arms.Runner):
+class Runner(symm_mem.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
-    setting, own_arms = AllGather, all_gather_matmul.ARMS
+    setting, own_arms, peers = AllGather, all_gather_matmul.ARMS, (symm_mem.FUSED_GATHER,)
 
     def arms(self, device: str) -> dict[str, Callable]:
         return super().arms(device) | waiting_arms(device)
-
-    def known(self) -> list[str]:
-        return [*super().known(), symm_mem.NAME]
-
-    def here(self) -> list[str]:
-        return [*super().here(), *symm_mem.names(self.options)]
-
-    def names(self, case) -> list[str]:
-        return super().names(case) + symm_mem.names(self.options, case.wire)
-
-    def enter(self, prepared, setting, name: str) -> None:
-        if name == symm_mem.NAME:
-            symm_mem.enter(prepared, setting, lambda check: self.together(prepared, name, check))
-        else:
-            super().enter(prepared, setting, name)

@@ -1,16 +1,23 @@
 """How the operation `matmul_reduce_scatter` runs: parts of out[m, n] go to other ranks while others are computed."""
 
 import math
+from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 
 from collectives import matmul_reduce_scatter
-from collectives.bench import arms
 from collectives.bench import setting as settings
+from collectives.bench import symm_mem
 from collectives.bench.operands import buffer, normal
 from collectives.links import Scatter, Transfer
 from collectives.matmul_reduce_scatter import Operands
+from kernels.contract import reason
+from roofline.analysis.overlap.arms import plan
 from roofline.measure.ranks import ALONE
+
+if find_spec("triton"):
+    from collectives import signalled
 
 
 class ReduceScatter(settings.Setting):
@@ -22,6 +29,8 @@ class ReduceScatter(settings.Setting):
             x, w = self._factors_of(rank, number)
             out = x.new_empty(case.m // case.ranks, case.n)
             found.append(Operands(x, w, out, case.ranks, rank))
+            if telling_arms(self.device):
+                signalled.added_by_kernel(found[-1])
         self.gemms = [(operands.x, operands.w, operands.products) for operands in found]
         self.gathers = [operands.parts for operands in found]
         return found
@@ -63,11 +72,41 @@ class ReduceScatter(settings.Setting):
             found = [(operands.block(x, operands.rank), w) for x, w in factors]
         return tuple(torch.cat(each, 1) for each in zip(*found, strict=True))
 
+    def grid_facts(self) -> dict:
+        """On a GPU its SMs, and how a matmul is cut into tiles on them."""
+        if self.device == "cpu":
+            return {}
+        case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
+        grid = plan("signalled", case.m, case.n, case.ranks, sms, self.t_gemm_s, self.t_comm_s).grid
+        return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
+
+    def why_not(self, arm: str) -> str | None:
+        if arm not in telling_arms(self.device):
+            return super().why_not(arm)
+        about = self.t_gemm_s, self.t_comm_s, self.delays
+        return reason(lambda: [one.prepared or signalled.prepare(one, *about) for one in self.sets])
+
+    def facts_of(self, arm: str) -> dict:
+        return {"row_blocks": self.sets[0].prepared.pieces.blocks} if arm in telling_arms(self.device) else {}
+
     def config(self, arm: str) -> str:
+        if arm in telling_arms(self.device):
+            pieces = self.sets[0].prepared.pieces
+            return f"{pieces.blocks} row blocks, signalled {pieces.config}, sums in fp32"
         return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
 
 
-class Runner(arms.Runner):
-    """Runs matmuls that end in a reduce-scatter."""
+def telling_arms(device: str) -> dict[str, Callable]:
+    """The arms that tell the link on the device what it may send; none where kernels are not compiled."""
+    return signalled.ARMS if device == "cuda" and find_spec("triton") else {}
+
+
+class Runner(symm_mem.Runner):
+    """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
+    by torch's fused operator and gloo's reduce-scatter."""
 
     setting, own_arms = ReduceScatter, matmul_reduce_scatter.ARMS
+    peers = symm_mem.FUSED_SCATTER, symm_mem.GLOO_SCATTER
+
+    def arms(self, device: str) -> dict[str, Callable]:
+        return super().arms(device) | telling_arms(device)

@@ -47,12 +47,14 @@ def persistent_arms(arms: dict[str, Callable], device: str) -> dict[str, Callabl
 
 
 def _by_persistent(arm: Callable, operands, link):
-    fastest = operands.matmul
-    operands.matmul, operands.products = kernels.persistent.matmul, kernels.persistent.products
+    fastest, products = operands.matmul, getattr(operands, "products", None)
+    operands.matmul = kernels.persistent.matmul
+    if products is None:
+        operands.products = kernels.persistent.products
     try:
         return arm(operands, link)
     finally:
-        operands.matmul, operands.products = fastest, None
+        operands.matmul, operands.products = fastest, products
 
 
 class Setting:

@@ -1,26 +1,54 @@
-"""The peer of the all-gather matmul's arms: torch's fused operator, called by the same ranks on the same operands.
+"""The peers of the arms: torch's fused operators and gloo's reduce-scatter, by the same ranks on the same operands.
 
-It brings its own transfers, whatever the wire of the case: its time stands beside the arms', and no hidden fraction.
+They bring their own transfers, whatever the wire of the case: their time stands beside the arms', and no hidden
+fraction.
 """
 
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from collectives import peer
-from collectives.bench.arms import Call
+from collectives.bench import arms
 from kernels.bench import checks
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, verdict
+from roofline.measure.ranks import ALONE
 
-NAME, WIRE = "symm_mem", "symmetric"
+
+@dataclass(frozen=True)
+class Peer:
+    """`call(operands, ranks)` returns the result. By default it is there on `device`, at the wire most like its own."""
+
+    name: str
+    device: str
+    wire: str
+    why_not: Callable
+    call: Callable
+    link: str
+    """What it runs over, of so many ranks."""
 
 
-def names(options, wire: str = WIRE) -> list[str]:
-    """The peer where ranks have GPUs, at the wire that is most like its own; or where it was asked for."""
-    by_default = not options.contenders and options.device == "cuda" and options.world > 1 and wire == WIRE
-    return [NAME] if options.timed and (by_default or NAME in (options.contenders or ())) else []
+FUSED_GATHER = Peer(
+    "symm_mem", "cuda", "symmetric", peer.why_not,
+    lambda operands, ranks: peer.fused_all_gather_matmul(
+        operands.shards[ranks.rank], operands.w, ranks.world.group.group_name
+    ),
+    "fabric of {} GPUs",
+)  # fmt: skip
+FUSED_SCATTER = Peer(
+    "symm_mem", "cuda", "nccl", functools.partial(peer.why_not, name="fused_matmul_reduce_scatter"),
+    lambda operands, ranks: peer.fused_matmul_reduce_scatter(operands.x, operands.w, ranks.world.group.group_name),
+    "fabric of {} GPUs",
+)  # fmt: skip
+GLOO_SCATTER = Peer(
+    "gloo_reduce_scatter", "cpu", "gloo",
+    lambda ranks: "it takes ranks: start torchrun --nproc-per-node N -m pytest" if ranks is ALONE else None,
+    lambda operands, ranks: peer.gloo_reduce_scatter(operands, ranks.group),
+    "gloo's reduce-scatter between {} ranks, an all-reduce",
+)  # fmt: skip
 
 
 def tolerance(dtype: str, ranks: int) -> float:
@@ -29,32 +57,52 @@ def tolerance(dtype: str, ranks: int) -> float:
     return TOLERANCE[dtype] * math.sqrt((ranks + 1) / 2)
 
 
-def enter(prepared: PreparedCase, setting, together: Callable) -> None:
-    """Take the peer into `prepared`, or note why not. `together(check)` has all ranks make the check `check`."""
-    case, ranks = prepared.case, setting.ranks
-    if reason := peer.why_not(ranks):
-        prepared.rejected[NAME] = Rejection(SKIPPED, f"{NAME}: {reason}")
-        return
+class Runner(arms.Runner):
+    """Runs arms, and beside them their `peers` where ranks have them, or they were asked for."""
 
-    def check() -> Entrant | Rejection:
-        group, errors = ranks.world.group.group_name, []
-        runs = [
-            functools.partial(peer.fused_all_gather_matmul, operands.shards[ranks.rank], operands.w, group)
-            for operands in setting.sets
-        ]
-        for operands, run in 2 * list(zip(setting.sets, runs, strict=True)):
-            torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
-            try:
-                out = run()
-            finally:
-                torch.set_deterministic_debug_mode("default")
+    peers: tuple[Peer, ...]
+
+    def known(self) -> list[str]:
+        return [*super().known(), *(one.name for one in self.peers)]
+
+    def here(self) -> list[str]:
+        return [*super().here(), *(name for one in self.peers for name in self._names(one, one.wire))]
+
+    def names(self, case) -> list[str]:
+        return super().names(case) + [name for one in self.peers for name in self._names(one, case.wire)]
+
+    def _names(self, one: Peer, wire: str) -> list[str]:
+        options = self.options
+        there = options.device == one.device and options.world > 1 and wire == one.wire
+        asked = one.name in options.contenders if options.contenders else there
+        return [one.name] if options.timed and asked else []
+
+    def enter(self, prepared: PreparedCase, setting, name: str) -> None:
+        found = {one.name: one for one in self.peers}.get(name)
+        if not found:
+            super().enter(prepared, setting, name)
+        elif reason := found.why_not(setting.ranks):
+            prepared.rejected[name] = Rejection(SKIPPED, f"{name}: {reason}")
+        else:
+            self.together(prepared, name, functools.partial(_checked, found, setting))
+
+
+def _checked(one: Peer, setting) -> Entrant | Rejection:
+    case, ranks, errors = setting.case, setting.ranks, []
+    runs = [functools.partial(one.call, operands, ranks) for operands in setting.sets]
+    for operands, run in 2 * list(zip(setting.sets, runs, strict=True)):
+        operands.out.fill_(math.nan)
+        torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
+        try:
+            out = run()
+        finally:
+            torch.set_deterministic_debug_mode("default")
+        if ranks.world:
             ranks.world.synchronize()
-            errors.append(checks.error_of(out, checks.reference_rows(*setting.whole(operands))))
-        error = math.nan if any(map(math.isnan, errors)) else max(errors)
-        if wrong := verdict(NAME, error, case.dtype, tolerance(case.dtype, case.ranks)):
-            return wrong
-        config = f"torch {torch.__version__}, {case.ranks} GPUs, sums in {case.dtype}"
-        facts = {"link": f"fabric of {case.ranks} GPUs"}
-        return Entrant(NAME, Call(runs, setting.device, None), config=config, relative_error=error, facts=facts)
-
-    together(check)
+        errors.append(checks.error_of(out, checks.reference_rows(*setting.whole(operands))))
+    error = math.nan if any(map(math.isnan, errors)) else max(errors)
+    if wrong := verdict(one.name, error, case.dtype, tolerance(case.dtype, case.ranks)):
+        return wrong
+    config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": one.link.format(case.ranks)}
+    call = arms.Call(runs, setting.device, None)
+    return Entrant(one.name, call, config=config, relative_error=error, facts=facts)

@@ -35,7 +35,7 @@ def beside(target: int = 90) -> dict[str, dict]:
     """By name, of what runs beside kernels that are `beside_link`: what it takes of an SM, what is kept, problems."""
     found = {}
     for name, launch in launches().items():
-        cubin, kept = compile_launch(launch, target), KEPT.get(name, KEPT["wait"])
+        cubin, kept = compile_launch(launch, target), KEPT["copier" if "copier" in name else "wait"]
         taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
         problems = (
             [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
@@ -57,8 +57,10 @@ def launches() -> dict[str, KernelLaunch]:
     signals = Signals(route.flags, 1, route.started, 1)
     return {
         "copier": device_links.copy_launch(route, times, 290e9),
+        "counting copier": device_links.copy_launch(route, times, 290e9, counted=signals),
         "wait": device_links.wait_launch(signals, 1, times),
         "meet": device_links.meet_launch(times[:7, 0], signals, 1, times),
+        "raise": device_links.raise_launch(route, 0, 7, 1),
         "stamp": device_links.stamp_launch(times),
         "gate": instruments.gate_launch(route.flags, 1),
         "clock": instruments.clock_launch(times, 1),

@@ -8,6 +8,7 @@ goes to the machine. A flag holds the number of the run before until it is raise
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import accumulate, pairwise
 from unittest.mock import patch
@@ -27,9 +28,11 @@ from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table, WorkTile
 
 # Kernels do not depend on what uses them; the machine runs both.
-device_links, gathers, flagged_arms, protocol = (
-    import_module(f"collectives.{name}") for name in ("device_links", "all_gather_matmul", "flagged_arms", "links")
+device_links, gathers, flagged_arms, scatters, signalled_arm, protocol = (
+    import_module(f"collectives.{name}")
+    for name in ("device_links", "all_gather_matmul", "flagged_arms", "matmul_reduce_scatter", "signalled", "links")
 )
+SCATTERING = scatters.ARMS | signalled_arm.ARMS
 ARMS = gathers.ARMS | flagged_arms.ARMS
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
@@ -178,6 +181,23 @@ class Wire(device_links.PacedCopier):
         return f"seconds of arrivals before they were due: {early}" if early else ""
 
 
+class Enqueued(Wire):
+    """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
+    transfer's counter, and behind it the copier for that one alone."""
+
+    start = device_links._DeviceLink.start  # which waits for no copier to run
+
+    def _move(self, route) -> None:
+        counted = self._counted()
+        for index in range(len(route.transfers)):
+            names = "transfers", "table", "flags", "arrivals"
+            one = replace(route, **{name: getattr(route, name)[index : index + 1] for name in names})
+            self._run(device_links.wait_launch(counted, index + 1, self._times[-4:]))
+            self._raised = 0
+            super()._move(one)
+            self._raised = 1
+
+
 def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persistent", devices=1, times=1, **more) -> Case:
     """An arm so many times in a row, behind a gate; on two devices at once, each with its copier on the other."""
 
@@ -216,20 +236,63 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
     return Case("arms", title, make, **more)
 
 
-def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), **more) -> Case:
-    """Matrices with so many rows and columns over a link, and once their flags are up over another one."""
+def scatter(
+    name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=72, programs=1, grid=PROGRAMS, **more
+) -> Case:
+    """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
+    kernels are on the other."""
 
     def make(seed: int):
-        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in (8, 16, 8)]
+        kind, wires = dict(dtype=DTYPES[dtype]), []
+        xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
+        w = whole_numbers(padded(136, depth, **kind), seed - 1).sign_()
+        outs = [torch.full((height, 136), torch.nan, **kind) for _ in xs]
+        mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=KERNELS["persistent"].run)
+        for tensor in (mine.products, mine.arrived):
+            tensor.fill_(torch.nan)
+
+        def add(machine: Machine) -> None:
+            with on(machine, 0, devices - 1), grids_of(grid):
+                wires.append(wire(1e12, programs=programs))
+                for mine.x, mine.out in zip(xs, outs, strict=True):
+                    SCATTERING[name](signalled_arm.added_by_kernel(mine), wires[0])
+
+        def wrong() -> str:
+            sums = [sum(part.double() @ w.double().T for part in x.chunk(RANKS)).to(w.dtype) for x in xs]
+            counts = [int((out != right).sum()) for out, right in zip(outs, sums, strict=True)]
+            return wires[0].wrong() or (f"elements of the sums are wrong: {counts}" if any(counts) else "")
+
+        return add, wrong
+
+    title = f"{name} {dtype}, {wire.__name__}, {programs} programs copy, {height} x {depth}, {devices} devices"
+    return Case("scatters", f"{title}, {times} x", make, **more)
+
+
+def copier(
+    dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), counted=False, **more
+) -> Case:
+    """Matrices with so many rows and columns over a link, and once their flags are up over another one; with `counted`
+    over one that has begun before, on another device, and waits there for each; and then over one more."""
+
+    def make(seed: int):
+        lefts = (8, 16, 8, 16)[: 3 + counted]
+        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in lefts]
         sources = [whole_numbers(source, seed + i) for i, source in enumerate(hops[0])]
         wires = []
 
         def add(machine: Machine) -> None:
             with on(machine):
-                for pair in pairwise(hops):
+                for number, pair in enumerate(pairwise(hops)):
                     wires.append(Wire(bytes_per_s, programs=programs, delays=protocol.Delays(*delays, seed)))
-                    wires[-1].start([protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))])
-                    wires[-1].wait(len(shapes))
+                    transfers = [protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))]
+                    late = counted and number == 1
+                    wires[-1]._stream.device = int(late)
+                    wires[-1].start(transfers, ready=0 if late else None)
+                    for count in range(1, 1 + len(shapes) * late):
+                        wires[0].wait(count)
+                        wires[1].ready(count)
+                    if number or not counted:
+                        wires[-1].wait(len(shapes))
                 for wire in wires:
                     wire.finish()
 
@@ -240,7 +303,8 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
 
         return add, wrong
 
-    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s{', late' * any(delays)}"
+    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s"
+    title += ", late" * any(delays) + ", counted" * counted
     return Case("copier", title, make, **more)
 
 
@@ -304,6 +368,9 @@ def cases() -> list[Case]:
         found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
     found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), delays=(3e-6, 2e-5))]
+    found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
+    found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
+    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

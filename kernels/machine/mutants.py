@@ -75,6 +75,11 @@ def subjects() -> dict[str, list[Case]]:
         "flagged": [links.waiting("tile_outer", "bf16", ranks=2, steps=5), links.waiting("row_block", "bf16")],
         "flagged_spills": [links.waiting("chunk_outer", "bf16", ranks=2, steps=5), links.waiting("any", "bf16")],
         "copier": [chain, links.arm("row_block", "bf16", devices=2)],
+        "signalled": [
+            links.scatter("signalled", "bf16", links.Enqueued, devices=2, **of)
+            for of in (dict(depth=328), dict(height=384, grid=2))
+        ],
+        "counting copier": [links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True)],
         "wait": [links.alone("wait", "late", 30), chain, links.arm("row_block_launches", "bf16", devices=2)],
         "gate": [links.alone("gate", title, steps) for title, steps in (("at once", 0), ("late", 30))],
     }

@@ -10,7 +10,10 @@ from functools import partial
 
 from roofline.operations.base import Operation, register
 from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
-from roofline.theory.wires import LINKS, OF_RANKS
+from roofline.theory.wires import LINKS
+
+PUSHED = "gloo", "nccl"
+"""The links of which a rank sends its parts; symmetric memory is pulled, from where no part lies yet."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ def sweep(options) -> list[MatmulReduceScatter]:
     """Every case asked for, in the order of the run."""
     of, found = options.gather, []
     rows = [m for m in of.rows if all(m % ranks == 0 for ranks in of.ranks)]
-    wires = [wire for wire in of.wires if wire not in LINKS or wire in OF_RANKS]
-    for dtype in options.dtypes if options.device == "cpu" else ():
+    wires = [wire for wire in of.wires if wire not in LINKS or wire in PUSHED]
+    for dtype in options.dtypes:
         choose = partial(cases, MatmulReduceScatter, options.model, dtype, rows)
         found += (own := choose(of.tp, of.ranks, wires))
         if of.more_wires:  # nothing was chosen

@@ -1,5 +1,7 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -127,11 +129,11 @@ def troubled_link(device):
                     if first == position:
                         torch.cuda._sleep(int(seconds * 1.98e9))
                     if first < end and not (dies and first == position):
-                        of = device_links.Route(
-                            route.transfers[part], route.table[part], route.flags[part], route.started,
-                            route.arrivals[part],
-                        )  # fmt: skip
-                        device_links.copy_launch(of, self._times, self.bytes_per_s).run(self._times.device)
+                        names = "transfers", "table", "flags", "arrivals", "counters"
+                        of = replace(route, **{name: getattr(route, name)[part] for name in names})
+                        counted = self._counted() and replace(self._counted(), flags=of.counters)
+                        launch = device_links.copy_launch(of, self._times, self.bytes_per_s, counted=counted)
+                        launch.run(self._times.device)
 
         return Troubled(bytes_per_s, rank)
 

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -160,7 +161,7 @@ def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(inte
     link, mine = interpreted_link(1e9), operands(rows=16)
 
     def cut(route):
-        first = Route(route.transfers[:1], route.table[:1], route.flags[:1], route.started, route.arrivals[:1])
+        first = replace(route, transfers=route.transfers[:1])
         copy_launch(first, link._times, 1e9, timed=False).run(link._times.device)
 
     link._move = cut

@@ -13,12 +13,13 @@ import torch.multiprocessing as multiprocessing
 from test_gather_bench import all_gather, options_of
 
 from collectives import peer
-from collectives.bench import all_gather_matmul, symm_mem, weight_prefetch
+from collectives.bench import all_gather_matmul, matmul_reduce_scatter, symm_mem, weight_prefetch
 from collectives.bench.setting import SETS
 from roofline.measure.ranks import ALONE, Ranks
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 
-COUNT = 2
+COUNT, NAMES = 2, ["symm_mem", "gloo_reduce_scatter"]
 CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")
 UNTIMED = replace(options_of(), timed=False)
 
@@ -83,6 +84,54 @@ def a_rank(rank, path):
         outs = [entrant.call() for _ in range(3)]
         assert torch.equal(outs[0], outs[2])  # on two sets by turns
         assert not torch.equal(outs[0], outs[1])
+
+
+def a_scattering_rank(rank, path):
+    torch.set_num_threads(1)
+    own = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
+    own.world = World(own)
+    runner = matmul_reduce_scatter.Runner(UNTIMED)
+    runner.ranks = own
+    fused = torch.distributed._symmetric_memory._fused_matmul_reduce_scatter_fallback
+    torch.library.impl("symm_mem::fused_matmul_reduce_scatter", "CPU")(fused)
+    plain = {name: getattr(peer, name) for name in ("fused_matmul_reduce_scatter", "gloo_reduce_scatter")}
+    names, case = NAMES, MatmulReduceScatter("128x512", "down", 1, 64, "fp32", 2, "gloo")
+    for factor in (1.0, 1.01):
+        for name, call in plain.items():
+            setattr(peer, name, lambda *given, call=call, factor=factor**rank: call(*given).mul_(factor))
+        found = runner.prepare(case, ["serial", *names])
+        assert "serial" in found.entrants
+        if factor > 1:
+            assert all("rank 1: " in found.rejected[name].reason for name in names), found.rejected
+            continue
+        assert not found.rejected, found.rejected
+        assert found.entrants["symm_mem"].facts == {"link": "fabric of 2 GPUs"}
+        said = "gloo's reduce-scatter between 2 ranks, an all-reduce"
+        assert found.entrants["gloo_reduce_scatter"].facts == {"link": said}
+        for name in names:
+            outs = [found.entrants[name].call().clone() for _ in range(3)]
+            assert torch.equal(outs[0], outs[2])
+            assert not torch.equal(outs[0], outs[1])
+
+
+def test_peers_of_the_reduce_scatter_add_all_ranks_products_and_one_that_is_wrong_is_named(tmp_path):
+    multiprocessing.start_processes(a_scattering_rank, (str(tmp_path / "store"),), COUNT, start_method="fork")
+
+
+def test_gloos_reduce_scatter_is_there_between_ranks_without_gpus_alone():
+    for device, world, wire, there in (
+        ("cpu", 2, "gloo", ["gloo_reduce_scatter"]),
+        ("cpu", 1, "gloo", []),
+        ("cpu", 2, "1GBps", []),
+        ("cuda", 2, "nccl", ["symm_mem"]),
+    ):
+        runner = matmul_reduce_scatter.Runner(replace(options_of(), device=device, world=world))
+        assert [name for name in runner.names(SimpleNamespace(wire=wire)) if name in NAMES] == there
+    found = matmul_reduce_scatter.Runner(replace(options_of(), timed=False)).prepare(
+        MatmulReduceScatter("128x512", "down", 1, 64, "fp32", 2, "1GBps"), NAMES
+    )
+    assert "it takes a GPU for each rank" in found.rejected["symm_mem"].reason
+    assert "it takes ranks: start torchrun" in found.rejected["gloo_reduce_scatter"].reason
 
 
 def test_all_ranks_multiply_all_chunks_with_their_own_weights_and_one_that_is_wrong_is_named(tmp_path):

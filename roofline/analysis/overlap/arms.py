@@ -135,13 +135,14 @@ def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int, *about) -> list[OverlapPlan]:
-    """How `arm` may be cut for out[m, n], in row blocks. `workers` is 1 without a GPU; `about` are further fields."""
-    gpu = workers > 1
-    rows, columns = (-(-m // TILE[0]), -(-n // TILE[1])) if gpu else (1, 1)
+    """How `arm` may be cut for out[m, n], in row blocks, `signalled` each rank's rows. `workers` is 1 without a GPU;
+    `about` are further fields."""
+    gpu, shares = workers > 1, ranks if arm == "signalled" else 1
+    rows, columns = (-(-m // TILE[0] // shares) * shares, -(-n // TILE[1])) if gpu else (shares, 1)
     return [
-        OverlapPlan(arm, Grid(max(blocks, rows), columns), workers, ranks, blocks, *about)
+        OverlapPlan(arm, Grid(max(blocks * shares, rows), columns), workers, ranks, blocks, *about)
         for blocks in (BLOCKS if ARMS[arm].by_block else (1,))
-        if m % blocks == 0 and (not gpu or rows % blocks == 0)
+        if m % blocks == 0 and (not gpu or rows // shares % blocks == 0)
     ]
 
 
@@ -245,6 +246,19 @@ def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
     return simulate(schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s), arrival_s, chunk_s)
 
 
+def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Pieces of whole row tiles, ordered by destination, each sent when it is computed: backwards in time they come one
+    after another, the own rows are there from the start, and each program computes its last tile first."""
+    grid, pieces = plan.grid, plan.ranks * plan.row_blocks
+    comes_s = sorted(here_s for block in plan.arrivals(t_comm_s, plan.row_blocks, plan.row_blocks) for here_s in block)
+    backwards_s = comes_s[::-1][: pieces - plan.row_blocks] + [0.0] * plan.row_blocks
+    arrival_s = [(backwards_s[m * pieces // grid.row_tiles],) for m in range(grid.row_tiles)]
+    ordered = Grid(grid.row_tiles, grid.column_tiles, grid.row_tiles // pieces)
+    table = [own[::-1] for own in schedule.tile_outer(ordered, plan.workers, 1)]
+    end_s, spans = simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s))
+    return Simulation(end_s, tuple(s._replace(start_s=end_s - s.end_s, end_s=end_s - s.start_s) for s in spans[::-1]))
+
+
 @dataclass(frozen=True)
 class ArmSpec:
     """`color` and `marker` of its points: the colour-blind can tell them apart. `simulate(plan, t_gemm_s, t_comm_s)`;
@@ -258,7 +272,7 @@ class ArmSpec:
     by_block: bool = False
     """It cuts the rows in blocks."""
     table: bool = False
-    """It is a table of the flagged kernel, which waits on the device: of GPUs alone."""
+    """It is a table of tiles for one kernel, which waits or tells on the device: of GPUs alone."""
 
 
 ARMS = {
@@ -275,8 +289,10 @@ ARMS = {
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
         ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),
+        ArmSpec("signalled", SCATTERED, "#999933", "H", _signalled, by_block=True, table=True),
         ArmSpec("overlapped", ("weight_prefetch",), "#029e73", "D", _overlapped),
-        ArmSpec("symm_mem", GATHERED, "#ece133", "p", None),
+        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), "#ece133", "p", None),
+        ArmSpec("gloo_reduce_scatter", SCATTERED, "#949494", "8", None),
     )
 }
 """In the order in which they stand in figures. Serial is grey: it is what the others are measured against. Journals of

@@ -1,0 +1,278 @@
+"""The arm `signalled` in the interpreter: each piece is told when it is whole, and added once and in order."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_gather_bench import options_of
+
+from collectives import device_links, signalled
+from collectives.bench import arms
+from collectives.bench import matmul_reduce_scatter as bench
+from collectives.device_links import Route, copy_launch, raise_launch
+from collectives.links import LinkError, Transfer
+from collectives.matmul_reduce_scatter import ARMS, Operands
+from kernels import part_sums
+from kernels import signalled as kernel
+from kernels.contract import Signals
+from roofline.analysis.overlap.arms import OverlapPlan, plan
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.theory.schedule import Grid
+
+RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
+
+
+@pytest.fixture(autouse=True)
+def interpreted(device):
+    if device == "cuda":
+        pytest.skip("on a GPU test_device_scatter runs it")
+
+
+def values(seed, *shape):
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+@pytest.fixture
+def make():
+    def operands(rank=0, ranks=RANKS, height=HEIGHT):
+        out = torch.full((height, COLUMNS), torch.nan)
+        found = Operands(values(rank, ranks * height, DEPTH), values(9, COLUMNS, DEPTH), out, ranks, rank)
+        for tensor in (found.products, found.arrived):
+            tensor.fill_(torch.nan)
+        return signalled.added_by_kernel(found)
+
+    return operands
+
+
+def right(operands):
+    return sum(part @ operands.w.T for part in operands.x.chunk(operands.ranks))
+
+
+class Eager:
+    """A link that brings a transfer in the moment in which its counter is up: no sooner, and no later."""
+
+    device = "cpu"
+
+    def __init__(self, monkeypatch):
+        self.wanted, self._grown = 0, None
+        monkeypatch.setattr(kernel, "raise_counter", self.raised)
+
+    def start(self, transfers, ready, raised):
+        if self._grown is None:
+            self._grown = torch.zeros(len(transfers), dtype=torch.int32)
+        self.transfers, self.order = transfers, []
+        self.wanted += raised
+
+    @property
+    def counters(self):
+        return self._grown, torch.zeros(len(self._grown), dtype=torch.int64)
+
+    def raised(self, counter, time, by, timed):
+        index = (int(counter.handle.data.item()) - self._grown.data_ptr()) // 4
+        self._grown[index] += int(by)
+        if self._grown[index] == self.wanted:
+            self.order.append(index)
+            self.transfers[index].target.copy_(self.transfers[index].source)
+
+    def wait(self, count):
+        assert self.order == list(range(count))
+
+    def finish(self):
+        pass
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, monkeypatch):
+    monkeypatch.setattr(signalled, "BLOCKS", (blocks,))
+    link, mine = Eager(monkeypatch), make(rank)
+    for call in range(3):
+        mine.x.copy_(values(10 + call, *mine.x.shape))
+        assert torch.equal(signalled.run(mine, link), right(mine)), call
+        assert link.order == list(range((RANKS - 1) * blocks))
+        for tensor in (mine.products, mine.arrived):
+            tensor.fill_(torch.nan)
+
+
+@pytest.mark.parametrize("fault", ["told early", "stale", "twice", "never", "in another order"])
+def test_planted_faults_are_seen(fault, make, monkeypatch):
+    link, mine = Eager(monkeypatch), make(ranks=4)
+    mine.x.copy_(torch.randn(mine.x.shape, generator=torch.Generator().manual_seed(1)))
+    expected = signalled.run(mine, link).clone()
+    for tensor in (mine.products, mine.arrived):
+        tensor.fill_(torch.nan)
+    if fault == "told early":
+        tell = iter(range(10**6))
+        store = kernel.store_tile
+
+        def early(*args):
+            if (number := next(tell)) < len(link.transfers) * link.tiles:
+                link._grown[number // link.tiles] += 1
+                link.transfers[number // link.tiles].target.copy_(link.transfers[number // link.tiles].source)
+            store(*args)
+
+        link.tiles = mine.prepared.pieces.tiles(mine.products)
+        monkeypatch.setattr(kernel, "store_tile", early)
+        monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
+        link.wait = lambda count: None
+    elif fault == "stale":
+        mine.arrived.fill_(1.0)
+        monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
+        link.wait = lambda count: None
+    else:
+        order = {"twice": (1, 1, 2, 3), "never": (1, 2), "in another order": (2, 3, 1)}[fault]
+        monkeypatch.setattr(Operands, "sources", property(lambda self: order))
+        signalled.added_by_kernel(mine)
+    assert not torch.equal(signalled.run(mine, link), expected)
+
+
+def test_pieces_that_are_no_whole_tiles_are_refused(make):
+    with pytest.raises(ValueError, match="144 rows over 3 ranks in 1 row blocks: signalled needs a multiple of its"):
+        signalled.prepare(make(height=48))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("columns", [80, 3])
+def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
+    generator = torch.Generator().manual_seed(columns)
+    arrived = torch.randn(4, 37, columns, generator=generator).to(dtype)
+    own, out = torch.randn(37, columns, generator=generator).to(dtype), torch.full((37, columns), torch.nan).to(dtype)
+    part_sums.add(arrived, torch.tensor([2, 0, 3], dtype=torch.int32), own, out)
+    sums = arrived[2].float()
+    for part in (arrived[0], arrived[3], own):
+        sums = sums + part.float()
+    assert torch.equal(out, sums.to(dtype))
+    with pytest.raises(ValueError, match=r"parts \[4, 37, \d+\], own \[36, .* must be alike"):
+        part_sums.add(arrived, torch.tensor([0], dtype=torch.int32), own[1:], out)
+
+
+@pytest.fixture
+def route(device):
+    source = values(0, 12, 8)
+    parts = [Transfer(1 + i, 0, part, torch.full_like(part, torch.nan)) for i, part in enumerate(source.chunk(3))]
+    return Route.of(parts, device, programs=2)
+
+
+def test_copier_gives_up_what_is_not_computed_and_says_which(route):
+    lost, t0 = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
+    for run in (1, 2):
+        raise_launch(route, 0, 2, 5, timed=False).run(t0.device)
+        counted = Signals(route.counters, 5 * run, lost, 50)
+        copy_launch(route, t0, 1e9, timed=False, counted=counted).run(t0.device)
+        assert route.counters.tolist() == [5 * run, 5 * run, 5 * (run - 1)]
+        assert int(lost) == 3
+        raise_launch(route, 2, 3, 5, timed=False).run(t0.device)
+        lost.zero_()
+    copy_launch(route, t0, 1e9, timed=False, counted=counted).run(t0.device)
+    assert int(lost) == 0
+    assert all(torch.equal(one.source, one.target) for one in route.transfers)
+
+
+class Later:
+    """A stream of a stand-in for CUDA: the link's launches are done when the consumer waits for one of its flags."""
+
+    def __init__(self, priority=0):
+        self.queue = []
+
+    def wait_stream(self, other):
+        pass
+
+
+@pytest.fixture
+def deferred_link(monkeypatch):
+    """The GPU's paced link in the interpreter, the copier running when all that it waits for is enqueued."""
+    current = [Later()]
+
+    def inside(stream):
+        class On:
+            def __enter__(self):
+                current.append(stream)
+
+            def __exit__(self, *error):
+                current.pop()
+
+        return On()
+
+    for name, stand_in in (("Stream", Later), ("current_stream", lambda: current[-1]), ("stream", inside)):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
+
+    class Deferred(device_links.PacedCopier):
+        device, timed = "cpu", False
+
+        def _run(self, launch):
+            if current[-1] is self._stream:
+                self._stream.queue.append(launch)
+                return
+            waits = launch.kernel is device_links.copier.wait_kernel
+            if waits and launch.args["flag_ptr"].data_ptr() != self._route.started.data_ptr():
+                while self._stream.queue:
+                    self._stream.queue.pop(0).run(self._times.device)
+            if not (waits and launch.args["flag_ptr"].data_ptr() == self._route.started.data_ptr()):
+                launch.run(self._times.device)
+
+    return lambda: Deferred(1e9, 0, 2)
+
+
+@pytest.mark.parametrize("arm", [*ARMS, "signalled"])
+def test_every_arm_over_the_gpus_link(arm, deferred_link, make):
+    mine, link = make(), deferred_link()
+    for call in range(3):
+        mine.x.copy_(values(10 + call, *mine.x.shape))
+        assert torch.equal((ARMS | signalled.ARMS)[arm](mine, link), right(mine)), call
+        timeline = link.timeline()
+        assert len(timeline.arrivals_s) == len(timeline.ready_s) == len(link._route.transfers)
+        for tensor in (mine.products, mine.arrived):
+            tensor.fill_(torch.nan)
+
+
+def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, monkeypatch):
+    monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
+    link = deferred_link()
+    signalled.run(make(), link)
+    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
+        link.timeline()
+
+
+def test_arms_of_a_gpu_are_prepared_checked_and_called(deferred_link, monkeypatch):
+    monkeypatch.setattr(bench, "telling_arms", lambda device: signalled.ARMS)
+    monkeypatch.setattr(bench.ReduceScatter, "link", lambda self, kind=None: deferred_link())
+    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
+    case = MatmulReduceScatter("32x32", "down", 1, 64, "fp32", 2, "1GBps")
+    runner = bench.Runner(options_of())
+    assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == [
+        "serial", "block_launches", "serial_persistent", "block_launches_persistent", "signalled",
+    ]  # fmt: skip
+    found = runner.prepare(case, ["signalled"])
+    assert found.contenders == ["serial", "signalled"]
+    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
+    assert (
+        found.entrants["signalled"].config
+        == "1 row blocks, signalled 32x32x32 warps4 stages2 group4 subtile2, sums in fp32"
+    )
+    assert found.entrants["signalled"].facts == {"row_blocks": 1}
+    for name in found.contenders:
+        found.entrants[name].call()
+    few = replace(case, m=32)
+    assert "signalled needs a multiple" in runner.prepare(few, ["signalled"]).rejected["signalled"].reason
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+@pytest.mark.parametrize("t_comm_s", [0.25, 1.0, 1.5])
+def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
+    """The same tiles in their own order, and the link behind them."""
+    for ranks, programs in ((8, 132), (4, 5), (2, 1)):
+        rows, columns = ranks * blocks * 2, 7
+        cut = OverlapPlan("signalled", Grid(rows, columns), programs, ranks, blocks)
+        tile_s, free_s = 1.0 / cut.grid.waves(programs), 0.0
+        for piece in range(1, 1 + (ranks - 1) * blocks):
+            computed_s = -(-piece * 2 * columns // programs) * tile_s
+            free_s = max(free_s, computed_s) + t_comm_s / ((ranks - 1) * blocks)
+        assert cut.simulate(1.0, t_comm_s).end_s == pytest.approx(max(1.0, free_s))
+
+
+def test_a_cut_has_whole_row_tiles_in_each_piece():
+    for m in (8192, 1024, 512, 520):
+        found = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
+        assert found.grid.row_tiles % (8 * found.row_blocks) == 0
