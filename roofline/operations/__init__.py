@@ -1,6 +1,13 @@
 """What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""
 
-from roofline.operations import all_gather_matmul, matmul, matmul_reduce_scatter, tune, weight_prefetch
+from roofline.operations import (
+    all_gather_matmul,
+    gradient_all_reduce,
+    matmul,
+    matmul_reduce_scatter,
+    tune,
+    weight_prefetch,
+)
 from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
 
 __all__ = [
@@ -9,6 +16,7 @@ __all__ = [
     "Runners",
     "all_gather_matmul",
     "find",
+    "gradient_all_reduce",
     "matmul",
     "matmul_reduce_scatter",
     "parse",
