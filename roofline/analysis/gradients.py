@@ -132,7 +132,7 @@ def draw(run: Run, frame):
     """The figure buckets: time over bucket size, of the first shape."""
     shape = run.shapes[shape_of(frame.iloc[0])]
     own, model = frame[frame["case"].str.startswith(f"{shape.id}-")], fit(shape)
-    figure = theme.new(8.5, 5)
+    figure = theme.new(9.5, 5)
     axes = figure.add_subplot(xscale="log", xlabel="bytes of a bucket", ylabel="time, ms")
     swept = own["contender"].isin(_swept(own["contender"]))
     parts = {"in buckets, while the backward pass goes on": own[swept]}
