@@ -144,8 +144,8 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
     assert best["all_reduce_bytes_per_s"] == pytest.approx(BITS_PER_S / 8, rel=0.25)
     assert all(one["ratio_low"] > 1 for one in records if 2**19 <= one["bucket_bytes"] <= 2**21)
     for one in records:
-        if one["model_s"]:
-            assert one["time_s"] == pytest.approx(one["model_s"], rel=0.2), one["contender"]
+        if one["model_s"] and one["bucket_bytes"] >= 2**19:  # smaller ones are between one and two in flight
+            assert one["time_s"] == pytest.approx(one["model_s"], rel=0.15), one["contender"]
     assert (folder / "buckets.svg").exists()
 
 
