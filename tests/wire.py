@@ -4,6 +4,7 @@
 has a core. Over loopback, the negative control, the same ranks hide nothing.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from statistics import median
 import pytest
 
 import roofline
+from roofline.analysis import gradients
 from roofline.analysis.overlap import messages
 from roofline.analysis.overlap.simulator import hidden_fraction
 
@@ -29,6 +31,9 @@ SHORT = *PREFETCH[:2], "--ffn-tokens=64", PREFETCH[3]
 """Over loopback its matmul and gather take about equally long, so that the hidden fraction is not of a tiny one."""
 LAYER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096"
 """Matmul and gather take about as long on a core of some 70 GFLOP/s."""
+BUCKETS = ",".join(f"bucketed_{size}" for size in ("128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB"))
+GRADIENTS = "--ffn-tokens=320", "--ffn-max-seconds=8", f"--ffn-contenders={BUCKETS}", "-k=gradient"
+"""The backward pass takes about as long as the all-reduce, with the core's share of TCP."""
 
 lacking = [name for name in ("ip", "tc", "taskset") if not shutil.which(name)]
 lacking += ["root"] * (os.geteuid() != 0) + ["two cores"] * (os.cpu_count() < 2)
@@ -37,6 +42,12 @@ pytestmark = pytest.mark.skipif(bool(lacking), reason=f"needs {', '.join(lacking
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
+
+
+def shaped(verb: str, burst: str) -> None:
+    for node in NODES:
+        shape = f"qdisc {verb} dev wire root tbf rate {BITS_PER_S:.0f} burst {burst} latency 400ms".split()
+        subprocess.run(["ip", "netns", "exec", node, "tc", *shape], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +64,7 @@ def wire():
             ip("-n", node, "link", "set", "lo", "up")
             ip("-n", node, "address", "add", f"{address}/24", "dev", "wire")
             ip("-n", node, "link", "set", "wire", "mtu", "9000", "up")
-            shape = f"qdisc add dev wire root tbf rate {BITS_PER_S:.0f} burst 128kb latency 400ms".split()
-            subprocess.run(["ip", "netns", "exec", node, "tc", *shape], check=True)
+        shaped("add", "128kb")
         yield
     finally:
         for node in made:
@@ -126,6 +136,22 @@ def expected_s(run, record: dict) -> float:
     (shape,) = run.shapes.values()
     contended_s = median(shape.values("gemm beside link", "first_wait_s").values())
     return plan_of(shape, record["arm"]).ideal_s(contended_s, record["t_comm_s"])
+
+
+def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(wire, tmp_path):
+    """8 MiB in 128 layers, in buckets by factors of two, of which one step is let pass. A burst comes at once: a large
+    one, saved up while nothing is sent, hides what a collective costs beside its bytes."""
+    shaped("change", "64kb")
+    folder, run = measured(tmp_path, GRADIENTS, over_wire=True)
+    records = run.records()
+    (best,) = gradients.best(records)
+    assert abs(math.log2(best["bucket_bytes"] / best["model_bucket_bytes"])) <= 1
+    assert best["all_reduce_bytes_per_s"] == pytest.approx(BITS_PER_S / 8, rel=0.25)
+    assert all(one["ratio_low"] > 1 for one in records if 2**19 <= one["bucket_bytes"] <= 2**21)
+    for one in records:
+        if one["model_s"] and one["bucket_bytes"] >= 2**19:  # smaller ones are between one and two in flight
+            assert one["time_s"] == pytest.approx(one["model_s"], rel=0.15), one["contender"]
+    assert (folder / "buckets.svg").exists()
 
 
 def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):

@@ -1,6 +1,7 @@
 """A case's record, by the analysis that judges it."""
 
 from roofline.analysis.base import Analysis
+from roofline.analysis.gradients import GRADIENTS
 from roofline.analysis.overlap.analysis import OVERLAP
 from roofline.analysis.throughput.analysis import THROUGHPUT
 from roofline.analysis.throughput.metrics import shape_of
@@ -9,7 +10,7 @@ from roofline.store.run import Run, Shape
 NUMBERS = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values that a column has -> its dtype, which knows missing values; of others it is float64 or object."""
 
-ANALYSES = {one.name: one for one in (THROUGHPUT, OVERLAP)}
+ANALYSES = {one.name: one for one in (THROUGHPUT, GRADIENTS, OVERLAP)}
 
 
 def analysis_of(run: Run, record: dict) -> Analysis:

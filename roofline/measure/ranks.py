@@ -197,8 +197,8 @@ class Ranks:
         self.dropping = True
         for link in self.links:
             link.forget()
-        self._group = None
         gc.collect()  # the group closes its sockets with the last reference to it
+        self._group = None  # which is this one: it lets go of Python's lock, that threads of the group may wait for
         self.dropping = False
 
     def leave(self, why: str, scope: tuple[int, ...] = ()) -> None:

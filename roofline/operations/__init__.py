@@ -1,6 +1,14 @@
 """What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""
 
-from roofline.operations import all_gather_matmul, ffn, matmul, matmul_reduce_scatter, tune, weight_prefetch
+from roofline.operations import (
+    all_gather_matmul,
+    ffn,
+    gradient_all_reduce,
+    matmul,
+    matmul_reduce_scatter,
+    tune,
+    weight_prefetch,
+)
 from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
 
 __all__ = [
@@ -10,6 +18,7 @@ __all__ = [
     "all_gather_matmul",
     "ffn",
     "find",
+    "gradient_all_reduce",
     "matmul",
     "matmul_reduce_scatter",
     "parse",

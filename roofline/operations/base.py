@@ -34,7 +34,7 @@ class Operation:
     case: type
     """A `Case`."""
     analysis: str
-    """Name of the analysis that judges it: `throughput` or `overlap`."""
+    """Name of the analysis that judges it: `throughput`, `overlap` or `gradients`."""
     sweep: Callable[[Any], list] | None
     """The cases that the options ask for, in the order of the run; None where only the runner knows them."""
     runner: str | type
@@ -47,6 +47,13 @@ class Operation:
     """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
     mode: str = "benchmark"
     """A run measures the operations of its own mode only: `benchmark` or `tune`."""
+    why_not: Callable[[Any], str] = lambda options: ""
+    """Why these options have no case of it, in words; empty if they have."""
+
+    @property
+    def between_ranks(self) -> bool:
+        """Whether all ranks that torchrun started run it together."""
+        return self.analysis != "throughput"
 
     def parse(self, text: str) -> tuple[Any, str | None]:
         """The case that `text` names, and its contender; None where it names a shape. Raises ValueError."""

@@ -210,7 +210,7 @@ def pytest_generate_tests(metafunc):
         return
     state, pairs = metafunc.config.stash[STATE], []
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
-    shared = state.ranks is ALONE or operation.analysis == "overlap"
+    shared = state.ranks is ALONE or operation.between_ranks
     if operation.mode == state.options.mode and (shared or not state.options.timed):
         runner = state.runners.of(operation)
         cases = operation.sweep(state.options) if operation.sweep else runner.cases()

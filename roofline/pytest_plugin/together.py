@@ -106,7 +106,7 @@ def is_shared(item) -> bool:
     shape = getattr(getattr(item, "callspec", None), "params", {}).get("shape")
     if not shape or "ffn_benchmark" not in item.fixturenames:
         return False
-    return operations.find(shape.partition("-")[0]).analysis == "overlap"
+    return operations.find(shape.partition("-")[0]).between_ranks
 
 
 class Together:

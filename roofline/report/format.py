@@ -58,6 +58,15 @@ def range_text(value: float | None, low: float, high: float, text="{:.3f}".forma
     return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
+def binary_text(count: float) -> str:
+    """`count` bytes in KiB or MiB, to three digits.
+
+    >>> binary_text(2**19), binary_text(1.2 * 2**20)
+    ('512 KiB', '1.2 MiB')
+    """
+    return f"{count / 2**20:.3g} MiB" if count >= 2**20 else f"{count / 2**10:.3g} KiB"
+
+
 def bytes_text(count: int) -> str:
     """`count` bytes in MB or GB, to three digits."""
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

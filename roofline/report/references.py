@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from roofline.analysis.base import Analysis, Column
-from roofline.analysis.records import OVERLAP, THROUGHPUT, analysis_of
+from roofline.analysis.records import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
 from roofline.analysis.throughput.analysis import beside_baseline
 from roofline.analysis.throughput.metrics import roof_of
 from roofline.analysis.tuning import is_tuning
@@ -67,17 +67,17 @@ def renew(into: Path) -> Path:
     """Write the table of the runs in `into`, and of the fields of records, between their marks in the README.md beside
     it. ValueError without marks."""
     readme, parts = _parts(into)
-    made = table(into), schema(THROUGHPUT), schema(OVERLAP)
+    made = table(into), schema(THROUGHPUT), schema(OVERLAP), schema(GRADIENTS)
     parts[2::4] = [f"\n{text}\n" for text in made[: len(parts) // 4]]
     readme.write_text("".join(parts), encoding="utf-8")
     return readme
 
 
 def _parts(into: Path) -> tuple[Path, list[str]]:
-    """The README.md, and its text cut at its pairs of marks: one for the runs, two more where fields are told."""
+    """The README.md, and its text cut at its pairs of marks: one for the runs, three more where fields are told."""
     readme = into.parent / "README.md"
     parts = re.split(f"({START}|{END})", readme.read_text(encoding="utf-8"))
-    if parts[1::2] not in ([START, END], [START, END] * 3):
+    if parts[1::2] not in ([START, END], [START, END] * 4):
         raise ValueError(f"{readme} lacks the marks {START} and {END}: put them where the table shall be")
     return readme, parts
 

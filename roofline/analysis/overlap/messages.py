@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.report import theme
-from roofline.report.format import rate_text, time_text
+from roofline.report.format import binary_text, rate_text, time_text
 from roofline.store.run import Run
 from roofline.theory.wires import HOW
 
@@ -63,7 +63,7 @@ def draw(run: Run, frame):
     axes.minorticks_off()
     theme.plain_numbers(axes)
     axes.set_xticks([2**power for power in range(12, 26, 2)])
-    axes.xaxis.set_major_formatter(lambda size, _: f"{size / 2**10:g} KiB" if size < 2**20 else f"{size / 2**20:g} MiB")
+    axes.xaxis.set_major_formatter(lambda size, _: binary_text(size))
     for (name, wire), color in zip(found.items(), theme.colours([*found]).values(), strict=True):
         own = [one for one in run.messages if one["pattern"] == name]
         sizes, received = (np.array([one[key] for one in own]) for key in ("nbytes", "received_bytes"))

@@ -182,7 +182,7 @@ COLUMNS = (
 
 def is_gathered(record: dict) -> bool:
     """Whether a record is of an operation that gathers over a wire."""
-    return "ranks" in record
+    return "arm" in record
 
 
 def metrics(run: Run, shape: Shape, arm: str) -> dict:

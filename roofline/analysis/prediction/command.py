@@ -178,6 +178,8 @@ def of_datasheet(name: str) -> Source:
 def predict(source: Source, text: str) -> list[dict]:
     """A row of `--json` for each contender that `text` means. Raises ValueError."""
     case, contender = operations.parse(text)
+    if not hasattr(case, "k"):
+        raise ValueError(f"case {text!r}: the model is one of matmuls, and {case.op} is none; choose one of those")
     model, gathers = source.model, operations.find(case.op).analysis == "overlap"
     if case.dtype not in model.machines:
         raise ValueError(

@@ -1,0 +1,116 @@
+"""Gradients that are summed over 2 and 4 ranks: every arm to the bit, whoever is late, and no wrong one gets in."""
+
+import time
+
+import pytest
+import torch.distributed as dist
+from test_group_links import run
+
+from collectives import gradient_all_reduce
+from collectives.bench.gradient_all_reduce import SETS, Runner, Setting
+from collectives.gradient_all_reduce import Operands
+from roofline.measure.prepared import FAILED, Rejection
+from roofline.measure.ranks import LATE_S, Ranks
+from roofline.operations.gradient_all_reduce import GradientAllReduce
+
+COLLECTIVES = {
+    **{"flat": 1, "per_parameter": 9, "overlapped": 9, "ddp": 1},
+    **{"bucketed_1296B": 3, "bucketed_2592B": 2},  # of 9 layers, 576 bytes each
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported():
+    """What DistributedDataParallel imports when it is made: once, and not on each rank."""
+    import torch._dynamo  # noqa: F401
+
+
+def begun(rank, ranks, path):
+    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
+    return world, Setting(GradientAllReduce("96x96", 9, 20, "fp32", ranks), 0, world)
+
+
+def before_backward(do):
+    """Have all backward passes of ours `do()` something first."""
+    plain = Operands.backward
+    Operands.backward = lambda *given: do() or plain(*given)
+
+
+def every_arm(rank, ranks, path):
+    world, setting = begun(rank, ranks, path)
+    before_backward(lambda: time.sleep(0.01 * (late == rank)))
+    for late in range(ranks):
+        for name, count in COLLECTIVES.items():
+            found = setting.entrant(name)
+            assert (found.relative_error, found.facts["collectives"]) == (0.0, count), (name, rank, late)
+    ddp = setting.entrant("ddp").call._runs[0]
+    for _ in range(2 * SETS):
+        assert ddp._out is not None  # a call is the backward pass alone
+        ddp()
+        assert setting.error(ddp.sums, ddp.operands) == 0.0
+        ddp.forward()
+    world.drop()  # as at the end of a run
+
+
+def wrong(operands, reduce, how):
+    if how == "before it is there":
+        reduce(operands.buffer).wait()
+    operands.backward()
+    whole = operands.buffer[1:] if how == "all but one" else operands.buffer
+    for _ in range({"never": 0, "twice": 2, "before it is there": 0}.get(how, 1)):
+        reduce(whole).wait()
+    if how == "stale":
+        stale.setdefault(id(operands), operands.buffer.clone())
+        operands.buffer.copy_(next(iter(stale.values())))
+    if how == "unwritten":
+        operands.buffer[3] = float("nan")
+
+
+stale = {}
+HOW = "never", "twice", "before it is there", "all but one", "stale", "unwritten"
+
+
+def wrong_arms(rank, ranks, path):
+    _, setting = begun(rank, ranks, path)
+    for how in HOW:
+        gradient_all_reduce.ARMS[how] = lambda operands, reduce, how=how: wrong(operands, reduce, how)
+        found = setting.entrant(how)
+        assert isinstance(found, Rejection), how
+        assert found.outcome == FAILED, how
+
+
+AGAIN = "overlapped", "ddp"
+
+
+def one_fails(rank, ranks, path):
+    """In the middle of its backward pass; then arms are right again, over a fresh group."""
+    world, setting = begun(rank, ranks, path)
+    plain = Operands.backward
+    ddp = setting.entrant("ddp")
+    for culprit in (0, ranks - 1):
+        began = time.monotonic()
+
+        def backward(self, done, culprit=culprit):
+            plain(self, lambda layer: {}["planted"] if (rank, layer) == (culprit, 4) else done(layer))
+
+        Operands.backward = backward
+        found, failure = world.together("overlapped", lambda: setting.entrant("overlapped"))
+        Operands.backward = plain
+        assert found is None
+        assert (failure.rank, "planted" in failure.why) == (culprit, True)
+        found, failure = world.together("again", lambda: [setting.entrant(name) for name in AGAIN])
+        assert failure is None
+        assert [one.relative_error for one in found] == [0.0] * len(AGAIN)
+        ddp.call()  # which was made over a group that is gone
+        assert setting.error(ddp.call._runs[0].sums, ddp.call._runs[0].operands) == 0.0
+        assert time.monotonic() - began < LATE_S / 2
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("of_a_rank", [every_arm, wrong_arms, one_fails])
+def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
+
+
+def test_arms_are_those_that_are_tested():
+    assert set(Runner._arms(GradientAllReduce("96x96", 9, 20, "fp32", 2))) == set(COLLECTIVES)

@@ -1,0 +1,155 @@
+"""What is said of gradients that are summed over ranks: the model and its fit, records, the figure; and who may run."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from made_up_run import HEAD, boxes_of, on_points, touching
+
+from roofline import operations
+from roofline.analysis import gradients
+from roofline.analysis.gradients import Model
+from roofline.analysis.overlap.simulator import hidden_fraction
+from roofline.analysis.prediction import command
+from roofline.analysis.records import frame
+from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
+from roofline.pytest_plugin import selection
+from roofline.report.write import write
+from roofline.store.journal import load
+from roofline.store.run import Run, Shape
+
+CASE = GradientAllReduce("xxl/16", 128, 320, "fp32", 2)
+S, L = CASE.gradient_bytes, CASE.layers
+OVERHEAD_S, BYTES_PER_S = 1.5e-3, 128e6
+BACKWARD_S = S / BYTES_PER_S
+
+
+def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
+    """A run whose arms take what the model says, with rounds that are slower and faster for all."""
+    model = Model(BACKWARD_S, S, L, in_flight, overhead_s, BYTES_PER_S)
+    alone = {"collectives": 1, "nbytes": S}
+    entrants = {
+        "flat": ({"bucket_bytes": S, "collectives": 1}, BACKWARD_S + overhead_s + S / BYTES_PER_S),
+        "overlapped": ({"bucket_bytes": S // L, "collectives": L}, model.time_s(S // L)),
+        "ddp": ({"bucket_bytes": 7 * S // 8, "collectives": 2}, 0.1),
+        "backward": ({"role": "gemm"}, BACKWARD_S),
+        "all_reduce": ({"role": "link"} | alone, overhead_s + S / BYTES_PER_S),
+    }
+    for count in (1, 4, 16):
+        about = {"role": "message", "collectives": count, "nbytes": S // 4}
+        entrants[f"all_reduce of a quarter in {count}"] = about, count * overhead_s + S / 4 / BYTES_PER_S
+    for name, size in CASE.buckets.items():
+        entrants[name] = {"bucket_bytes": size, "collectives": S // size}, model.time_s(size)
+    ranks = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": loopback}
+    run = Run({key: value for key, value in HEAD.items() if key != "kind"} | {"ranks": ranks})
+    about = {name: {"config": "known", "relative_error": 0.0} | own for name, (own, _) in entrants.items()}
+    shape = Shape(
+        CASE.id, CASE.op, "gradients", CASE.__dict__, CASE.dtype, CASE.work, "flat", "warm", about, round_count=30,
+        facts=CASE.facts | {"in_flight": 2}, stopped_by="width", telemetry={}, late=dict.fromkeys(entrants, 0),
+    )  # fmt: skip
+    run.take(shape.line())
+    for index in range(30):
+        times = {name: time_s * 1.1 ** (index % 3 - 1) for name, (_, time_s) in entrants.items()}
+        run.take({"kind": "round", "shape": CASE.id, "index": index, "order": [*times], "time_s": times})
+    run.take({"kind": "end", "finished": "2026-01-01T00:00:00+00:00", "cut_short": None})
+    return run
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight):
+    (shape,) = made_up(in_flight).shapes.values()
+    found = gradients.fit(shape)
+    assert found.in_flight == in_flight
+    assert found[:3] == pytest.approx((BACKWARD_S, S, L))
+    assert found[4:] == pytest.approx((OVERHEAD_S, BYTES_PER_S))
+
+
+def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
+    run = made_up(overhead_s=-1e-4)
+    assert gradients.fit(*run.shapes.values()) is None
+    (line,) = gradients.summary(run.records())
+    assert line.startswith(f"{CASE.id}: Best bucket: ")
+    assert "sqrt" not in line
+
+
+@pytest.mark.parametrize("overhead_s", [1e-4, 1e-3, 1e-2])
+def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w(overhead_s):
+    model = Model(BACKWARD_S, S, L, 1, overhead_s, BYTES_PER_S)
+    best = min((2**power for power in range(16, 24)), key=model.time_s)
+    assert abs(math.log2(best / model.bucket_bytes)) <= 1
+
+
+def test_records_have_what_was_hidden_and_the_model():
+    run = made_up()
+    records = {record["contender"]: record for record in run.records()}
+    assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
+    declared = {column.name for column in gradients.COLUMNS if column.doc}
+    for name, own in records.items():
+        assert own.keys() <= declared, name
+        hidden = hidden_fraction(own["t_gemm_s"], own["t_comm_s"], own["time_s"])
+        assert own["hidden_fraction"] == pytest.approx(hidden), name
+        assert own["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / own["time_s"]), name
+        swept = name == "overlapped" or name.startswith("bucketed")
+        assert own["model_s"] == (pytest.approx(own["time_s"]) if swept else None), name
+    assert records["flat"]["hidden_fraction"] == pytest.approx(0, abs=1e-6)
+    assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
+    (best,) = gradients.best([*records.values()])
+    assert best["contender"] == "bucketed_1MiB"
+    (line,) = gradients.summary([*records.values()])
+    assert line == (
+        f"{CASE.id}: Best bucket: 1 MiB measured, 0.83 of sqrt(s o w) = 1.21 MiB, by o = 1.5 ms and w = 0.128 GB/s"
+    )
+
+
+def test_figure_has_a_point_for_each_arm_and_no_words_on_points():
+    run = made_up()
+    figure = gradients.draw(run, frame(run.records()))
+    (axes,) = figure.axes
+    named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    assert named.keys() == {
+        *("in buckets, while the backward pass goes on", "flat", "ddp"),
+        *("backward alone", "model, 1 in flight", "sqrt(s o w)"),
+    }
+    points = named["in buckets, while the backward pass goes on"].lines[0].get_xydata()
+    assert sorted(points[:, 0]) == [S // L, *CASE.buckets.values()]
+    assert not touching(boxes_of(figure))
+    assert not on_points(figure)
+
+
+def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
+    import json
+
+    run = made_up()
+    lines = [HEAD | {"schema": 8, "ranks": run.metadata["ranks"]}, run.shapes[CASE.id].line()]
+    lines += [one.line(CASE.id) for one in run.shapes[CASE.id].rounds]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert load(tmp_path).records() == run.records()
+    assert "buckets.svg" in {path.name for path in write(tmp_path)}
+    text = (tmp_path / "report.md").read_text()
+    assert "## Which bucket?" in text
+    assert "Best bucket: 1 MiB measured, 0.83 of sqrt(s o w)" in text
+
+
+def test_times_over_loopback_are_no_records():
+    assert made_up(loopback=True).records() == []
+
+
+def test_one_process_is_told_to_start_torchrun():
+    options = SimpleNamespace(world=1, device="cpu", timed=True, contenders=None)
+    assert sweep(options) == []
+    with pytest.raises(ValueError, match=r"-k 'gradient': .*start torchrun --nproc-per-node N"):
+        selection.check(options, operations.Runners(options), [], "gradient")
+
+
+def test_a_model_of_matmuls_does_not_predict_it():
+    with pytest.raises(ValueError, match="the model is one of matmuls, and gradient_all_reduce is none"):
+        command.predict(None, CASE.id)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("l0-", "layers=0"), ("m0-", "m=0"), ("fp8", "unknown dtype 'fp8'"), ("p1", "ranks=1")]
+)
+def test_sizes_that_make_no_sense_are_refused(word, said):
+    text = CASE.id.replace({"l": "l128-", "m": "m320-", "f": "fp32", "p": "p2"}[word[0]], word)
+    with pytest.raises(ValueError, match=said):
+        operations.parse(text)
