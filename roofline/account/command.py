@@ -158,10 +158,10 @@ def _hidden(text: str) -> Hidden:
         return Hidden(share, "as given")
     if share == share:
         raise ValueError(f"--hidden {text}: it is a share from 0 to 1, or the folder of a run")
-    from roofline import load
     from roofline.analysis.overlap.analysis import by_gather
+    from roofline.store import journal
 
-    run = load(Path(text))
+    run = journal.load(Path(text))
     rows = by_gather(run, [record for record in run.records() if "hidden_fraction" in record])
     own = [row for row in rows if row["op"] == "ffn"] or [row for row in rows if row["op"] != "weight_prefetch"]
     if not own:

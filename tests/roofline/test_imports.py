@@ -19,7 +19,10 @@ ALLOWED = {
     "roofline.measure": ("store", "theory", "stats"),
     "roofline.analysis": ("store", "theory", "stats", "operations", "arguments", *FOR_READERS),
     "roofline.operations": ("theory",),
-    "roofline.account": ("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
+    "roofline.account": (
+        *("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
+        *("store.journal", "analysis.overlap.analysis"),  # of a run that it was asked to look at
+    ),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
     "roofline.report": ("analysis", "store", "operations", "profile", "theory", "stats"),
     "roofline": ("",),  # cli, pytest_plugin, worker, __init__
