@@ -121,7 +121,7 @@ def test_the_message_roofline_and_a_prefetch_over_the_wire(wire, tmp_path):
     assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15)
 
 
-@pytest.mark.parametrize("operation", ["all_gather_matmul", "matmul_reduce_scatter"])
+@pytest.mark.parametrize("operation", ["all_gather_matmul", "matmul_reduce_scatter", "ffn"])
 def test_arms_over_the_wire(operation, wire, tmp_path):
     _, run = measured(tmp_path, (*LAYER, f"-k={operation}"), over_wire=True)
     for record in run.records():
