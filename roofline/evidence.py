@@ -68,8 +68,8 @@ STEPS = (
         ),
     ),
     Step("tune", 540, ((*MEASURE, "--ffn-tune"),), measures=True),
-    Step("matmuls", 330, ((*MEASURE, "-k", "test_matmul"),), measures=True),
-    Step("gathers", 480, ((*MEASURE, "-k", "test_all_gather or test_weight_prefetch"),), measures=True),
+    Step("matmuls", 330, ((*MEASURE, "-k", "test_matmul and not scatter"),), measures=True),
+    Step("gathers", 480, ((*MEASURE, "-k", "gather or scatter or prefetch"),), measures=True),
     Step("counters", 540, ((*PYTEST, "--benchmark-only", "--ffn-counters=48"),), after="matmuls"),
 )  # fmt: skip
 """In this order: what may hang first and alone, then what is right, then what is fast."""
