@@ -60,7 +60,7 @@ def test_the_whole_table_is_compiled(document):
 
 def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(document):
     small = document["beside"]
-    assert list(small) == ["copier", "wait", "meet", "stamp", "gate", "clock"]
+    assert list(small) == ["copier", "counting copier", "wait", "meet", "raise", "stamp", "gate", "clock"]
     assert not [problem for own in small.values() for problem in own["problems"]]
 
 
