@@ -147,6 +147,7 @@ class Timeline:
     def as_dict(self) -> dict:
         """Plain values, times to the nanosecond."""
         ready = {"ready_s": [round(time, 9) for time in self.ready_s]} if self.ready_s else {}
+        ready |= {"in_turn": True} if isinstance(self.transfers, InTurn) else {}
         return ready | {
             "transfers": [(transfer.chunk, transfer.block) for transfer in self.transfers],
             "arrivals_s": [round(time, 9) for time in self.arrivals_s],

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from small_ptx import program
 
+from kernels import part_sums
 from kernels.configs import DTYPE_NAMES, table
 from kernels.contract import KernelLaunch
 from kernels.inspect.beside import launches
@@ -51,7 +52,9 @@ def main() -> dict[str, list[str]]:
     planted = KernelLaunch(aliased, (1,), dict(p=torch.empty(8, dtype=torch.int32), n=6))
     matmuls = [KERNELS[job.kernel].example(job.config, by_name[job.dtype]) for job in todo]
     found: dict[str, list[str]] = {}
-    for launch in (planted, *matmuls, *launches().values()):
+    parts = torch.empty((2, 8, 8), dtype=torch.bfloat16)
+    added = part_sums.prepare(parts, torch.empty(2, dtype=torch.int32), parts[0], torch.empty_like(parts[0]))
+    for launch in (planted, added, *matmuls, *launches().values()):
         for loop, names in carries(launch, 90).items():
             found.setdefault(loop, []).extend(names)
     return found

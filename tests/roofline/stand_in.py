@@ -16,9 +16,10 @@ import time
 import types
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 NAMED, TABLES, FAULT = "REHEARSAL", "REHEARSAL_TABLES", "REHEARSAL_FAULT"
 """Environment variables: one of `CARDS`; the folder of the tables of tiles; what strikes, as in `kill decode_kernel`.
@@ -44,6 +45,9 @@ KERNELS = {
     "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
     "wait_kernel": "interpreted without its timer, which is PTX: its stream goes on when the flag is raised",
     "flagged_kernel": "interpreted without its timer and its fence, which are PTX; time stamps are made up",
+    "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
+    "signalled_kernel": "interpreted without its timer and its wait for stores, which are PTX; pieces come evenly",
+    "add_kernel": "interpreted; its time is that of its bytes",
     "warpgroup_kernel": "Gluon has no interpreter: torch's matmul",
 }
 OTHERS = {
@@ -113,6 +117,8 @@ class Device:
         self.is_open = lambda: True
         self.raised_at = {}
         """When a flag was raised last, by its address."""
+        self.copying = {}
+        """By the address of the counters that it waits for."""
         self.fault = os.environ.get(FAULT, "").split() if "ROOFLINE_FRESH" not in os.environ else []
         self.is_lost = False
 
@@ -324,16 +330,63 @@ def launch_stamp_kernel(real, args):
 
 def launch_copy_kernel(real, args):
     began = DEVICE.take(LAUNCH_S)
-    table, arrivals = values_of(args["transfers_ptr"]), values_of(args["arrivals_ptr"])
-    due_ns = values_of(args["t0_ptr"])[0] + (table[:, 2] * table[:, 3]).cumsum() * args["ns_per_word"]
-    arrivals[:] = due_ns[:, None]
-    flags, started = args["flags_ptr"], args["started_ptr"]
-    DEVICE.raised_at |= {flags.data_ptr() + 4 * index: due * 1e-9 for index, due in enumerate(due_ns)}
+    table, started = values_of(args["transfers_ptr"]), args["started_ptr"]
     DEVICE.raised_at[started.data_ptr()] = began
-    DEVICE.stream.at = max(DEVICE.stream.at, due_ns[-1] * 1e-9)
-    for flag in (flags, started):
-        values_of(flag)[:] += arrivals.shape[1]
-    DEVICE.queue(partial(copy, table.tolist()))
+    for flag in (args["flags_ptr"], started):
+        values_of(flag)[:] += args["arrivals_ptr"].shape[1]
+    copying = Copying(args, table, DEVICE.stream, values_of(args["t0_ptr"])[0] * 1e-9)
+    if args.get("counters_ptr") is None:
+        for index in range(len(table)):
+            copying.bring(index, 0.0)
+        DEVICE.queue(partial(copy, table.tolist()))
+    else:  # when each may go is not known yet
+        DEVICE.copying[args["counters_ptr"].data_ptr()] = copying
+
+
+@dataclass
+class Copying:
+    """A launch of the copier, on its stream; the wire has moved all before at `free_s`."""
+
+    args: dict
+    table: Any
+    stream: Any
+    free_s: float
+
+    def bring(self, index, ready_s):
+        """Transfer `index` may go at `ready_s`."""
+        words = int(self.table[index, 2] * self.table[index, 3])
+        self.free_s = max(self.free_s, ready_s) + words * self.args["ns_per_word"] * 1e-9
+        values_of(self.args["arrivals_ptr"])[index] = round(self.free_s * 1e9)
+        DEVICE.raised_at[self.args["flags_ptr"].data_ptr() + 4 * index] = self.free_s
+        self.stream.at = max(self.stream.at, self.free_s)
+
+
+def raise_counters(args, first, end, ready_s):
+    """Of the copier that waits for them; `ready_s(index)` is when. What it copies is there once this stream has come to
+    here."""
+    copying = DEVICE.copying[args["counters_ptr"].data_ptr()]
+    for index in range(first, end):
+        values_of(args["times_ptr"])[index] = round(ready_s(index) * 1e9)
+        copying.bring(index, ready_s(index))
+    DEVICE.queue(partial(copy, copying.table[first:end].tolist()))
+
+
+def launch_raise_kernel(real, args):
+    at = DEVICE.take(LAUNCH_S)
+    raise_counters(args, args["first"], args["end"], lambda index: at)
+    values_of(args["counters_ptr"])[args["first"] : args["end"]] += args["by"]
+
+
+def launch_signalled_kernel(real, args):
+    seconds, pieces = seconds_of(args) / 0.95, args["ranks"] * args["blocks"]
+    began = DEVICE.take(LAUNCH_S + seconds)
+    DEVICE.queue(partial(real, **args | {"TIMED": False}))
+    raise_counters(args, 0, len(args["counters_ptr"]), lambda index: began + seconds * (index + 1) / pieces)
+
+
+def launch_add_kernel(real, args):
+    nbytes = args["arrived_ptr"].nbytes + args["out_ptr"].nbytes
+    DEVICE.enqueue("add_kernel", nbytes / BYTES_PER_S, partial(real, **args))
 
 
 def copy(table):

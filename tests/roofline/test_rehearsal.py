@@ -29,6 +29,7 @@ SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
 
 LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
 WAITING = {"chunk_outer", "tile_outer", "row_block"}
+SCATTER = {"serial", "block_launches"}
 PREFETCH = {"serial", "overlapped"}
 
 
@@ -88,6 +89,7 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     assert found.measured == {
         "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
         "all_gather_matmul": LAUNCHES | persistent(LAUNCHES) | WAITING,
+        "matmul_reduce_scatter": SCATTER | persistent(SCATTER) | {"signalled"},
         "weight_prefetch": PREFETCH | persistent(PREFETCH),
     }
     (failed,) = found.reasons("failed")
@@ -121,6 +123,7 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
     assert found.measured == {
         "matmul": {"cublas", "tiled"},
         "all_gather_matmul": LAUNCHES,
+        "matmul_reduce_scatter": SCATTER,
         "weight_prefetch": PREFETCH,
     }
     assert found.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)

@@ -32,6 +32,7 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     """Three ranks: rows of 1 and 2 come, parts for 1 and 2 go, and those of 2 and 1 arrive meanwhile."""
     transfers, home = [[1, 0], [2, 0], [2, 1], [1, 1]], timeline.HOME_UNIT
     line = {"transfers": transfers, "arrivals_s": [1, 2, 5, 7], "ready_s": [0.0, 0.0, 4, 6], "end_s": 9.5}
+    line["in_turn"] = True
     assert [b[:3] for b in timeline.link_blocks(line)] == [(0, 1, 1), (1, 2, 2), (4, 5, 1), (6, 7, 2)]
     by_layer = line | {"waits": [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 3, 3], [3, 7, 7], [4, 8, 9]]}
 
@@ -45,10 +46,20 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     serial = line | {"ready_s": [0.0, 0.0, 4, 4], "waits": [[2, 0, 2], [3, 4, 5], [4, 5, 7]], "end_s": 7.5}
     assert chip("serial", serial) == [(2, 4, None), (7, 7.5, None)]
     reduced = {"transfers": [[2, 1], [1, 1], [1, 0], [2, 0]], "arrivals_s": [3, 4, 6, 7], "ready_s": [2, 2, 5, 5]}
-    reduced |= {"waits": [[1, 2, 3], [2, 3.5, 4], [4, 5, 7]], "end_s": 7}
+    reduced |= {"waits": [[1, 2, 3], [2, 3.5, 4], [4, 5, 7]], "end_s": 7, "in_turn": True}
     assert chip("all_reduce", reduced) == [(0, 2, None), (3, 3.5, None), (4, 5, None)]
     assert [b[:3] for b in timeline.link_blocks(reduced)] == [(2, 3, 1), (3, 4, 2), (5, 6, 1), (6, 7, 2)]
-    assert [timeline.unit_of(one) for one in (line, line | {"ready_s": []})] == ["rank", "row block"]
+    alone = line | {"in_turn": False}
+    assert [timeline.unit_of(one) for one in (line, alone | {"ready_s": []}, alone)] == ["rank", "row block", "chunk"]
+
+
+def test_pieces_of_a_part_are_sent_together():
+    """Parts for ranks 1 and 2, in two row blocks each, and the own one, by one kernel that tells of each piece."""
+    line = {"transfers": [[2, 0], [2, 1], [1, 0], [1, 1]], "arrivals_s": [2, 3, 4, 6], "ready_s": [1, 2, 3, 5]}
+    line |= {"waits": [[4, 7, 7]], "end_s": 8}
+    assert [b[:3] for b in timeline.link_blocks(line)] == [(1, 3, 2), (3, 6, 1)]
+    chip = [b[:3] for b in timeline.chip_blocks("signalled", line)]
+    assert chip == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, timeline.HOME_UNIT), (7, 8, None)]
 
 
 def test_without_timelines_the_other_two_are_left(draw):

@@ -83,12 +83,14 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
 
 
 def link_blocks(timeline: dict) -> list[Block]:
-    """The transfers, one after another; the pieces of a row block together."""
+    """The transfers, one after another; the pieces of a row block, or of a part, together."""
     units, halves = _units(timeline), [block * _is_layer(timeline) for _, block in timeline["transfers"]]
-    ends_s = dict(zip(zip(halves, units, strict=True), timeline["arrivals_s"], strict=False))
+    keys = [*zip(halves, units, strict=True)]
+    ends_s = dict(zip(keys, timeline["arrivals_s"], strict=False))
     starts_s = [0.0, *ends_s.values()]
     if ready_s := timeline.get("ready_s"):
-        starts_s = map(max, starts_s, ready_s)
+        first_s = dict(zip(reversed(keys), reversed(ready_s), strict=False))
+        starts_s = map(max, starts_s, (first_s[key] for key in ends_s))
     spans = zip(starts_s, ends_s.values(), ends_s, strict=False)
     return [Block(start_s, end_s, unit, str(unit)) for start_s, end_s, (_, unit) in spans]
 
@@ -132,12 +134,12 @@ def _between(spans: list, end_s: float):
 
 
 def _is_by_block(timeline: dict) -> bool:
-    return any(block for _, block in timeline["transfers"])
+    return any(block for _, block in timeline["transfers"]) and not timeline.get("ready_s")
 
 
 def _is_layer(timeline: dict) -> bool:
     """Whether it is of a gather and a scatter, which block 1 is."""
-    return _is_by_block(timeline) and bool(timeline.get("ready_s"))
+    return bool(timeline.get("in_turn"))
 
 
 def unit_of(timeline: dict) -> str:
