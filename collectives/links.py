@@ -380,7 +380,7 @@ class Threaded:
                     self._change.notify_all()
         except Exception as error:
             with self._change:
-                job.failure = error
+                job.failure = error.with_traceback(None)  # which refers to what was waited for, and so to a group
                 self._change.notify_all()
 
     def _begin(self, transfers: Sequence[Transfer]) -> None:
