@@ -14,7 +14,7 @@ from torch import Tensor
 
 from collectives.device_links import Enqueued, PacedCopier, PCIe, Route, meet_launch
 from collectives.group_links import landing, put, shared, theirs, whole
-from collectives.links import Gather
+from collectives.links import Gather, InTurn, Scatter
 from kernels.contract import Signals
 
 FRESH_STARTS = 64
@@ -48,11 +48,14 @@ class Nccl(_OfRanks, Enqueued):
         super().__init__(ranks)
         self._landings: dict[tuple, Tensor] = {}
 
+    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None, raised: int = 1) -> None:
+        self._outgoing = transfers.outgoing(self.rank, self._ranks.size)
+        super().start(transfers, ready, raised)
+
     def _bring(self, route: Route, index: int) -> None:
         transfer, group = route.transfers[index], self._ranks.world.group
         here, target = landing(self._landings, index, transfer), transfer.target
-        behind = (2 * self.rank - transfer.chunk) % self._ranks.size
-        piece = route.transfers.own[transfer.block] if isinstance(route.transfers, Gather) else transfer.source
+        piece, behind, _ = self._outgoing[index]
         both = [dist.P2POp(dist.irecv, here, transfer.chunk, group), dist.P2POp(dist.isend, piece, behind, group)]
         for work in dist.batch_isend_irecv(both):
             work.wait()  # which has the current stream wait, the link's

@@ -172,11 +172,11 @@ class _DeviceLink:
         """
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self._prepared(transfers)
-            if len(self._times) < 2 * len(transfers) + 6:
-                self._times = torch.zeros(2 * len(transfers) + 6, dtype=torch.int64, device=self.device)
+            if len(self._times) < 2 * len(transfers) + 8:  # begin and end, waits, the link's own
+                self._times = torch.zeros(2 * len(transfers) + 8, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
-        self._raised, self._ready = 0 if ready is None else raised, 0
+        self._raised, self._ready, self._at_once = 0 if ready is None else raised, 0, ready or 0
         self._route.wanted += self._raised
         self._meet(0)
         self._stamp(0)
@@ -242,7 +242,8 @@ class _DeviceLink:
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
-        ready_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()] if self._raised else []
+        computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
+        ready_s = [0.0] * self._at_once + computed_s if self._raised else []
         return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s, ready_s)
 
     def _stamp(self, place: int) -> None:

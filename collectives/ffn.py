@@ -13,6 +13,7 @@ here is nothing.
     chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
                       but a matmul of some rows at either end hides; the weights of both layers pass through the caches
                       for each rank
+    layer_signalled   on a GPU: as layer_launches, but down is one launch (`collectives.signalled`)
 
 Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
 """
@@ -59,9 +60,13 @@ class Operands:
         self.scatter = matmul_reduce_scatter.Operands(self.hidden, self.down, self.out, *about)
         self.sources = self.scatter.destinations
         self.gathered, self.whole = self.x.clone(), torch.empty_like(self.x)
-        parts = Scatter(replace(part, block=1) for part in self.scatter.parts)
-        self.transfers = InTurn(self._gather(self.x.chunk(self.ranks), self.gathered), parts)
-        self.reduced = InTurn(parts, self._gather([self.out] * self.ranks, self.whole))
+        self.rows = self._gather(self.x.chunk(self.ranks), self.gathered)
+        self.transfers = self.before(self.scatter.parts)
+        self.reduced = InTurn(self.transfers.parts[1], self._gather([self.out] * self.ranks, self.whole))
+
+    def before(self, parts: Scatter) -> InTurn:
+        """The rows of x, and then `parts`."""
+        return InTurn(self.rows, Scatter(replace(part, block=1 + part.block) for part in parts))
 
     def _gather(self, shards, into: Tensor) -> Gather:
         found = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
@@ -111,14 +116,19 @@ def layer_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` as rows come, then by `down` as parts are sent."""
     others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
-    for count, rank in enumerate([operands.rank, *operands.sources]):
-        link.wait(count)
-        operands.multiply_up(rank)
-    link.wait(others)  # here already: tells the timeline when `up` was done
+    multiply_up(operands, link)
     for count, rank in enumerate([*operands.sources, operands.rank], 1):
         operands.multiply_down(rank)
         link.ready(others + min(count, others))
     return _finished(operands, link)
+
+
+def multiply_up(operands: Operands, link) -> None:
+    """Multiply by `up` as rows come."""
+    for count, rank in enumerate([operands.rank, *operands.sources]):
+        link.wait(count)
+        operands.multiply_up(rank)
+    link.wait(operands.ranks - 1)  # here already: tells the timeline when `up` was done
 
 
 def chained_launches(operands: Operands, link) -> Tensor:

@@ -110,11 +110,11 @@ class InTurn(list[Transfer]):
 
     def __init__(self, *parts: Gather | Scatter):
         super().__init__(itertools.chain(*parts))
-        self._parts = parts
+        self.parts = parts
 
     def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
         """As of each of them."""
-        return [piece for part in self._parts for piece in part.outgoing(rank, ranks)]
+        return [piece for part in self.parts for piece in part.outgoing(rank, ranks)]
 
 
 def _words(tensor: Tensor) -> Tensor:

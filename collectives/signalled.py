@@ -1,4 +1,5 @@
-"""The arm of the reduce-scatter that is one launch, `signalled`; and how parts are added on a GPU, for all its arms.
+"""The arms whose last matmul is one launch: `signalled` of the reduce-scatter, and `layer_signalled` of the layer. And
+how parts are added on a GPU, for all arms of both.
 
 `kernels.signalled` computes tile after tile, ordered by destination, and the link sends each piece when the piece's
 counter says that it is whole. How many row blocks a part is cut into is what the simulator finds best; a wrong guess
@@ -11,7 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from collectives.links import Scatter
+from collectives import ffn
+from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
 from kernels import part_sums, persistent, signalled
 from kernels.configs import choose_for
@@ -25,7 +27,7 @@ class Prepared:
     """What the arm needs on each call."""
 
     pieces: signalled.Pieces
-    transfers: Scatter
+    transfers: Scatter | InTurn
 
 
 def added_by_kernel(operands: Operands) -> Operands:
@@ -36,12 +38,13 @@ def added_by_kernel(operands: Operands) -> Operands:
     return operands
 
 
-def prepare(operands: Operands, t_gemm_s=1.0, t_comm_s=1.0, delays=simulator.NONE) -> Prepared:
+def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0, delays=simulator.NONE) -> Prepared:
     """Cut the product for a matmul and a scatter that take so long alone, and keep that in `operands.prepared`.
-    `delays` are the link's, as in `simulator.pieces`.
+    `delays` are the link's, as in `simulator.pieces`. Of a layer both are times of all of it.
 
     Raises what `kernels.signalled.require` raises.
     """
+    given, operands = operands, parts_of(operands)
     x, w, products = operands.x, operands.w, operands.products
     persistent.require_hopper(x, "signalled")  # other GPUs have no tile of it to choose
     config, order = choose_for("signalled", x, w), (*operands.destinations, operands.rank)
@@ -50,23 +53,31 @@ def prepare(operands: Operands, t_gemm_s=1.0, t_comm_s=1.0, delays=simulator.NON
     grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
     about = grid, persistent.programs(x.device), len(order)
-    plans = [OverlapPlan("signalled", *about, count, delays) for count in able]
+    arm = "signalled" if given is operands else "layer_signalled"
+    plans = [OverlapPlan(arm, *about, count, delays) for count in able]
     blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
-    operands.prepared = Prepared(replace(whole, blocks=blocks), operands.pieces(blocks))
+    pieces = operands.pieces(blocks)
+    transfers = pieces if given is operands else given.before(pieces)
+    operands.prepared = Prepared(replace(whole, blocks=blocks), transfers)
     return operands.prepared
 
 
-def run(operands: Operands, link) -> Tensor:
-    """Multiply, and send each piece when it is whole; then add. The link is one of a GPU."""
-    ready = operands.prepared or prepare(operands)
-    tiles = ready.pieces.tiles(operands.products)
-    link.start(ready.transfers, ready=0, raised=tiles)
-    signalled.matmul(operands.x, operands.w, operands.products, ready.pieces, *link.counters)
+def parts_of(operands: Operands | ffn.Operands) -> Operands:
+    """What is multiplied and scattered: all of it, or the layer's second half."""
+    return operands.scatter if isinstance(operands, ffn.Operands) else operands
+
+
+def run(operands: Operands | ffn.Operands, link) -> Tensor:
+    """Multiply, and send each piece when it is whole; then add. Of a layer, multiply by `up` before, as rows come. The
+    link is one of a GPU. As arms in `collectives.matmul_reduce_scatter.ARMS`, and in those of `collectives.ffn`."""
+    down = parts_of(operands)
+    ready = down.prepared or prepare(operands)
+    gathered = len(ready.transfers) - ready.pieces.count
+    link.start(ready.transfers, ready=gathered, raised=ready.pieces.tiles(down.products))
+    if gathered:
+        ffn.multiply_up(operands, link)
+    signalled.matmul(down.x, down.w, down.products, ready.pieces, *(one[gathered:] for one in link.counters))
     link.wait(len(ready.transfers))
-    operands.add_all()
+    down.add_all()
     link.finish()
-    return operands.out
-
-
-ARMS = {"signalled": run}
-"""Name -> `arm(operands, link)`, as in `collectives.matmul_reduce_scatter.ARMS`."""
+    return down.out

@@ -43,6 +43,11 @@ class Pieces:
     """Row blocks of each rank's rows: pieces."""
     config: Config
 
+    @property
+    def count(self) -> int:
+        """Of the pieces that are sent."""
+        return (len(self.order) - 1) * self.blocks
+
     def tiles(self, out: Tensor) -> int:
         """Of a piece: by so much its counter grows in a launch."""
         rows = len(out) // len(self.order) // self.blocks

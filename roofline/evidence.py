@@ -70,6 +70,7 @@ STEPS = (
     Step("tune", 540, ((*MEASURE, "--ffn-tune"),), measures=True),
     Step("matmuls", 330, ((*MEASURE, "-k", "test_matmul and not scatter"),), measures=True),
     Step("gathers", 480, ((*MEASURE, "-k", "gather or scatter or prefetch"),), measures=True),
+    Step("layers", 100, ((*MEASURE, "-k", "test_ffn"),), measures=True),
     Step("counters", 540, ((*PYTEST, "--benchmark-only", "--ffn-counters=48"),), after="matmuls"),
 )  # fmt: skip
 """In this order: what may hang first and alone, then what is right, then what is fast."""

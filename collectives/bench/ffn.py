@@ -8,6 +8,7 @@ import torch
 
 from collectives import ffn
 from collectives.bench import arms
+from collectives.bench import matmul_reduce_scatter as scatters
 from collectives.bench import setting as settings
 from collectives.bench.operands import buffer, normal
 from collectives.ffn import Operands
@@ -16,8 +17,10 @@ from kernels.bench import checks
 from roofline.measure.ranks import ALONE
 
 
-class Layer(settings.Setting):
+class Layer(scatters.Telling):
     """x[m, n] and out[m, n] are sharded by rows. The unsplit matmul is both, one after the other."""
+
+    telling = "layer_signalled"
 
     def _operands(self) -> list:
         case, found = self.case, []
@@ -25,7 +28,7 @@ class Layer(settings.Setting):
         for number in range(settings.SETS):
             x = normal((case.m, case.n), case.dtype, self.device, self.seed + 1 + number, 1.0)
             out = x.new_empty(case.m // case.ranks, case.n)
-            found.append(Operands(x, up, down, out, case.ranks, self.ranks.rank))
+            found.append(self._added(Operands(x, up, down, out, case.ranks, self.ranks.rank)))
         self.gemms = [(operands.gathered, operands.up, operands.hidden) for operands in found]
         self.gathers = [operands.transfers for operands in found]
         return found
@@ -78,17 +81,18 @@ class Layer(settings.Setting):
         return sum(down.double() @ up.double() for up, down in map(self._weights_of, ranks))
 
     def relative_error(self, arm: Callable, link, operands, **about) -> float:
-        """Also of all rows, where the arm makes them."""
+        """Also of all rows, where the arm makes them: the larger one."""
         error = super().relative_error(arm, link, operands, **about)
         if link.timeline().transfers is not operands.reduced:
             return error
-        return error + checks.error_of(operands.whole, checks.reference_rows(self._rows(operands), self._weights))
-
-    def config(self, arm: str) -> str:
-        return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
+        of_all = checks.error_of(operands.whole, checks.reference_rows(self._rows(operands), self._weights))
+        return float(torch.tensor([error, of_all]).max())  # NaN where one is
 
 
 class Runner(arms.Runner):
     """Runs feed-forward layers."""
 
     setting, own_arms = Layer, ffn.ARMS
+
+    def arms(self, device: str) -> dict[str, Callable]:
+        return super().arms(device) | self.setting.telling_arms(device)

@@ -20,7 +20,53 @@ if find_spec("triton"):
     from collectives import signalled
 
 
-class ReduceScatter(settings.Setting):
+class Telling(settings.Setting):
+    """Of a reduce-scatter, by itself or behind a layer: on a GPU parts are added by a kernel, and the arm `telling`
+    tells the link on the device what it may send."""
+
+    telling = "signalled"
+
+    @classmethod
+    def telling_arms(cls, device: str) -> dict[str, Callable]:
+        """That arm; none where kernels are not compiled."""
+        return {cls.telling: signalled.run} if device == "cuda" and find_spec("triton") else {}
+
+    def _added(self, operands):
+        """The same, with parts added as on this device."""
+        if self.telling_arms(self.device):
+            signalled.added_by_kernel(signalled.parts_of(operands))
+        return operands
+
+    def grid_facts(self) -> dict:
+        """On a GPU its SMs, and how a matmul is cut into tiles on them."""
+        if self.device == "cpu":
+            return {}
+        case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
+        grid = plan(self.telling, case.m, case.n, case.ranks, sms, self.t_gemm_s, self.t_comm_s).grid
+        return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
+
+    def _prepared(self, operands):
+        about = self.t_gemm_s, self.t_comm_s, self.delays
+        return signalled.parts_of(operands).prepared or signalled.prepare(operands, *about)
+
+    def why_not(self, arm: str) -> str | None:
+        if arm not in self.telling_arms(self.device):
+            return super().why_not(arm)
+        return reason(lambda: [self._prepared(one) for one in self.sets])
+
+    def facts_of(self, arm: str) -> dict:
+        told = arm in self.telling_arms(self.device)
+        return {"row_blocks": self._prepared(self.sets[0]).pieces.blocks} if told else {}
+
+    def config(self, arm: str) -> str:
+        found = self.matmul_of(arm).config(*self.factors)
+        if arm in self.telling_arms(self.device):
+            pieces = self._prepared(self.sets[0]).pieces
+            found = f"{pieces.blocks} row blocks, signalled {pieces.config}"
+        return f"{found}, sums in fp32"
+
+
+class ReduceScatter(Telling):
     """out[m / P, n] is summed over ranks."""
 
     def _operands(self) -> list:
@@ -28,9 +74,7 @@ class ReduceScatter(settings.Setting):
         for number in range(settings.SETS):
             x, w = self._factors_of(rank, number)
             out = x.new_empty(case.m // case.ranks, case.n)
-            found.append(Operands(x, w, out, case.ranks, rank))
-            if telling_arms(self.device):
-                signalled.added_by_kernel(found[-1])
+            found.append(self._added(Operands(x, w, out, case.ranks, rank)))
         self.gemms = [(operands.x, operands.w, operands.products) for operands in found]
         self.gathers = [operands.parts for operands in found]
         return found
@@ -72,34 +116,6 @@ class ReduceScatter(settings.Setting):
             found = [(operands.block(x, operands.rank), w) for x, w in factors]
         return tuple(torch.cat(each, 1) for each in zip(*found, strict=True))
 
-    def grid_facts(self) -> dict:
-        """On a GPU its SMs, and how a matmul is cut into tiles on them."""
-        if self.device == "cpu":
-            return {}
-        case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
-        grid = plan("signalled", case.m, case.n, case.ranks, sms, self.t_gemm_s, self.t_comm_s).grid
-        return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
-
-    def why_not(self, arm: str) -> str | None:
-        if arm not in telling_arms(self.device):
-            return super().why_not(arm)
-        about = self.t_gemm_s, self.t_comm_s, self.delays
-        return reason(lambda: [one.prepared or signalled.prepare(one, *about) for one in self.sets])
-
-    def facts_of(self, arm: str) -> dict:
-        return {"row_blocks": self.sets[0].prepared.pieces.blocks} if arm in telling_arms(self.device) else {}
-
-    def config(self, arm: str) -> str:
-        if arm in telling_arms(self.device):
-            pieces = self.sets[0].prepared.pieces
-            return f"{pieces.blocks} row blocks, signalled {pieces.config}, sums in fp32"
-        return f"{self.matmul_of(arm).config(*self.factors)}, sums in fp32"
-
-
-def telling_arms(device: str) -> dict[str, Callable]:
-    """The arms that tell the link on the device what it may send; none where kernels are not compiled."""
-    return signalled.ARMS if device == "cuda" and find_spec("triton") else {}
-
 
 class Runner(symm_mem.Runner):
     """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
@@ -109,4 +125,4 @@ class Runner(symm_mem.Runner):
     peers = symm_mem.FUSED_SCATTER, symm_mem.GLOO_SCATTER
 
     def arms(self, device: str) -> dict[str, Callable]:
-        return super().arms(device) | telling_arms(device)
+        return super().arms(device) | self.setting.telling_arms(device)

@@ -28,11 +28,14 @@ from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table, WorkTile
 
 # Kernels do not depend on what uses them; the machine runs both.
-device_links, gathers, flagged_arms, scatters, signalled_arm, protocol = (
+device_links, gathers, flagged_arms, scatters, signalled_arm, ffn, protocol = (
     import_module(f"collectives.{name}")
-    for name in ("device_links", "all_gather_matmul", "flagged_arms", "matmul_reduce_scatter", "signalled", "links")
-)
-SCATTERING = scatters.ARMS | signalled_arm.ARMS
+    for name in (
+        "device_links", "all_gather_matmul", "flagged_arms", "matmul_reduce_scatter", "signalled", "ffn", "links"
+    )
+)  # fmt: skip
+SCATTERING = scatters.ARMS | {"signalled": signalled_arm.run}
+LAYERS = ffn.ARMS | {"layer_signalled": signalled_arm.run}
 ARMS = gathers.ARMS | flagged_arms.ARMS
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
@@ -193,9 +196,9 @@ class Enqueued(Wire):
             names = "transfers", "table", "flags", "arrivals"
             one = replace(route, **{name: getattr(route, name)[index : index + 1] for name in names})
             self._run(device_links.wait_launch(counted, index + 1, self._times[-4:]))
-            self._raised = 0
+            raised, self._raised = self._raised, 0
             super()._move(one)
-            self._raised = 1
+            self._raised = raised
 
 
 def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persistent", devices=1, times=1, **more) -> Case:
@@ -266,6 +269,39 @@ def scatter(
 
     title = f"{name} {dtype}, {wire.__name__}, {programs} programs copy, {height} x {depth}, {devices} devices"
     return Case("scatters", f"{title}, {times} x", make, **more)
+
+
+def layer(name: str, dtype: str, wire=Wire, *, devices=1, **more) -> Case:
+    """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
+    the other."""
+    rows, width, hidden = RANKS * 128, 136, 72
+
+    def make(seed: int):
+        def few(shape: tuple[int, int], number: int) -> Tensor:
+            kept = torch.rand(shape, generator=torch.Generator().manual_seed(seed + number)) < 0.1
+            return whole_numbers(padded(*shape, dtype=DTYPES[dtype]), seed + number).sign_().mul_(kept)
+
+        x, up, down = few((rows, width), 1), few((hidden, width), 2), few((width, hidden), 3)
+        out, rank, wires = padded(rows // RANKS, width, dtype=x.dtype).contiguous(), seed % RANKS, []
+        mine = ffn.Operands(x, up, down, out, RANKS, rank, matmul=KERNELS["persistent"].run)
+        for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.whole):
+            tensor.fill_(torch.nan)
+        mine.scatter.block(mine.gathered, rank).copy_(mine.scatter.block(x, rank))
+        signalled_arm.added_by_kernel(mine.scatter)
+
+        def add(machine: Machine) -> None:
+            with on(machine, 0, devices - 1), grids_of(PROGRAMS):
+                wires.append(wire(1e12, programs=1))
+                LAYERS[name](mine, wires[0])
+
+        def wrong() -> str:
+            total = sum((x.double() @ up.double().T @ down.double().T).chunk(RANKS)).to(x.dtype)
+            bad = int((mine.out != total).sum())
+            return wires[0].wrong() or (f"{bad} elements of the sums are wrong" if bad else "")
+
+        return add, wrong
+
+    return Case("layers", f"{name} {dtype}, {wire.__name__}, {devices} devices", make, **more)
 
 
 def copier(
@@ -370,6 +406,8 @@ def cases() -> list[Case]:
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), delays=(3e-6, 2e-5))]
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
     found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
+    found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
+    found += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]

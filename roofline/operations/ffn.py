@@ -40,7 +40,7 @@ class Ffn(Gathering):
 
 def sweep(options) -> list[Ffn]:
     """Every case asked for, in the order of the run."""
-    cases = matmul_reduce_scatter.sweep(options) if options.device == "cpu" else []
+    cases = matmul_reduce_scatter.sweep(options)
     return [Ffn(one.model, Ffn.of_layer, one.tp, one.m, one.dtype, one.ranks, one.wire) for one in cases]
 
 

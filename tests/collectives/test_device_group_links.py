@@ -11,11 +11,12 @@ import types
 from pathlib import Path
 
 import pytest
+import test_group_links
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, copier, device_links, group_links, weight_prefetch
+from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
 from collectives.bench import messages
 from collectives.links import LinkError
 from kernels.contract import interpreted
@@ -178,6 +179,34 @@ def prefetches(rank, count, path, kind):
         assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
 
 
+class Later(device_group_links.Nccl):
+    """What can wait for what is computed: a transfer is brought when the consumer waits for it, and no sooner."""
+
+    def _move(self, route):
+        self._left, self._events = [*range(len(route.transfers))], []
+        self._happened()
+
+    def _happened(self):
+        self._events.append(torch.cuda.Event(enable_timing=True))
+        self._events[-1].record()
+
+    def wait(self, count):
+        while self._left and self._left[0] < count:
+            index = self._left.pop(0)
+            assert int(self._route.counters[index]) == self._route.wanted
+            self._bring(self._route, index)
+            self._route.flags[index] = self._route.runs
+            self._happened()
+        return super().wait(count)
+
+
+def what_is_computed(rank, count, path, kind):
+    """NCCL moves it, too: parts of sums, and after rows that are gathered."""
+    link = Later(stand_in(rank, count, path))
+    test_group_links.scatters(rank, count, path, link)
+    test_group_links.layers(rank, count, path, link)
+
+
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
     own = stand_in(rank, count, path)
@@ -272,6 +301,7 @@ PULLED = ("symmetric", "symmetric_copier")
         *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
         *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
         (serial_alone, "nccl_symmetric_all_gather", 3),
+        (what_is_computed, "nccl", 4),
         *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
         *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],

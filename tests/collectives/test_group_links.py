@@ -77,8 +77,8 @@ def prefetches(rank, ranks, path):
             assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, late, step)
 
 
-def scatters(rank, ranks, path):
-    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+def scatters(rank, ranks, path, link=None):
+    link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
     rows = ranks * 5
     for late in range(ranks):
         for name, arm in matmul_reduce_scatter.ARMS.items():
@@ -97,8 +97,8 @@ def scatters(rank, ranks, path):
                 assert len(link.timeline().ready_s) == ranks - 1
 
 
-def layers(rank, ranks, path):
-    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
+def layers(rank, ranks, path, link=None):
+    link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
     rows, hidden = ranks * 3, 8
     for late in range(ranks):
         for name, arm in ffn.ARMS.items():

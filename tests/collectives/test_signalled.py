@@ -1,13 +1,15 @@
 """The arm `signalled` in the interpreter: each piece is told when it is whole, and added once and in order."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from test_gather_bench import options_of
 
-from collectives import device_links, signalled
+from collectives import device_links, ffn, signalled
 from collectives.bench import arms
+from collectives.bench import ffn as layer_bench
 from collectives.bench import matmul_reduce_scatter as bench
 from collectives.device_links import Route, copy_launch, raise_launch
 from collectives.links import LinkError, Transfer
@@ -16,6 +18,7 @@ from kernels import part_sums
 from kernels import signalled as kernel
 from kernels.contract import Signals
 from roofline.analysis.overlap.arms import OverlapPlan, plan
+from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.theory.schedule import Grid
 
@@ -169,7 +172,7 @@ def test_copier_gives_up_what_is_not_computed_and_says_which(route):
 
 
 class Later:
-    """A stream of a stand-in for CUDA: the link's launches are done when the consumer waits for one of its flags."""
+    """A stream of a stand-in for CUDA: a transfer is done when the consumer waits for it, and no sooner."""
 
     def __init__(self, priority=0):
         self.queue = []
@@ -180,37 +183,27 @@ class Later:
 
 @pytest.fixture
 def deferred_link(monkeypatch):
-    """The GPU's paced link in the interpreter, the copier running when all that it waits for is enqueued."""
-    current = [Later()]
-
-    def inside(stream):
-        class On:
-            def __enter__(self):
-                current.append(stream)
-
-            def __exit__(self, *error):
-                current.pop()
-
-        return On()
-
-    for name, stand_in in (("Stream", Later), ("current_stream", lambda: current[-1]), ("stream", inside)):
+    """The GPU's paced link in the interpreter, the copier of each transfer running when it is waited for."""
+    for name, stand_in in (("Stream", Later), ("current_stream", Later), ("stream", nullcontext)):
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
 
     class Deferred(device_links.PacedCopier):
         device, timed = "cpu", False
+        start = device_links._DeviceLink.start  # which waits for no copier to run
 
-        def _run(self, launch):
-            if current[-1] is self._stream:
-                self._stream.queue.append(launch)
-                return
-            waits = launch.kernel is device_links.copier.wait_kernel
-            if waits and launch.args["flag_ptr"].data_ptr() != self._route.started.data_ptr():
-                while self._stream.queue:
-                    self._stream.queue.pop(0).run(self._times.device)
-            if not (waits and launch.args["flag_ptr"].data_ptr() == self._route.started.data_ptr()):
-                launch.run(self._times.device)
+        def _move(self, route):
+            counted, names = self._counted(), ("transfers", "table", "flags", "arrivals", "counters")
+            for index in range(len(route.transfers)):
+                one = replace(route, **{name: getattr(route, name)[index : index + 1] for name in names})
+                about = dict(timed=False, counted=replace(counted, flags=one.counters))
+                self._stream.queue.append(copy_launch(one, self._times, 1e9, **about))
+
+        def wait(self, count):
+            while self._stream.queue and len(self._stream.queue) > len(self._route.transfers) - count:
+                self._stream.queue.pop(0).run(self._times.device)
+            return super().wait(count)
 
     return lambda: Deferred(1e9, 0, 2)
 
@@ -220,11 +213,33 @@ def test_every_arm_over_the_gpus_link(arm, deferred_link, make):
     mine, link = make(), deferred_link()
     for call in range(3):
         mine.x.copy_(values(10 + call, *mine.x.shape))
-        assert torch.equal((ARMS | signalled.ARMS)[arm](mine, link), right(mine)), call
+        assert torch.equal((ARMS | {"signalled": signalled.run})[arm](mine, link), right(mine)), call
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == len(timeline.ready_s) == len(link._route.transfers)
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+@pytest.mark.parametrize("arm", [*ffn.ARMS, "layer_signalled"])
+def test_every_arm_of_the_layer_over_the_gpus_link(arm, rank, deferred_link, monkeypatch):
+    monkeypatch.setattr(signalled, "BLOCKS", (2,))
+    link, rows = deferred_link(), RANKS * HEIGHT
+    x, up, down = values(rank, rows, COLUMNS), values(9, DEPTH, COLUMNS), values(8, COLUMNS, DEPTH)
+    mine = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS, rank)
+    signalled.added_by_kernel(mine.scatter)
+    for call in range(3):
+        x.copy_(values(10 + call, *x.shape))
+        for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.out, mine.whole):
+            tensor.fill_(torch.nan)
+        mine.scatter.block(mine.gathered, rank).copy_(mine.scatter.block(x, rank))
+        total = sum((x @ up.T @ down.T).chunk(RANKS))
+        expected = total.repeat(RANKS, 1) if arm == "all_reduce" else total
+        assert torch.equal((ffn.ARMS | {"layer_signalled": signalled.run})[arm](mine, link), expected), call
+        timeline = link.timeline().as_dict()
+        others = RANKS - 1
+        assert timeline["ready_s"][:others] == [0.0] * others or arm == "all_reduce"
+        assert len(timeline["arrivals_s"]) == others * (3 if arm == "layer_signalled" else 2)
 
 
 def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, monkeypatch):
@@ -235,27 +250,36 @@ def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, m
         link.timeline()
 
 
-def test_arms_of_a_gpu_are_prepared_checked_and_called(deferred_link, monkeypatch):
-    monkeypatch.setattr(bench, "telling_arms", lambda device: signalled.ARMS)
-    monkeypatch.setattr(bench.ReduceScatter, "link", lambda self, kind=None: deferred_link())
+LAYER_LAUNCHES = ["serial", "all_reduce", "layer_launches", "chained_launches"]
+
+
+@pytest.mark.parametrize(
+    ("module", "case", "own"),
+    [
+        (bench, MatmulReduceScatter("32x32", "down", 1, 64, "fp32", 2, "1GBps"), ["serial", "block_launches"]),
+        (layer_bench, Ffn("32x32", "up_down", 1, 64, "fp32", 2, "1GBps"), LAYER_LAUNCHES),
+    ],
+)
+def test_arms_of_a_gpu_are_prepared_checked_and_called(module, case, own, deferred_link, monkeypatch):
+    runner, told = module.Runner(options_of()), module.Runner.setting.telling
+    monkeypatch.setattr(bench.Telling, "telling_arms", lambda self, device=None: {told: signalled.run})
+    monkeypatch.setattr(runner.setting, "link", lambda self, kind=None: deferred_link())
     monkeypatch.setattr(arms, "off_pace", lambda setting: None)
-    case = MatmulReduceScatter("32x32", "down", 1, 64, "fp32", 2, "1GBps")
-    runner = bench.Runner(options_of())
-    assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == [
-        "serial", "block_launches", "serial_persistent", "block_launches_persistent", "signalled",
-    ]  # fmt: skip
-    found = runner.prepare(case, ["signalled"])
-    assert found.contenders == ["serial", "signalled"]
+    on_gpu = [*own, *(f"{arm}_persistent" for arm in own), told]
+    assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == on_gpu
+    found = runner.prepare(case, on_gpu)
+    assert {*found.contenders} | found.rejected.keys() == {*on_gpu}
+    assert found.contenders == [arm for arm in on_gpu if arm not in found.rejected]
+    assert all("persistent needs" in one.reason for one in found.rejected.values()), found.rejected
+    assert {*own, told} <= {*found.contenders}
     assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-    assert (
-        found.entrants["signalled"].config
-        == "1 row blocks, signalled 32x32x32 warps4 stages2 group4 subtile2, sums in fp32"
-    )
-    assert found.entrants["signalled"].facts == {"row_blocks": 1}
+    entrant = found.entrants[told]
+    assert entrant.config == "1 row blocks, signalled 32x32x32 warps4 stages2 group4 subtile2, sums in fp32"
+    assert entrant.facts == {"row_blocks": 1}
     for name in found.contenders:
         found.entrants[name].call()
     few = replace(case, m=32)
-    assert "signalled needs a multiple" in runner.prepare(few, ["signalled"]).rejected["signalled"].reason
+    assert "signalled needs a multiple" in runner.prepare(few, [told]).rejected[told].reason
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
@@ -270,6 +294,9 @@ def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
             computed_s = -(-piece * 2 * columns // programs) * tile_s
             free_s = max(free_s, computed_s) + t_comm_s / ((ranks - 1) * blocks)
         assert cut.simulate(1.0, t_comm_s).end_s == pytest.approx(max(1.0, free_s))
+        up_s = OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).simulate(1.0, t_comm_s).end_s
+        layer = cut._replace(arm="layer_signalled").simulate(2.0, 2 * t_comm_s)
+        assert layer.end_s == pytest.approx(up_s + max(1.0, free_s))
 
 
 def test_a_cut_has_whole_row_tiles_in_each_piece():

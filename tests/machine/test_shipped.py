@@ -15,7 +15,7 @@ from kernels.registry import KERNELS
 ROOT = Path(__file__).parents[2]
 SEEDS = 1 if triton.__version__.startswith("3.6") else 2
 MATMULS = ("persistent",), ("tiled", "warpgroup", "persistent_sums", "decode")
-LINKS = ("flagged", "flagged_spills", "arms", "scatters", "copier", "gate", "wait", "clock", "stamp")
+LINKS = ("flagged", "flagged_spills", "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
 
 
 def machine(*arguments: str) -> subprocess.CompletedProcess:

@@ -364,11 +364,12 @@ class Copying:
 def raise_counters(args, first, end, ready_s):
     """Of the copier that waits for them; `ready_s(index)` is when. What it copies is there once this stream has come to
     here."""
-    copying = DEVICE.copying[args["counters_ptr"].data_ptr()]
+    before = args["counters_ptr"].storage_offset()  # those are of others
+    copying = DEVICE.copying[args["counters_ptr"].untyped_storage().data_ptr()]
     for index in range(first, end):
         values_of(args["times_ptr"])[index] = round(ready_s(index) * 1e9)
-        copying.bring(index, ready_s(index))
-    DEVICE.queue(partial(copy, copying.table[first:end].tolist()))
+        copying.bring(before + index, ready_s(index))
+    DEVICE.queue(partial(copy, copying.table[before + first : before + end].tolist()))
 
 
 def launch_raise_kernel(real, args):

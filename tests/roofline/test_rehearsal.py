@@ -30,6 +30,7 @@ SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
 LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
 WAITING = {"chunk_outer", "tile_outer", "row_block"}
 SCATTER = {"serial", "block_launches"}
+LAYER = {"serial", "all_reduce", "layer_launches", "chained_launches"}
 PREFETCH = {"serial", "overlapped"}
 
 
@@ -90,6 +91,7 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
         "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
         "all_gather_matmul": LAUNCHES | persistent(LAUNCHES) | WAITING,
         "matmul_reduce_scatter": SCATTER | persistent(SCATTER) | {"signalled"},
+        "ffn": LAYER | persistent(LAYER) | {"layer_signalled"},
         "weight_prefetch": PREFETCH | persistent(PREFETCH),
     }
     (failed,) = found.reasons("failed")
@@ -124,6 +126,7 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
         "matmul": {"cublas", "tiled"},
         "all_gather_matmul": LAUNCHES,
         "matmul_reduce_scatter": SCATTER,
+        "ffn": LAYER,
         "weight_prefetch": PREFETCH,
     }
     assert found.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)

@@ -37,6 +37,9 @@ GATHERED, SCATTERED, BOTH = ("all_gather_matmul",), ("matmul_reduce_scatter",), 
 LAYER = GATHERED + SCATTERED + BOTH
 """Of a layer in tensor parallelism: what comes before it, what goes behind it, the layer."""
 
+TELLING = "signalled", "layer_signalled"
+"""They tell on the device what may be sent, piece by piece of each rank's rows."""
+
 ALL_REDUCE = "all_reduce"
 """Plain tensor parallelism, which overlaps nothing."""
 
@@ -135,9 +138,9 @@ def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int, *about) -> list[OverlapPlan]:
-    """How `arm` may be cut for out[m, n], in row blocks, `signalled` each rank's rows. `workers` is 1 without a GPU;
-    `about` are further fields."""
-    gpu, shares = workers > 1, ranks if arm == "signalled" else 1
+    """How `arm` may be cut for out[m, n], in row blocks, one of `TELLING` each rank's rows. `workers` is 1 without a
+    GPU; `about` are further fields."""
+    gpu, shares = workers > 1, ranks if arm in TELLING else 1
     rows, columns = (-(-m // TILE[0] // shares) * shares, -(-n // TILE[1])) if gpu else (shares, 1)
     return [
         OverlapPlan(arm, Grid(max(blocks * shares, rows), columns), workers, ranks, blocks, *about)
@@ -193,6 +196,13 @@ def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), _block_launches(behind, t_gemm_s / 2, goes_s)
     later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
     return Simulation(up.end_s + down.end_s, (*up.spans, *later))
+
+
+def _layer_signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """As `_layer_launches`, the second matmul by its table."""
+    (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
+    up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), _signalled(behind, t_gemm_s / 2, goes_s)
+    return Simulation(up.end_s + down.end_s, up.spans)
 
 
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -286,6 +296,7 @@ ARMS = {
         ArmSpec(ALL_REDUCE, BOTH, "#ca9161", "d", _serial),
         ArmSpec("layer_launches", BOTH, "#332288", ">", _layer_launches),
         ArmSpec("chained_launches", BOTH, "#117733", "h", _chained_launches),
+        ArmSpec("layer_signalled", BOTH, "#aa4499", "$\u25e2$", _layer_signalled, by_block=True, table=True),
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
         ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),

@@ -84,7 +84,7 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
 
 def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block, or of a part, together."""
-    units, halves = _units(timeline), [block * _is_layer(timeline) for _, block in timeline["transfers"]]
+    units, halves = _units(timeline), [bool(block) and _is_layer(timeline) for _, block in timeline["transfers"]]
     keys = [*zip(halves, units, strict=True)]
     ends_s = dict(zip(keys, timeline["arrivals_s"], strict=False))
     starts_s = [0.0, *ends_s.values()]
@@ -138,7 +138,7 @@ def _is_by_block(timeline: dict) -> bool:
 
 
 def _is_layer(timeline: dict) -> bool:
-    """Whether it is of a gather and a scatter, which block 1 is."""
+    """Whether it is of a gather and a scatter, whose blocks count from 1."""
     return bool(timeline.get("in_turn"))
 
 
@@ -151,7 +151,9 @@ def _units(timeline: dict) -> list[int]:
     """What each transfer brings: a chunk, or a piece of a row block. Of a layer the rank whose rows come, or whose part
     goes, in one order."""
     if _is_layer(timeline):
-        return 2 * [chunk for chunk, block in timeline["transfers"] if not block]
+        rows = [chunk for chunk, block in timeline["transfers"] if not block]
+        pieces = len(timeline["transfers"]) // len(rows) - 1  # of a part
+        return rows + [chunk for chunk in rows for _ in range(pieces)]
     by_block = _is_by_block(timeline)
     return [transfer[by_block] for transfer in timeline["transfers"]]
 
