@@ -48,14 +48,14 @@ class Nccl(_OfRanks, Enqueued):
         super().__init__(ranks)
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None, raised: int = 1) -> None:
+    def start(self, transfers: Gather | Scatter | InTurn, *ready, **how) -> None:
         self._outgoing = transfers.outgoing(self.rank, self._ranks.size)
-        super().start(transfers, ready, raised)
+        super().start(transfers, *ready, **how)
 
     def _bring(self, route: Route, index: int) -> None:
         transfer, group = route.transfers[index], self._ranks.world.group
-        here, target = landing(self._landings, index, transfer), transfer.target
-        piece, behind, _ = self._outgoing[index]
+        here, target = landing(self._landings, route.first + index, transfer), transfer.target
+        piece, behind, _ = self._outgoing[route.first + index]
         both = [dist.P2POp(dist.irecv, here, transfer.chunk, group), dist.P2POp(dist.isend, piece, behind, group)]
         for work in dist.batch_isend_irecv(both):
             work.wait()  # which has the current stream wait, the link's

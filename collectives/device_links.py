@@ -58,6 +58,10 @@ class Route:
     runs: int = 0
     wanted: int = 0
     """What counters have grown to when all of the last run is computed."""
+    launched: int = 0
+    """Launches of the copier, all programs of which have raised `started`."""
+    first: int = 0
+    """Of a part of a route, its place in that."""
 
     @classmethod
     def of(cls, transfers: Sequence[Transfer], device: str, programs: int = PROGRAMS) -> "Route":
@@ -66,6 +70,13 @@ class Route:
         flags, started, counters = (torch.zeros(n, dtype=torch.int32, device=device) for n in (count, 1, count))
         arrivals, computed_ns = (torch.zeros(s, dtype=torch.int64, device=device) for s in ((count, programs), count))
         return cls(transfers, table, flags, started, arrivals, counters, computed_ns)
+
+    def part(self, first: int, end: int) -> "Route":
+        """The transfers from `first` to before `end`."""
+        names = "transfers", "table", "flags", "arrivals", "counters", "computed_ns"
+        cut = {name: getattr(self, name)[first:end] for name in names}
+        late = None if self.late is None else self.late[:, first:end]
+        return replace(self, **cut, late=late, first=self.first + first)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -164,11 +175,14 @@ class _DeviceLink:
             _leave_shared_memory(kernel.function)
             self._shaped.add(kernel.function)
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
+    def start(
+        self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1, apart: bool = False
+    ) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
 
         With `ready`, the first so many may go; each of the others once its counter has grown by `raised`, which
-        `ready()` has it do, or a kernel that raises `counters` itself.
+        `ready()` has it do, or a kernel that raises `counters` itself. With `apart`, no counter is waited for: those
+        that `ready()` lets go are begun then.
         """
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self._prepared(transfers)
@@ -176,19 +190,31 @@ class _DeviceLink:
                 self._times = torch.zeros(2 * len(transfers) + 8, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
         self._route.runs += 1
-        self._raised, self._ready, self._at_once = 0 if ready is None else raised, 0, ready or 0
+        self._raised, self._ready, self._at_once = 0 if ready is None or apart else raised, 0, ready or 0
         self._route.wanted += self._raised
+        self._apart = apart
         self._meet(0)
         self._stamp(0)
+        self._begun()
+        if not apart:
+            self._go(self._route)
+        self.ready(ready or 0)
+
+    def _begun(self) -> None:
+        """What comes at the start of a run."""
+
+    def _go(self, route: Route) -> None:
+        """Move what `route` has once the current stream has come to here."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._move(self._route)
-        self.ready(ready or 0)
+            self._move(route)
 
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
         if count > self._ready:
             self._run(raise_launch(self._route, self._ready, count, self._raised, timed=self.timed))
+            if self._apart:  # which has raised by nothing, and left the time
+                self._go(self._route.part(self._ready, count))
             self._ready = count
 
     @property
@@ -236,14 +262,15 @@ class _DeviceLink:
             self._lost.zero_()
             # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
             wanted = route.runs * self.programs
-            first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
-            late_s = self.patience_s or PATIENCE_S
-            raise missing(self.kind, route.transfers[first], self.rank, f"it is {late_s:g} s late")
+            first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), None)
+            late, late_s = first is not None or not self._raised, self.patience_s or PATIENCE_S
+            why = f"it is {late_s:g} s late" if late else f"it was not computed for {late_s:g} s"
+            raise missing(self.kind, route.transfers[lost - 1 if first is None else first], self.rank, why)
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
-        ready_s = [0.0] * self._at_once + computed_s if self._raised else []
+        ready_s = [0.0] * self._at_once + computed_s if self._raised or self._apart else []
         return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s, ready_s)
 
     def _stamp(self, place: int) -> None:
@@ -275,19 +302,25 @@ class PacedCopier(_DeviceLink):
         self._delays = delays or Delays()
         self.most_late_s = self._delays.most_s
 
-    def _move(self, route: Route) -> None:
+    def _begun(self) -> None:
+        route = self._route
         if self.most_late_s:
             if route.late is None:
                 draws = [self._delays.draw(route.transfers, self.bytes_per_s) for _ in range(DRAWS)]
                 route.late = torch.tensor([[round(1e9 * late_s) for late_s in one] for one in draws]).to(self.device)
                 route.last_late_s = [late_s for *_, late_s in draws]
             self.late_s = route.last_late_s[route.runs % DRAWS]
-        about = dict(timed=self.timed, counted=self._counted(), latency_s=self._delays.latency_s)
-        self._run(copy_launch(route, self._times, self.bytes_per_s or math.inf, **about))
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
-        super().start(transfers, ready, raised)
-        signals = replace(self.signals(0), flags=self._route.started)
+    def _move(self, route: Route) -> None:
+        about = dict(timed=self.timed, counted=self._counted(), latency_s=self._delays.latency_s)
+        t0 = route.computed_ns if self._apart else self._times
+        self._run(copy_launch(route, t0, self.bytes_per_s or math.inf, **about))
+
+    def _go(self, route: Route) -> None:
+        super()._go(route)
+        self._route.launched += 1
+        wanted = self._route.launched * self.programs
+        signals = replace(self.signals(0), flags=route.started, wanted=wanted)
         self._run(wait_launch(signals, 1, self._times[-2:], timed=self.timed))
 
     @staticmethod
@@ -312,11 +345,14 @@ class Enqueued(_DeviceLink):
         super().__init__(rank)
         self._events = [torch.cuda.Event(enable_timing=True)]
 
+    def _begun(self) -> None:
+        missing = len(self._route.table) + 1 - len(self._events)
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(missing)]
+        self._events[0].record()
+
     def _move(self, route: Route) -> None:
         from cuda.bindings import driver
 
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(len(route.table) + 1 - len(self._events))]
-        self._events[0].record()
         stream = driver.CUstream(self._stream.cuda_stream)
         counted = self._counted()
         for index in range(len(route.transfers)):
@@ -324,7 +360,7 @@ class Enqueued(_DeviceLink):
                 self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
             self._bring(route, index)
             _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
-            self._events[index + 1].record()
+            self._events[route.first + index + 1].record()
 
     def _arrivals_s(self, route: Route, t0: int) -> list[float]:
         return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]

@@ -86,7 +86,7 @@ class Operands:
 def serial(operands: Operands, link) -> Tensor:
     """Gather all of x, multiply twice, then send all parts."""
     others = operands.ranks - 1
-    link.start(operands.transfers, ready=others)
+    link.start(operands.transfers, ready=others, apart=True)
     link.wait(others)
     multiply(operands, operands.gathered, operands.matmul)
     return _finished(operands, link)
@@ -101,7 +101,7 @@ def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
 def all_reduce(operands: Operands, link) -> Tensor:
     """Multiply twice, then send all parts, add, and gather the sums."""
     others = operands.ranks - 1
-    link.start(operands.reduced, ready=0)
+    link.start(operands.reduced, ready=0, apart=True)
     multiply(operands, operands.x, operands.matmul)
     link.ready(others)
     add(operands.scatter, link)

@@ -28,7 +28,7 @@ class Gloo(Threaded):
         self.forget()
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None) -> None:
+    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None, apart: bool = False) -> None:
         super().start(transfers, ready)
         self._send(ready)
 

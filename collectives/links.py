@@ -12,7 +12,8 @@ that never comes is an error that names its chunk, within a bound.
     link.timeline()            # when they did, and when the consumer waited
 
 What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
-first `count` transfers go.
+first `count` transfers go. With `apart=True` link and consumer take turns: on a GPU nothing of the link then waits on
+an SM for what is computed.
 
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
 asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`, which also has `pcie`). A paced link is
@@ -186,7 +187,7 @@ class Preset:
         for transfer in transfers:
             transfer.target.copy_(transfer.source)
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, apart: bool = False) -> None:
         self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
 
     def ready(self, count: int) -> None:
@@ -302,7 +303,7 @@ class Threaded:
         Threaded._last = job
         Threaded._worker.jobs.put(job)
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, apart: bool = False) -> None:
         """Begin to move `transfers`, of which the first `ready` may go (default: all). A run that was left before its
         end, of this link or another, is given up."""
         self._sequence += 1
@@ -455,4 +456,5 @@ def make(
 
     if kind == "pcie":
         return device_links.PCIe(rank)
-    return device_links.PacedCopier(bytes_per_s, rank, programs or device_links.PROGRAMS, delays)
+    half = torch.cuda.get_device_properties(0).multi_processor_count // 2  # what is sent is computed on the others
+    return device_links.PacedCopier(bytes_per_s, rank, programs or min(device_links.PROGRAMS, half), delays)

@@ -100,7 +100,7 @@ class Operands:
 
 def serial(operands: Operands, link) -> Tensor:
     """Multiply, then send all parts."""
-    link.start(operands.parts, ready=0)
+    link.start(operands.parts, ready=0, apart=True)
     operands.matmul(operands.x, operands.w, operands.products)
     link.ready(len(operands.parts))
     add(operands, link)

@@ -68,8 +68,9 @@ def parts_of(operands: Operands | ffn.Operands) -> Operands:
 
 
 def run(operands: Operands | ffn.Operands, link) -> Tensor:
-    """Multiply, and send each piece when it is whole; then add. Of a layer, multiply by `up` before, as rows come. The
-    link is one of a GPU. As arms in `collectives.matmul_reduce_scatter.ARMS`, and in those of `collectives.ffn`."""
+    """Multiply, and send each piece when it is whole; then add. Of a layer, multiply by `up` before, as rows come. An
+    arm as those of `collectives.matmul_reduce_scatter` and `collectives.ffn`; its link is one of
+    `collectives.device_links`. Raises what `prepare` raises."""
     down = parts_of(operands)
     ready = down.prepared or prepare(operands)
     gathered = len(ready.transfers) - ready.pieces.count

@@ -33,6 +33,7 @@ def add(arrived: Tensor, order: Tensor, own: Tensor, out: Tensor) -> Tensor:
     """out[R, N] = arrived[order[0]] + arrived[order[1]] + ... + own[R, N], contiguous, of one dtype; returns `out`.
 
     `arrived[P, R, N]`; `order`, int32 on the device, says which of its parts are added, and in which order.
+    Raises what `prepare` raises.
     """
     prepare(arrived, order, own, out).run(out.device)
     return out

@@ -8,6 +8,7 @@ On a CPU all of them compute on all cores but one, which is the link's; the arm 
 import functools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
+from collectives.links import LinkError
 from kernels.bench import matmul
 from roofline.analysis.overlap.arms import ALL_CORES, base_arm
 from roofline.analysis.overlap.metrics import OFF_PACE
@@ -138,9 +140,12 @@ class Runner(matmul.Runner):
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
             link = setting.link(setting.gather if base_arm(name) == prepared.baseline else None)
+            if setting.device == "cuda":  # compiles and loads: a link that waits for what is computed may give up
+                with suppress(LinkError):
+                    setting.relative_error(arm, link, sets[0])
             errors = [setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets]
             error = math.nan if any(map(math.isnan, errors)) else max(errors)
-            if wrong := verdict(name, error, prepared.case.dtype):
+            if wrong := verdict(name, error, prepared.case.dtype, setting.limit):
                 return wrong
             runs = [functools.partial(arm, operands, link) for operands in setting.sets]
             call = Call(runs, setting.device, link, all_cores=all_cores)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from collectives import ffn
-from collectives.bench import arms
 from collectives.bench import matmul_reduce_scatter as scatters
 from collectives.bench import setting as settings
 from collectives.bench.operands import buffer, normal
@@ -20,7 +19,7 @@ from roofline.measure.ranks import ALONE
 class Layer(scatters.Telling):
     """x[m, n] and out[m, n] are sharded by rows. The unsplit matmul is both, one after the other."""
 
-    telling = "layer_signalled"
+    telling, without_it = "layer_signalled", "layer_launches"
 
     def _operands(self) -> list:
         case, found = self.case, []
@@ -74,6 +73,11 @@ class Layer(scatters.Telling):
             return operands.x
         return operands.x.double().unflatten(0, (operands.ranks, -1)).sum(0).repeat(operands.ranks, 1)
 
+    @property
+    def limit(self) -> float:
+        """Three are rounded, `hidden`, parts and sums, where a reduce-scatter rounds two."""
+        return super().limit * math.sqrt(3 / 2)
+
     @functools.cached_property
     def _weights(self) -> torch.Tensor:
         """The sum over ranks of down @ up, in fp64."""
@@ -89,10 +93,7 @@ class Layer(scatters.Telling):
         return float(torch.tensor([error, of_all]).max())  # NaN where one is
 
 
-class Runner(arms.Runner):
+class Runner(scatters.Runner):
     """Runs feed-forward layers."""
 
-    setting, own_arms = Layer, ffn.ARMS
-
-    def arms(self, device: str) -> dict[str, Callable]:
-        return super().arms(device) | self.setting.telling_arms(device)
+    setting, own_arms, peers = Layer, ffn.ARMS, ()

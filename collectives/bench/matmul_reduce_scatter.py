@@ -13,7 +13,7 @@ from collectives.bench.operands import buffer, normal
 from collectives.links import Scatter, Transfer
 from collectives.matmul_reduce_scatter import Operands
 from kernels.contract import reason
-from roofline.analysis.overlap.arms import plan
+from roofline.analysis.overlap.arms import cuts
 from roofline.measure.ranks import ALONE
 
 if find_spec("triton"):
@@ -24,7 +24,7 @@ class Telling(settings.Setting):
     """Of a reduce-scatter, by itself or behind a layer: on a GPU parts are added by a kernel, and the arm `telling`
     tells the link on the device what it may send."""
 
-    telling = "signalled"
+    telling, without_it = "signalled", "block_launches"
 
     @classmethod
     def telling_arms(cls, device: str) -> dict[str, Callable]:
@@ -42,7 +42,7 @@ class Telling(settings.Setting):
         if self.device == "cpu":
             return {}
         case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
-        grid = plan(self.telling, case.m, case.n, case.ranks, sms, self.t_gemm_s, self.t_comm_s).grid
+        grid = cuts(self.telling, case.m, case.n, case.ranks, sms)[0].grid
         return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
 
     def _prepared(self, operands):
@@ -52,6 +52,8 @@ class Telling(settings.Setting):
     def why_not(self, arm: str) -> str | None:
         if arm not in self.telling_arms(self.device):
             return super().why_not(arm)
+        if self.link_kind == "nccl":
+            return f"it is on every SM until its end, and NCCL's kernels need some; take {self.without_it}"
         return reason(lambda: [self._prepared(one) for one in self.sets])
 
     def facts_of(self, arm: str) -> dict:

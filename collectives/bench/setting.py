@@ -26,6 +26,7 @@ from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.analysis.overlap.metrics import DELAYS
 from roofline.analysis.overlap.simulator import pieces
+from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
@@ -157,7 +158,7 @@ class Setting:
         found |= {name: asked for name in DELAYS if (asked := getattr(self.options, name))}
         return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
 
-    @property
+    @functools.cached_property
     def t_comm_s(self) -> float:
         """About the time of the link alone."""
         if self.bytes_per_s:
@@ -225,6 +226,11 @@ class Setting:
     def scratch(operands) -> list[torch.Tensor]:
         """What an arm writes beside what arrives and `out`."""
         return []
+
+    @property
+    def limit(self) -> float:
+        """Of a result's relative error."""
+        return TOLERANCE[self.case.dtype]
 
     def arrived(self, transfer) -> bool:
         """Whether it brought what it should."""

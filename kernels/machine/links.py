@@ -8,7 +8,6 @@ goes to the machine. A flag holds the number of the run before until it is raise
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from itertools import accumulate, pairwise
 from unittest.mock import patch
@@ -188,16 +187,15 @@ class Enqueued(Wire):
     """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
     transfer's counter, and behind it the copier for that one alone."""
 
-    start = device_links._DeviceLink.start  # which waits for no copier to run
+    _go = device_links._DeviceLink._go  # which waits for no copier to run
 
     def _move(self, route) -> None:
         counted = self._counted()
         for index in range(len(route.transfers)):
-            names = "transfers", "table", "flags", "arrivals"
-            one = replace(route, **{name: getattr(route, name)[index : index + 1] for name in names})
-            self._run(device_links.wait_launch(counted, index + 1, self._times[-4:]))
+            if counted:
+                self._run(device_links.wait_launch(counted, index + 1, self._times[-4:]))
             raised, self._raised = self._raised, 0
-            super()._move(one)
+            super()._move(route.part(index, index + 1))
             self._raised = raised
 
 

@@ -125,12 +125,10 @@ def troubled_link(device):
         class Troubled(device_links.PacedCopier):
             def _move(self, route):
                 for first, end in ((0, position), (position, len(route.transfers))):
-                    part = slice(first, end)
                     if first == position:
                         torch.cuda._sleep(int(seconds * 1.98e9))
                     if first < end and not (dies and first == position):
-                        names = "transfers", "table", "flags", "arrivals", "counters"
-                        of = replace(route, **{name: getattr(route, name)[part] for name in names})
+                        of = route.part(first, end)
                         counted = self._counted() and replace(self._counted(), flags=of.counters)
                         launch = device_links.copy_launch(of, self._times, self.bytes_per_s, counted=counted)
                         launch.run(self._times.device)

@@ -182,9 +182,12 @@ def prefetches(rank, count, path, kind):
 class Later(device_group_links.Nccl):
     """What can wait for what is computed: a transfer is brought when the consumer waits for it, and no sooner."""
 
-    def _move(self, route):
-        self._left, self._events = [*range(len(route.transfers))], []
+    def _begun(self):
+        self._left, self._events = [], []
         self._happened()
+
+    def _move(self, route):
+        self._left += range(route.first, route.first + len(route.transfers))
 
     def _happened(self):
         self._events.append(torch.cuda.Event(enable_timing=True))

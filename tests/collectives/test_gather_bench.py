@@ -12,6 +12,7 @@ from collectives import flagged_arms, links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, setting, weight_prefetch
 from roofline.analysis.overlap.arms import ALL_CORES
+from roofline.measure.prepared import PreparedCase
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
@@ -50,6 +51,25 @@ def roles(found):
 def arm(monkeypatch):
     """`arm(name, run)` stands in for an arm of the all-gather matmul."""
     return lambda name, run: monkeypatch.setitem(all_gather_matmul.Runner.own_arms, name, run)
+
+
+def test_an_arm_of_a_gpu_whose_first_call_took_too_long_for_its_link_is_called_again(options):
+    """A kernel is compiled and loaded then, and a link that waits for what it computes gives up."""
+    errors = iter([links.LinkError("it was not computed for 2 s"), 0.0, 1e-7])
+
+    def relative_error(arm, link, operands, **about):
+        if isinstance(error := next(errors), links.LinkError):
+            raise error
+        return error
+
+    nothing = dict.fromkeys(("why_not", "link", "facts_of", "config", "trace"), lambda *given: None)
+    stand_in = SimpleNamespace(
+        device="cuda", sets=[None], gather=None, relative_error=relative_error, limit=1e-6, **nothing
+    )
+    prepared = PreparedCase(all_gather(), "serial")
+    all_gather_matmul.Runner(options).enter(prepared, stand_in, "chunk_launches")
+    assert prepared.entrants["chunk_launches"].relative_error == 1e-7
+    assert next(errors, None) is None
 
 
 def test_each_first_call_is_told_before_it_begins(options, monkeypatch):

@@ -191,18 +191,21 @@ def deferred_link(monkeypatch):
 
     class Deferred(device_links.PacedCopier):
         device, timed = "cpu", False
-        start = device_links._DeviceLink.start  # which waits for no copier to run
+        _go = device_links._DeviceLink._go  # which waits for no copier to run
 
         def _move(self, route):
-            counted, names = self._counted(), ("transfers", "table", "flags", "arrivals", "counters")
-            for index in range(len(route.transfers)):
-                one = replace(route, **{name: getattr(route, name)[index : index + 1] for name in names})
-                about = dict(timed=False, counted=replace(counted, flags=one.counters))
+            counted = self._counted()
+            for one in (route.part(index, index + 1) for index in range(len(route.transfers))):
+                about = dict(timed=False, counted=counted and replace(counted, flags=one.counters))
                 self._stream.queue.append(copy_launch(one, self._times, 1e9, **about))
 
+        def _begun(self):
+            self._brought = 0
+
         def wait(self, count):
-            while self._stream.queue and len(self._stream.queue) > len(self._route.transfers) - count:
+            while self._brought < count:
                 self._stream.queue.pop(0).run(self._times.device)
+                self._brought += 1
             return super().wait(count)
 
     return lambda: Deferred(1e9, 0, 2)
@@ -242,11 +245,26 @@ def test_every_arm_of_the_layer_over_the_gpus_link(arm, rank, deferred_link, mon
         assert len(timeline["arrivals_s"]) == others * (3 if arm == "layer_signalled" else 2)
 
 
+@pytest.mark.parametrize("arm", ["serial of a scatter", "serial", "all_reduce"])
+def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(arm, deferred_link, make):
+    link, one = deferred_link(), make()
+    layer = ffn.Operands(one.w, values(1, DEPTH, DEPTH), values(2, DEPTH, DEPTH), one.w[:20].clone(), 4)
+    signalled.added_by_kernel(layer.scatter)
+    mine, run = (layer, ffn.ARMS[arm]) if arm in ffn.ARMS else (one, ARMS["serial"])
+    multiply, waiting = mine.matmul, []
+    mine.matmul = lambda *tensors: (waiting.append(len(link._stream.queue)), multiply(*tensors))
+    run(mine, link)
+    assert waiting == [0] * (2 if arm in ffn.ARMS else 1)
+    assert not link._stream.queue
+    transfers = link.timeline().transfers
+    assert all(torch.equal(one.source, one.target) for one in transfers)
+
+
 def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, monkeypatch):
     monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
     link = deferred_link()
     signalled.run(make(), link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
+    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):
         link.timeline()
 
 
@@ -280,6 +298,8 @@ def test_arms_of_a_gpu_are_prepared_checked_and_called(module, case, own, deferr
         found.entrants[name].call()
     few = replace(case, m=32)
     assert "signalled needs a multiple" in runner.prepare(few, [told]).rejected[told].reason
+    monkeypatch.setattr(runner.setting, "link_kind", "nccl")
+    assert "NCCL's kernels need some; take " in runner.prepare(case, [told]).rejected[told].reason
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
