@@ -159,11 +159,10 @@ def _hidden(text: str) -> Hidden:
     if share == share:
         raise ValueError(f"--hidden {text}: it is a share from 0 to 1, or the folder of a run")
     from roofline.analysis.overlap.analysis import by_gather
-    from roofline.analysis.overlap.metrics import is_gathered
     from roofline.store import journal
 
     run = journal.load(Path(text))
-    rows = by_gather(run, list(filter(is_gathered, run.records())))
+    rows = by_gather(run, [record for record in run.records() if "arm" in record])
     own = [row for row in rows if row["op"] == "ffn"] or [row for row in rows if row["op"] != "weight_prefetch"]
     if not own:
         raise ValueError(f"--hidden {text}: that run measured no gather or scatter beside its matmul; choose another")
