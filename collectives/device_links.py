@@ -199,9 +199,14 @@ class _DeviceLink:
         if not apart:
             self._go(self._route)
         self.ready(ready or 0)
+        if not apart:
+            self._gone()
 
     def _begun(self) -> None:
         """What comes at the start of a run."""
+
+    def _gone(self) -> None:
+        """What the current stream does when it has let transfers go."""
 
     def _go(self, route: Route) -> None:
         """Move what `route` has once the current stream has come to here."""
@@ -215,6 +220,7 @@ class _DeviceLink:
             self._run(raise_launch(self._route, self._ready, count, self._raised, timed=self.timed))
             if self._apart:  # which has raised by nothing, and left the time
                 self._go(self._route.part(self._ready, count))
+                self._gone()
             self._ready = count
 
     @property
@@ -316,11 +322,10 @@ class PacedCopier(_DeviceLink):
         t0 = route.computed_ns if self._apart else self._times
         self._run(copy_launch(route, t0, self.bytes_per_s or math.inf, **about))
 
-    def _go(self, route: Route) -> None:
-        super()._go(route)
+    def _gone(self) -> None:
         self._route.launched += 1
         wanted = self._route.launched * self.programs
-        signals = replace(self.signals(0), flags=route.started, wanted=wanted)
+        signals = replace(self.signals(0), flags=self._route.started, wanted=wanted)
         self._run(wait_launch(signals, 1, self._times[-2:], timed=self.timed))
 
     @staticmethod

@@ -187,7 +187,7 @@ class Enqueued(Wire):
     """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
     transfer's counter, and behind it the copier for that one alone."""
 
-    _go = device_links._DeviceLink._go  # which waits for no copier to run
+    _gone = device_links._DeviceLink._gone  # which waits for no copier to run
 
     def _move(self, route) -> None:
         counted = self._counted()
