@@ -259,7 +259,7 @@ class Ranks:
         for _ in _looks(within_s):  # its own `wait` would heed no signal
             if self._ask(self._store.check, list(keys.values())):
                 break
-            self.heed()
+            self.heed(list(keys.values()))
         else:
             self.silent = [rank for rank, key in keys.items() if not self._ask(self._store.check, [key])]
             silent = f"rank {', '.join(map(str, self.silent))} of {self.size}"
@@ -270,8 +270,9 @@ class Ranks:
                 self._end(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
         return [value for _, value in said.values()]
 
-    def heed(self) -> None:
-        """Raise what a signal asks for, or another rank's alarm."""
+    def heed(self, waits_for: list[str] | None = None) -> None:
+        """Raise what a signal asks for, or another rank's alarm; not that of one that had said all that this one
+        `waits_for`, and then left."""
         while self._ask(self._store.check, [f"alarm {self._heard + 1}"]):
             self._heard += 1
             scope, *about = json.loads(self._ask(self._store.get, f"alarm {self._heard}"))
@@ -279,6 +280,8 @@ class Ranks:
         self.interrupted = self.interrupted or self._alarms.get(INTERRUPTED, [""])[0]
         if self.interrupted:
             raise KeyboardInterrupt(self.interrupted)
+        if self._alarms and waits_for and self._ask(self._store.check, waits_for):
+            return
         if () in self._alarms:
             why, self.silent = self._alarms[()]
             self._end(why)

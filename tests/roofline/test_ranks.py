@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 
+from roofline.measure import device_errors
+from roofline.measure.ranks import RankLostError, Ranks
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
@@ -202,3 +206,24 @@ def test_torchrun_itself(ranks):
     assert run.text.count("rank 1 of 3 gave no verdict") == 1
     assert any(run.kept.measured(name) for name in run.kept.shapes)
     assert (run.folder / "report.md").exists()
+
+
+def test_a_rank_that_leaves_once_all_have_said_what_they_had_to_ends_nothing_for_one_that_is_slow(monkeypatch):
+    monkeypatch.setattr(device_errors, "gone", "")
+    store = dist.HashStore()
+    zero, one = Ranks(store, 0, 2), Ranks(store, 1, 2)
+    check, looks = one._store.check, iter([False])
+
+    def checked(keys):
+        """At the first look rank 0 has not said it yet. Then it says it, and leaves."""
+        for here in looks:
+            assert zero.gather("of 0") == ["of 0", "of 1"]
+            zero.leave("it came to its end")
+            return here
+        return check(keys)
+
+    one._store = SimpleNamespace(check=checked, set=one._store.set, get=one._store.get, add=one._store.add)
+    assert one.gather("of 1") == ["of 0", "of 1"]
+    assert not device_errors.gone
+    with pytest.raises(RankLostError, match="rank 0: it came to its end"):
+        one.gather("of 1")
