@@ -11,7 +11,7 @@ is sent.
 Sums are in fp32, in one order: parts as they arrive by the schedule, the own one last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -125,15 +125,22 @@ def add(operands: Operands, link, before: int = 0) -> None:
         link.wait(before + len(operands.parts))
         operands.add_all()
         return
-    sums, here = operands.sums, 0
+    parts = _parts(operands, link, before)
+    total = next(parts).to(torch.float32)  # which copies nothing that is fp32
+    for part in parts:
+        total = torch.add(total, part, out=operands.sums)
+    if total is not operands.out:
+        operands.out.copy_(total)
+
+
+def _parts(operands: Operands, link, before: int) -> Iterator[Tensor]:
+    """As they arrive, and the own one last."""
+    here = 0
     for count, source in enumerate(operands.sources, 1 + before):
         if here < count:
             here = link.wait(count)
-        part = operands.arrived[source]
-        sums.copy_(part) if source == operands.sources[0] else sums.add_(part)
-    sums.add_(operands.block(operands.products, operands.rank))
-    if sums is not operands.out:
-        operands.out.copy_(sums)
+        yield operands.arrived[source]
+    yield operands.block(operands.products, operands.rank)
 
 
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}

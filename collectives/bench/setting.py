@@ -103,7 +103,8 @@ class Setting:
         return self.wire.bytes_per_s(chip_flops=flops, **of_case, **of_copy)
 
     def _gemm_seconds(self, contender) -> float:
-        return seconds(self._gemms(contender)[0], self.device)
+        by_turns = itertools.cycle(self._gemms(contender))  # what it finds in a cache is then as in a run
+        return seconds(lambda: next(by_turns)(), self.device)
 
     @property
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
