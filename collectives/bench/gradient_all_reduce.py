@@ -14,7 +14,8 @@ import torch
 
 from collectives.bench import arms
 from collectives.gradient_all_reduce import ARMS, Ddp, Operands, bucketed
-from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, verdict
+from kernels.bench import checks
+from roofline.measure.prepared import Entrant, PreparedCase, Rejection, verdict
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 
 SETS, PIECES = 2, (1, 4, 16)
@@ -83,7 +84,7 @@ class Setting:
                 arm(operands, lambda bucket: sent.append(bucket.nbytes) or self.reduce(bucket))
                 errors.append(self.error(operands.buffer, operands))
             call, sizes = arms.Call([partial(arm, one, self.reduce) for one in self.sets], "cpu", None), sent
-        error = math.nan if any(map(math.isnan, errors)) else max(errors)
+        error = checks.worst(errors)
         facts = {"bucket_bytes": max(sizes, default=0), "collectives": len(sizes)}
         config = "torch's DistributedDataParallel, backward alone" if name == "ddp" else "torch.mm, views of one buffer"
         return verdict(name, error, self._case.dtype) or Entrant(name, call, "", config, error, facts)
@@ -111,6 +112,8 @@ class Setting:
 class Runner(arms.Runner):
     """Runs backward passes that end in sums over ranks."""
 
+    baseline = "flat"
+
     def known(self) -> list[str]:
         return list(dict.fromkeys(name for case in sweep(self.options) for name in self._arms(case)))
 
@@ -123,18 +126,11 @@ class Runner(arms.Runner):
     def _arms(case) -> list[str]:
         return [*ARMS, *case.buckets, "ddp"]
 
-    def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
-        prepared = PreparedCase(case, "flat", first_call=first_call)
-        names = list(dict.fromkeys(["flat", *names] if self.options.timed else names))
-        if case.dtype != "fp32":
-            reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
-            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
-        setting = Setting(case, self.options.seed, self.ranks)
+    def _fill(self, prepared: PreparedCase, names: list[str]) -> None:
+        setting = Setting(prepared.case, self.options.seed, self.ranks)
         for name in names:
             self.together(prepared, name, partial(setting.entrant, name))
         if self.options.timed:
             prepared.entrants |= {one.name: one for one in setting.references()}
         prepared.facts = {"in_flight": IN_FLIGHT}
         prepared.cache = f"{SETS} sets of activations and gradients, used by turns"
-        return prepared
