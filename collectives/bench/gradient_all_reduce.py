@@ -34,7 +34,7 @@ class Setting:
             signs = 2.0 * torch.randint(2, (case.d,), generator=generator) - 1
             weight[torch.arange(case.d), torch.randperm(case.d, generator=generator)] = signs
         self.sets = [self._operands(number) for number in range(SETS)]
-        self._right = [self._sums(number) for number in range(SETS)]
+        self._right = {id(own): self._sums(number) for number, own in enumerate(self.sets)}
 
     def _ends(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What goes into the first layer of `rank`, and the gradient that comes into the last."""
@@ -62,7 +62,7 @@ class Setting:
 
     def error(self, found: torch.Tensor, operands: Operands) -> float:
         """Relative, of the sums `found`; NaN where one is left unwritten."""
-        right = self._right[next(index for index, own in enumerate(self.sets) if own is operands)]
+        right = self._right[id(operands)]
         return float((found - right).norm() / right.norm())
 
     def entrant(self, name: str) -> Entrant | Rejection:
@@ -77,7 +77,8 @@ class Setting:
             call.notes = lambda: ddp.forward() or {}  # between turns, where nothing is timed
             call.notes()
         else:
-            arm, sent, errors = self._arm(name), [], []
+            buckets, sent, errors = self._case.buckets, [], []
+            arm = partial(bucketed, nbytes=buckets[name]) if name in buckets else ARMS[name]
             for operands in 2 * self.sets:
                 operands.buffer.fill_(math.nan)
                 sent.clear()
@@ -88,10 +89,6 @@ class Setting:
         facts = {"bucket_bytes": max(sizes, default=0), "collectives": len(sizes)}
         config = "torch's DistributedDataParallel, backward alone" if name == "ddp" else "torch.mm, views of one buffer"
         return verdict(name, error, self._case.dtype) or Entrant(name, call, "", config, error, facts)
-
-    def _arm(self, name: str):
-        buckets = self._case.buckets
-        return partial(bucketed, nbytes=buckets[name]) if name in buckets else ARMS[name]
 
     def references(self) -> list[Entrant]:
         backward = [partial(Operands.backward, operands) for operands in self.sets]
