@@ -30,11 +30,12 @@ class Prepared:
     transfers: Scatter | InTurn
 
 
-def added_by_kernel(operands: Operands) -> Operands:
+def added_by_kernel(operands: Operands | ffn.Operands) -> Operands | ffn.Operands:
     """The same operands, whose parts a kernel adds."""
-    order = torch.tensor(operands.sources, dtype=torch.int32, device=operands.out.device)
-    own = operands.block(operands.products, operands.rank)
-    operands.add_all = partial(part_sums.add, operands.arrived, order, own, operands.out)
+    parts = parts_of(operands)
+    order = torch.tensor(parts.sources, dtype=torch.int32, device=parts.out.device)
+    own = parts.block(parts.products, parts.rank)
+    parts.add_all = partial(part_sums.add, parts.arrived, order, own, parts.out)
     return operands
 
 

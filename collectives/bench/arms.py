@@ -17,7 +17,7 @@ from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError
-from kernels.bench import matmul
+from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import ALL_CORES, base_arm
 from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
@@ -61,6 +61,7 @@ class Runner(matmul.Runner):
 
     setting: type[settings.Setting]
     own_arms: dict[str, Callable]
+    baseline = "serial"
 
     def arms(self, device: str) -> dict[str, Callable]:
         """Name -> arm(operands, link) on `device`."""
@@ -107,21 +108,24 @@ class Runner(matmul.Runner):
 
     def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
         options = self.options
-        prepared = PreparedCase(case, "serial", options.device, first_call=first_call)
-        names = list(dict.fromkeys(["serial", *names] if options.timed else names))
+        prepared = PreparedCase(case, self.baseline, options.device, first_call=first_call)
+        names = list(dict.fromkeys([self.baseline, *names] if options.timed else names))
         if options.device == "cpu" and case.dtype != "fp32":
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
+        else:
+            reason = self._why_not(case.wire) or self._fill(prepared, names)
+        if reason:
             prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
-        if reason := self._why_not(case.wire):
-            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
+        return prepared
+
+    def _fill(self, prepared: PreparedCase, names: list[str]) -> str | None:
+        """Check `names` and enter them, and where timed the references; returns why nobody can be, None if they are."""
+        options, case = self.options, prepared.case
         setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)
         prepared.facts = setting.facts
         prepared.rejected |= {kind: Rejection(SKIPPED, f"{kind}: {why}") for kind, why in setting.lacking.items()}
         if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
-            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
+            return reason
         for name in names:
             if not prepared.device_lost:
                 self.enter(prepared, setting, name)
@@ -129,7 +133,6 @@ class Runner(matmul.Runner):
             prepared.entrants |= _references(setting)
         setting.restore()  # what a wrong arm left
         prepared.cache = setting.cache
-        return prepared
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
         """Take the arm `name` in if its result is right, twice on each set of operands; in a later process, on one."""
@@ -143,8 +146,7 @@ class Runner(matmul.Runner):
             if setting.device == "cuda":  # compiles and loads: a link that waits for what is computed may give up
                 with suppress(LinkError):
                     setting.relative_error(arm, link, sets[0])
-            errors = [setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets]
-            error = math.nan if any(map(math.isnan, errors)) else max(errors)
+            error = checks.worst([setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets])
             if wrong := verdict(name, error, prepared.case.dtype, setting.limit):
                 return wrong
             runs = [functools.partial(arm, operands, link) for operands in setting.sets]

@@ -90,7 +90,7 @@ class Layer(scatters.Telling):
         if link.timeline().transfers is not operands.reduced:
             return error
         of_all = checks.error_of(operands.whole, checks.reference_rows(self._rows(operands), self._weights))
-        return float(torch.tensor([error, of_all]).max())  # NaN where one is
+        return checks.worst([error, of_all])
 
 
 class Runner(scatters.Runner):

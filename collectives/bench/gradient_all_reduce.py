@@ -14,7 +14,8 @@ import torch
 
 from collectives.bench import arms
 from collectives.gradient_all_reduce import ARMS, Ddp, Operands, bucketed
-from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, verdict
+from kernels.bench import checks
+from roofline.measure.prepared import Entrant, PreparedCase, Rejection, verdict
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 
 SETS, PIECES = 2, (1, 4, 16)
@@ -33,7 +34,7 @@ class Setting:
             signs = 2.0 * torch.randint(2, (case.d,), generator=generator) - 1
             weight[torch.arange(case.d), torch.randperm(case.d, generator=generator)] = signs
         self.sets = [self._operands(number) for number in range(SETS)]
-        self._right = [self._sums(number) for number in range(SETS)]
+        self._right = {id(own): self._sums(number) for number, own in enumerate(self.sets)}
 
     def _ends(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What goes into the first layer of `rank`, and the gradient that comes into the last."""
@@ -61,7 +62,7 @@ class Setting:
 
     def error(self, found: torch.Tensor, operands: Operands) -> float:
         """Relative, of the sums `found`; NaN where one is left unwritten."""
-        right = self._right[next(index for index, own in enumerate(self.sets) if own is operands)]
+        right = self._right[id(operands)]
         return float((found - right).norm() / right.norm())
 
     def entrant(self, name: str) -> Entrant | Rejection:
@@ -76,21 +77,18 @@ class Setting:
             call.notes = lambda: ddp.forward() or {}  # between turns, where nothing is timed
             call.notes()
         else:
-            arm, sent, errors = self._arm(name), [], []
+            buckets, sent, errors = self._case.buckets, [], []
+            arm = partial(bucketed, nbytes=buckets[name]) if name in buckets else ARMS[name]
             for operands in 2 * self.sets:
                 operands.buffer.fill_(math.nan)
                 sent.clear()
                 arm(operands, lambda bucket: sent.append(bucket.nbytes) or self.reduce(bucket))
                 errors.append(self.error(operands.buffer, operands))
             call, sizes = arms.Call([partial(arm, one, self.reduce) for one in self.sets], "cpu", None), sent
-        error = math.nan if any(map(math.isnan, errors)) else max(errors)
+        error = checks.worst(errors)
         facts = {"bucket_bytes": max(sizes, default=0), "collectives": len(sizes)}
         config = "torch's DistributedDataParallel, backward alone" if name == "ddp" else "torch.mm, views of one buffer"
         return verdict(name, error, self._case.dtype) or Entrant(name, call, "", config, error, facts)
-
-    def _arm(self, name: str):
-        buckets = self._case.buckets
-        return partial(bucketed, nbytes=buckets[name]) if name in buckets else ARMS[name]
 
     def references(self) -> list[Entrant]:
         backward = [partial(Operands.backward, operands) for operands in self.sets]
@@ -111,6 +109,8 @@ class Setting:
 class Runner(arms.Runner):
     """Runs backward passes that end in sums over ranks."""
 
+    baseline = "flat"
+
     def known(self) -> list[str]:
         return list(dict.fromkeys(name for case in sweep(self.options) for name in self._arms(case)))
 
@@ -123,18 +123,11 @@ class Runner(arms.Runner):
     def _arms(case) -> list[str]:
         return [*ARMS, *case.buckets, "ddp"]
 
-    def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
-        prepared = PreparedCase(case, "flat", first_call=first_call)
-        names = list(dict.fromkeys(["flat", *names] if self.options.timed else names))
-        if case.dtype != "fp32":
-            reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
-            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
-        setting = Setting(case, self.options.seed, self.ranks)
+    def _fill(self, prepared: PreparedCase, names: list[str]) -> None:
+        setting = Setting(prepared.case, self.options.seed, self.ranks)
         for name in names:
             self.together(prepared, name, partial(setting.entrant, name))
         if self.options.timed:
             prepared.entrants |= {one.name: one for one in setting.references()}
         prepared.facts = {"in_flight": IN_FLIGHT}
         prepared.cache = f"{SETS} sets of activations and gradients, used by turns"
-        return prepared

@@ -100,9 +100,7 @@ def _checked(one: Peer, setting) -> Entrant | Rejection:
         if ranks.world:
             ranks.world.synchronize()
         errors.append(checks.error_of(out, checks.reference_rows(*setting.whole(operands))))
-    error = math.nan if any(map(math.isnan, errors)) else max(errors)
-    if wrong := verdict(one.name, error, case.dtype, tolerance(case.dtype, case.ranks)):
-        return wrong
+    error = checks.worst(errors)
     config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": one.link.format(case.ranks)}
-    call = arms.Call(runs, setting.device, None)
-    return Entrant(one.name, call, config=config, relative_error=error, facts=facts)
+    refused = verdict(one.name, error, case.dtype, tolerance(case.dtype, case.ranks))
+    return refused or Entrant(one.name, arms.Call(runs, setting.device, None), "", config, error, facts)

@@ -62,6 +62,11 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     return float((out[checked_rows(len(out))].double() - reference).norm() / reference.norm())
 
 
+def worst(errors: list[float]) -> float:
+    """The largest; NaN where one is."""
+    return math.nan if any(map(math.isnan, errors)) else max(errors)
+
+
 def refuse(
     name: str,
     run: Callable,

@@ -285,7 +285,7 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, **more) -> Case:
         for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.whole):
             tensor.fill_(torch.nan)
         mine.scatter.block(mine.gathered, rank).copy_(mine.scatter.block(x, rank))
-        signalled_arm.added_by_kernel(mine.scatter)
+        signalled_arm.added_by_kernel(mine)
 
         def add(machine: Machine) -> None:
             with on(machine, 0, devices - 1), grids_of(PROGRAMS):

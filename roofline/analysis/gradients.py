@@ -8,7 +8,6 @@ other machines or cores, those share it; where it is time of the core that compu
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -166,10 +165,7 @@ OWN = (
     Column("collectives", "all-reduces of one call", "1", "collectives"),
     Column("t_gemm_s", "T_gemm: of gradients, the backward pass alone", "s", "backward", time_text),
     Column("t_comm_s", "T_comm: of gradients, one all-reduce of them alone", "s", "all-reduce", time_text),
-    Column("hidden_fraction", "(T_gemm + T_comm - T) / min(T_gemm, T_comm), of times paired in rounds: 1 is perfect",
-           "1", "hidden [95 %]", of_row=overlap.hidden_text),
-    Column("hidden_low", "95 % interval of `hidden_fraction`", "1"),
-    Column("hidden_high", "its other end", "1"),
+    *(column for column in overlap.OWN if column.name in overlap.HIDDEN),
     Column("model_s", "its time by the model, whose o and w are fitted to all-reduces measured alone", "s", "by model",
            time_text),
     Column("overhead_s", "o: what an all-reduce takes beside its bytes", "s"),
@@ -178,19 +174,8 @@ OWN = (
     Column("layers", "of the backward pass", "1"),
     Column("ranks", "over which gradients are summed", "1"),
 )  # fmt: skip
-_LEFT_OUT = {"layer", "tp", "n", "k", *(column.name for column in OWN)}
-COLUMNS = (
-    *throughput.CASE,
-    throughput.TIME,
-    throughput.RATIO,
-    *OWN,
-    throughput.NOTES,
-    *(
-        replace(column, header="")
-        for column in throughput.COLUMNS
-        if column.doc and column.name not in {"case", "contender", "time_s", "ratio_to_vendor", *_LEFT_OUT}
-    ),
-)
+_SHOWN = (*throughput.CASE, throughput.TIME, throughput.RATIO, *OWN, throughput.NOTES)
+COLUMNS = (*_SHOWN, *throughput.others(_SHOWN, "layer", "tp", "n", "k"))
 BRIEF = Table(
     "Which bucket?",
     "The arm that is fastest of those that send buckets of gradients while the backward pass goes on. Its gain is over "

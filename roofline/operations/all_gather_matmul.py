@@ -7,8 +7,7 @@ above it is measured over further wires and with further ranks too; and some wit
 from dataclasses import dataclass
 from functools import partial
 
-from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
+from roofline.operations.gathering import Gathering, cases, declare, exercise, middle
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,4 @@ def sweep(options) -> list[AllGatherMatmul]:
     return found
 
 
-OPERATION = register(
-    Operation(
-        name="all_gather_matmul",
-        case=AllGatherMatmul,
-        analysis="overlap",
-        sweep=sweep,
-        runner="collectives.bench.all_gather_matmul:Runner",
-        pattern=PATTERN,
-        example="all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block",
-        notes=notes,
-    )
-)
+OPERATION = declare(AllGatherMatmul, sweep, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block")

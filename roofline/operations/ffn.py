@@ -8,8 +8,7 @@ latter.
 from dataclasses import dataclass
 
 from roofline.operations import matmul_reduce_scatter
-from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, notes
+from roofline.operations.gathering import Gathering, declare
 from roofline.theory.work import Work
 
 
@@ -44,15 +43,4 @@ def sweep(options) -> list[Ffn]:
     return [Ffn(one.model, Ffn.of_layer, one.tp, one.m, one.dtype, one.ranks, one.wire) for one in cases]
 
 
-OPERATION = register(
-    Operation(
-        name="ffn",
-        case=Ffn,
-        analysis="overlap",
-        sweep=sweep,
-        runner="collectives.bench.ffn:Runner",
-        pattern=PATTERN,
-        example="ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches",
-        notes=notes,
-    )
-)
+OPERATION = declare(Ffn, sweep, "ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches")

@@ -8,9 +8,11 @@ the ridge at the same degree.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
+from roofline.operations.base import Operation, register
 from roofline.operations.matmul import Matmul
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
@@ -204,3 +206,9 @@ def notes(options, cases: list[str]) -> list[str]:
     if not options.gather.ranks and "up" in options.layers:
         return [f"Nothing is gathered: {nobody(options.model)}."]
     return []
+
+
+def declare(case: type, sweep: Callable, example: str) -> Operation:
+    """The operation whose cases are `case`, a `Gathering`; `sweep` and `example` as in `Operation`."""
+    runner = f"collectives.bench.{case.op}:Runner"
+    return register(Operation(case.op, case, "overlap", sweep, runner, PATTERN, example, notes))

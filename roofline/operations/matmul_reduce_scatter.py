@@ -8,8 +8,7 @@ by default the one above the exercise's balance, over two wires, and the greates
 from dataclasses import dataclass
 from functools import partial
 
-from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, cases, exercise, middle, notes
+from roofline.operations.gathering import Gathering, cases, declare, exercise, middle
 from roofline.theory.wires import LINKS
 
 PUSHED = "gloo", "nccl"
@@ -43,15 +42,6 @@ def sweep(options) -> list[MatmulReduceScatter]:
     return found
 
 
-OPERATION = register(
-    Operation(
-        name="matmul_reduce_scatter",
-        case=MatmulReduceScatter,
-        analysis="overlap",
-        sweep=sweep,
-        runner="collectives.bench.matmul_reduce_scatter:Runner",
-        pattern=PATTERN,
-        example="matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
-        notes=notes,
-    )
+OPERATION = declare(
+    MatmulReduceScatter, sweep, "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches"
 )

@@ -5,8 +5,7 @@ Tokens on a chip run from one side of the balance to the other.
 
 from dataclasses import dataclass
 
-from roofline.operations.base import Operation, register
-from roofline.operations.gathering import PATTERN, Gathering, cases, notes
+from roofline.operations.gathering import Gathering, cases, declare
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,4 @@ def sweep(options) -> list[WeightPrefetch]:
     ]
 
 
-OPERATION = register(
-    Operation(
-        name="weight_prefetch",
-        case=WeightPrefetch,
-        analysis="overlap",
-        sweep=sweep,
-        runner="collectives.bench.weight_prefetch:Runner",
-        pattern=PATTERN,
-        example="weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped",
-        notes=notes,
-    )
-)
+OPERATION = declare(WeightPrefetch, sweep, "weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped")

@@ -171,14 +171,16 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     return Simulation(launches[-1].end_s, launches)
 
 
+def _backwards(forwards: Simulation) -> Simulation:
+    """The same with time running backwards."""
+    end_s, spans = forwards
+    return Simulation(end_s, tuple(s._replace(start_s=end_s - s.end_s, end_s=end_s - s.start_s) for s in spans[::-1]))
+
+
 def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """A reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a chunk is
     computed with once it is here."""
-    forwards = _chunk_launches(plan, t_gemm_s, t_comm_s)
-    spans = (
-        one._replace(start_s=forwards.end_s - one.end_s, end_s=forwards.end_s - one.start_s) for one in forwards.spans
-    )
-    return Simulation(forwards.end_s, tuple(spans)[::-1])
+    return _backwards(_chunk_launches(plan, t_gemm_s, t_comm_s))
 
 
 def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, float], tuple[OverlapPlan, float]]:
@@ -190,19 +192,16 @@ def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, floa
     return tuple((half, piece_s * simulator.pieces(senders, 1, half.delays)[-1]) for half in halves)
 
 
-def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Two matmuls that take equally long: one with what it gathers, and then one with what it scatters."""
-    (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
-    up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), _block_launches(behind, t_gemm_s / 2, goes_s)
-    later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
-    return Simulation(up.end_s + down.end_s, (*up.spans, *later))
+def _layer(second: Callable) -> Callable:
+    """Two matmuls that take equally long: one with what it gathers, and then one with what it scatters, by `second`."""
 
+    def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+        (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
+        up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), second(behind, t_gemm_s / 2, goes_s)
+        later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
+        return Simulation(up.end_s + down.end_s, (*up.spans, *later))
 
-def _layer_signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """As `_layer_launches`, the second matmul by its table."""
-    (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
-    up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), _signalled(behind, t_gemm_s / 2, goes_s)
-    return Simulation(up.end_s + down.end_s, up.spans)
+    return run
 
 
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -265,8 +264,7 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
     arrival_s = [(backwards_s[m * pieces // grid.row_tiles],) for m in range(grid.row_tiles)]
     ordered = Grid(grid.row_tiles, grid.column_tiles, grid.row_tiles // pieces)
     table = [own[::-1] for own in schedule.tile_outer(ordered, plan.workers, 1)]
-    end_s, spans = simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s))
-    return Simulation(end_s, tuple(s._replace(start_s=end_s - s.end_s, end_s=end_s - s.start_s) for s in spans[::-1]))
+    return _backwards(simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s)))
 
 
 @dataclass(frozen=True)
@@ -294,9 +292,9 @@ ARMS = {
         ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
         ArmSpec("block_launches", SCATTERED, "#cc78bc", "<", _block_launches),
         ArmSpec(ALL_REDUCE, BOTH, "#ca9161", "d", _serial),
-        ArmSpec("layer_launches", BOTH, "#332288", ">", _layer_launches),
+        ArmSpec("layer_launches", BOTH, "#332288", ">", _layer(_block_launches)),
         ArmSpec("chained_launches", BOTH, "#117733", "h", _chained_launches),
-        ArmSpec("layer_signalled", BOTH, "#aa4499", "$\u25e2$", _layer_signalled, by_block=True, table=True),
+        ArmSpec("layer_signalled", BOTH, "#aa4499", "$\u25e2$", _layer(_signalled), by_block=True, table=True),
         ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
         ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),

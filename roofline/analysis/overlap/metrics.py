@@ -168,16 +168,8 @@ SPLIT = (
 )
 """Where an arm's time goes."""
 
-COLUMNS = (
-    *throughput.CASE,
-    throughput.TIME,
-    *OWN,
-    *(
-        replace(column, header="")
-        for column in throughput.COLUMNS
-        if column.doc and column.name not in {"case", "contender", "time_s", *(own.name for own in OWN if own.doc)}
-    ),
-)
+_SHOWN = (*throughput.CASE, throughput.TIME, *OWN)
+COLUMNS = (*_SHOWN, *throughput.others(_SHOWN))
 
 
 def is_gathered(record: dict) -> bool:

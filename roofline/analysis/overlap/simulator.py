@@ -45,7 +45,7 @@ class Simulation(NamedTuple):
     """When the last product is done, and what ran until then. Times count from the first transfer."""
 
     end_s: float
-    spans: tuple[Span, ...] | tuple[LaunchSpan, ...]
+    spans: tuple[Span | LaunchSpan, ...]
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:

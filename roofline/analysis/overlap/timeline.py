@@ -100,31 +100,22 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part that
     goes away, the rank that it goes to."""
     units, waits = _units(timeline), timeline["waits"]
-    counts = [0, *(count for count, *_ in waits)]
-    spans = zip(counts, _between([span for _, *span in waits], timeline["end_s"]), strict=True)
-    blocks = []
-    if ready_s := timeline.get("ready_s"):
-        sent = [(at_s, unit) for at_s, unit in zip(ready_s, units, strict=False) if at_s]
-        gathered = len(ready_s) - len(sent)  # could go from the start
-        for count, (start_s, end_s) in spans:
-            if is_serial(arm) or count > gathered:
-                blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
-                continue
-            for at_s, unit in sent:
-                if start_s < at_s <= end_s:
-                    blocks.append(Block(start_s, at_s, unit, str(unit)))
-                    start_s = at_s
-            home = not count or start_s >= ready_s[-1]
-            unit, text = (HOME_UNIT, "own") if home else (units[count - 1], str(units[count - 1]))
-            blocks.append(Block(start_s, end_s, unit, text))
-        return blocks
-    for count, span in spans:
-        if is_serial(arm) or base_arm(arm) == "overlapped":
-            blocks.append(Block(*span, None, "matmul"))
-        elif count:
-            blocks.append(Block(*span, units[count - 1], str(units[count - 1])))
+    sent = [(at_s, unit) for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False) if at_s]
+    gathered = len(units) - len(sent)  # could go from the start
+    counts, blocks = [0, *(count for count, *_ in waits)], []
+    spans = _between([span for _, *span in waits], timeline["end_s"])
+    for count, (start_s, end_s) in zip(counts, spans, strict=True):
+        if is_serial(arm) or base_arm(arm) == "overlapped" or count > gathered:
+            blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
+            continue
+        for at_s, unit in sent:
+            if start_s < at_s <= end_s:
+                blocks.append(Block(start_s, at_s, unit, str(unit)))
+                start_s = at_s
+        if count and not (sent and start_s >= sent[-1][0]):
+            blocks.append(Block(start_s, end_s, units[count - 1], str(units[count - 1])))
         elif not _is_by_block(timeline):
-            blocks.append(Block(*span, HOME_UNIT, "own"))
+            blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))
     return blocks
 
 

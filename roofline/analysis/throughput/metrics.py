@@ -400,3 +400,9 @@ COLUMNS = (
     Column("source", "`gpu` or `cpu`"),
     Column("method_version", "of the measuring method", "1"),
 )  # fmt: skip
+
+
+def others(known: Iterable[Column], *left_out: str) -> list[Column]:
+    """The columns that any case has, for records alone, but for those that are `known` already or `left_out`."""
+    there = {*left_out, *(column.name for column in known if column.doc)}
+    return [replace(column, header="") for column in COLUMNS if column.doc and column.name not in there]
