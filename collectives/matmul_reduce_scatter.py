@@ -11,7 +11,7 @@ is sent.
 Sums are in fp32, in one order: parts as they arrive by the schedule, the own one last.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,8 +27,8 @@ from roofline.theory import schedule
 class Operands:
     """What one rank multiplies: `x[B, F_loc]`, `w[D, F_loc]`; `out[B/P, D]` is its rows of the sum, one dtype.
 
-    `products[B, D]` is the own product, of which block d is the part for rank d; `arrived[P, B/P, D]` takes the parts
-    that come from the others. Raises ValueError where the sizes do not fit one another.
+    `products[B, D]` is the own product, of which block d is the part for rank d; `arrived[P - 1, B/P, D]` takes the
+    parts that come from `sources`, in their order. Raises ValueError where the sizes do not fit one another.
     """
 
     x: Tensor
@@ -39,7 +39,7 @@ class Operands:
     topology: str = "direct"
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
     add_all: Callable[[], None] | None = None
-    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds part after part."""
+    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds."""
     prepared: object = None
     """Of `collectives.signalled`, what `prepare` made."""
 
@@ -56,7 +56,7 @@ class Operands:
         if not 0 <= self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} of {self.ranks}: it must be from 0 to {self.ranks - 1}")
         self.products = self.out.new_empty(rows, len(self.w))
-        self.arrived = self.out.new_empty(self.ranks, *self.out.shape)
+        self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
     def block(self, of: Tensor, rank: int) -> Tensor:
         """The rows of `of`, x or the products, that are for `rank`."""
@@ -82,13 +82,9 @@ class Operands:
         """The same, each part in so many row blocks."""
         return Scatter(
             Transfer(source, block, *ends)
-            for source, destination in zip(self.sources, self.destinations, strict=True)
+            for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)
             for block, ends in enumerate(
-                zip(
-                    self.block(self.products, destination).chunk(blocks),
-                    self.arrived[source].chunk(blocks),
-                    strict=True,
-                )
+                zip(self.block(self.products, destination).chunk(blocks), target.chunk(blocks), strict=True)
             )
         )
 
@@ -120,27 +116,20 @@ def block_launches(operands: Operands, link) -> Tensor:
 
 
 def add(operands: Operands, link, before: int = 0) -> None:
-    """Add each part when it is here, and the own one last. The link moves so many transfers `before` the parts."""
+    """Add the parts and the own one. The link moves so many transfers `before` the parts."""
+    parts = len(operands.parts)
     if operands.add_all:
-        link.wait(before + len(operands.parts))
+        link.wait(before + parts)
         operands.add_all()
         return
-    parts = _parts(operands, link, before)
-    total = next(parts).to(torch.float32)  # which copies nothing that is fp32
-    for part in parts:
-        total = torch.add(total, part, out=operands.sums)
-    if total is not operands.out:
-        operands.out.copy_(total)
-
-
-def _parts(operands: Operands, link, before: int) -> Iterator[Tensor]:
-    """As they arrive, and the own one last."""
-    here = 0
-    for count, source in enumerate(operands.sources, 1 + before):
-        if here < count:
-            here = link.wait(count)
-        yield operands.arrived[source]
-    yield operands.block(operands.products, operands.rank)
+    if most := parts - 1:
+        link.wait(before + most)
+    # The last part is still on the wire. One pass over memory takes less than an addition after each arrival.
+    sums = torch.sum(operands.arrived[:most], 0, dtype=torch.float32, out=operands.sums)
+    link.wait(before + parts)
+    sums.add_(operands.arrived[most]).add_(operands.block(operands.products, operands.rank))
+    if sums is not operands.out:
+        operands.out.copy_(sums)
 
 
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}

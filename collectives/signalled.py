@@ -33,9 +33,7 @@ class Prepared:
 def added_by_kernel(operands: Operands | ffn.Operands) -> Operands | ffn.Operands:
     """The same operands, whose parts a kernel adds."""
     parts = parts_of(operands)
-    order = torch.tensor(parts.sources, dtype=torch.int32, device=parts.out.device)
-    own = parts.block(parts.products, parts.rank)
-    parts.add_all = partial(part_sums.add, parts.arrived, order, own, parts.out)
+    parts.add_all = partial(part_sums.add, parts.arrived, parts.block(parts.products, parts.rank), parts.out)
     return operands
 
 

@@ -53,7 +53,7 @@ def main() -> dict[str, list[str]]:
     matmuls = [KERNELS[job.kernel].example(job.config, by_name[job.dtype]) for job in todo]
     found: dict[str, list[str]] = {}
     parts = torch.empty((2, 8, 8), dtype=torch.bfloat16)
-    added = part_sums.prepare(parts, torch.empty(2, dtype=torch.int32), parts[0], torch.empty_like(parts[0]))
+    added = part_sums.prepare(parts, parts[0], torch.empty_like(parts[0]))
     for launch in (planted, added, *matmuls, *launches().values()):
         for loop, names in carries(launch, 90).items():
             found.setdefault(loop, []).extend(names)
