@@ -89,7 +89,7 @@ def describe(transfer: Transfer) -> list[int]:
     if any(number % 16 for number in found):
         raise ValueError(
             f"chunk {transfer.chunk} has rows of {size * columns} bytes at strides of {found[3]} and {found[4]}: the "
-            "link needs multiples of 16 bytes; take fewer ranks or a wider model"
+            "link needs multiples of 16 bytes; take a wider model, or fewer ranks where x is sharded by columns"
         )
     return [*found[:2], rows, *(number // 4 for number in found[2:])]
 

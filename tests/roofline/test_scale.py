@@ -14,6 +14,7 @@ from roofline.analysis.prediction.cost_model import Constants, MachineSpec
 from roofline.analysis.prediction.model import Family, Model
 from roofline.cli import main
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.journal import load
 
@@ -21,10 +22,15 @@ GEMM_S, LAUNCH_S, BYTES_S = 0.1, 0.004, 0.08
 """Of the matmul, of what each launch takes of it again, and of all bytes that are gathered: x or w, as large."""
 LATENCY_S, MESSAGE_S = 0.002, 1e-4
 BLOCKS = (16, 8, 4, 2, 1)
+ARMS = {
+    AllGatherMatmul: ["chunk_launches", "row_block_launches"],
+    WeightPrefetch: ["overlapped"],
+    MatmulReduceScatter: ["block_launches"],
+}
 
 
 def gather(ranks, case=AllGatherMatmul):
-    return case("4096x1024", "up", 1, 1024, "fp32", ranks, "gloo")
+    return case("4096x1024", "down" if case is MatmulReduceScatter else "up", 1, 1024, "fp32", ranks, "gloo")
 
 
 def alone(ranks, blocks=1):
@@ -50,7 +56,7 @@ def arm_s(arm, ranks):
         return alone(ranks)[-1] + GEMM_S
     if arm == "overlapped":
         return max(alone(ranks)[-1], GEMM_S)
-    if arm == "chunk_launches":
+    if arm in ("chunk_launches", "block_launches"):  # which is the other backwards in time
         return launched([0.0, *alone(ranks)], ranks)
     ends = []
     for blocks in BLOCKS:  # a launch over fewer rows is as much shorter
@@ -70,7 +76,7 @@ def slowest_s(arm, ranks, skew_s, rounds=400):
     return arm_s(arm, ranks) + fmean(max(rng.uniform(0, skew_s) for _ in range(ranks)) for _ in range(rounds))
 
 
-def run_of(folder, ranks, skew_s=0.0, cases=(AllGatherMatmul, WeightPrefetch), **about):
+def run_of(folder, ranks, skew_s=0.0, cases=tuple(ARMS), **about):
     """A run of real ranks, each a node, in which all takes as long as that."""
     known = {"world": ranks, "nodes": ranks, "ranks_a_node": 1, "backend": "gloo", "loopback": False} | about
     lines = [HERE | {"schema": 4, "ranks": known, "cases": []}]
@@ -84,10 +90,7 @@ def run_of(folder, ranks, skew_s=0.0, cases=(AllGatherMatmul, WeightPrefetch), *
     # Even draws of so many ranks are this far apart on average.
     apart = {name: GEMM_S + (own - GEMM_S) * (ranks - 1) / (ranks + 1) for name, own in spread.items()}
     for kind in cases:
-        arms = (
-            ("serial", "overlapped") if kind is WeightPrefetch else ("serial", "chunk_launches", "row_block_launches")
-        )
-        times = {arm: slowest_s(arm, ranks, skew_s) for arm in arms}
+        times = {arm: slowest_s(arm, ranks, skew_s) for arm in ("serial", *ARMS[kind])}
         times |= {"gemm torch": GEMM_S + skew_s * ranks / (ranks + 1), "link": alone(ranks)[-1]}
         lines += lines_of(
             gather(ranks, kind), times, about={"gemm torch": {"role": "gemm"}, "link": {"role": "link"}},
@@ -168,7 +171,7 @@ def test_words_say_where_the_gain_is_best_and_from_where_on_it_is_less_than_half
     assert "left out, P = 10000: n=1024 cannot be cut for so many" in out
     assert "--ranks-a-node 1 --bandwidth-between 2.1e+08 --latency-between 2ms --message 1ms --skew 0us" in out
     assert "what launches cost, of which small chunks need more (--on RUN with ceilings)" in out
-    assert out.count("P  arm") == 2
+    assert out.count("P  arm") == len(ARMS)
     texts = (tmp_path / "gain.svg").read_text()
     for text in ("chunk_launches", "overlapped", gather(4).id, "hollow: measured", "--message 1ms", "gain over serial"):
         assert text in texts
