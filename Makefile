@@ -7,7 +7,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ENV := $(VENV)/.installed
 OLD := .triton-3.6
-OF_TRITON := tests/kernels $(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py) \
+OF_HOST := $(addprefix tests/kernels/test_,candidates.py cheats.py matmul_bench.py tune_bench.py tune_saving.py vendor.py)
+OF_TRITON := $(filter-out $(OF_HOST),$(wildcard tests/kernels/test_*.py)) \
+	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py) \
 	$(addprefix tests/collectives/test_,copier.py device_group_links.py flagged_arms.py flagged_bench.py all_gather_matmul.py)
 
 .PHONY: bench gpu test test-triton-3.6 test-wire lint
@@ -21,7 +23,7 @@ gpu: $(ENV)
 test: $(ENV)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# What Triton compiles or interprets again, with the oldest one that is supported laid over the same environment. Its
+# What Triton compiles or interprets again, but for what only asks how the host goes about it, with the oldest one that is supported laid over the same environment. Its
 # interpreter needs an older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
 	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(OF_TRITON) $(ARGS)

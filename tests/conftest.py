@@ -50,4 +50,4 @@ def link_clocks():
         patch.setattr(links, "PATIENCE_LOOKS", 10**7)
         yield
     for clock in clocks:
-        clock.let_go()  # or a thread that nobody waits for would sleep for ever
+        LinkClock.let_go(clock)  # or a thread that nobody waits for would look at it for ever

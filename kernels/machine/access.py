@@ -47,7 +47,7 @@ def write_shared(w, at: np.ndarray, data: np.ndarray, what) -> None:
     shared = w.cta.shared
     g = shared.granules(at, data.shape[1], what)
     places = spread(at, data.shape[1])
-    if (shared.data[places] == data).all() and shared.writes[g].all():
+    if shared.data[places].tobytes() == data.tobytes() and np.count_nonzero(shared.writes[g]) == g.size:
         return  # the same bytes from several warps: nobody can tell
     shared.note_write(g, w.clock, GENERIC, w.note(what), what)
     shared.data[places] = data
@@ -83,13 +83,13 @@ def access(program, inst):
             data = read_global(w, at, size * count, inst, strong, reach)
         else:
             data = read_shared(w, at, size * count, inst)
-        data = in_lanes(w, data)
-        for i, put in enumerate(puts):
-            put(w, np.ascontiguousarray(data[:, i * size : (i + 1) * size]).view(dtype).reshape(LANES))
+        words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
+        for put, word in zip(puts, words, strict=True):
+            put(w, word)
 
     def store(w):
-        data = [np.ascontiguousarray(get(w)).view(np.uint8).reshape(LANES, size) for get in gets]
-        data, at = chosen(w, np.concatenate(data, axis=1)), chosen(w, where(w))
+        words = np.ascontiguousarray(np.array([get(w) for get in gets]).T)
+        data, at = chosen(w, words.view(np.uint8)), chosen(w, where(w))
         if space == "global":
             write_global(w, at, data, inst, strong, reach)
         else:

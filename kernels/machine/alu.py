@@ -91,6 +91,7 @@ INTEGER = {
     "bfe": ("field({0}, {1}, {2})", "ttnn"),
     **dict.fromkeys(("cvta.param", "cvta.global", "cvta.to.global", "cvta.shared", "cvta.to.shared"), ("{0}", "uu")),
 }  # fmt: skip
+SHIFTS = {"shl": ("{0} << {1}", "uuu"), "shr": ("{0} >> {1}", "ttt")}  # by a number that is less than the width
 LOGIC = {
     "and": ("{0} & {1}", "uuu"), "or": ("{0} | {1}", "uuu"), "xor": ("{0} ^ {1}", "uuu"), "not": ("~{0}", "uu"),
     "mov": ("{0}", "uu"),
@@ -132,6 +133,8 @@ def value(inst: Instruction, read: Read) -> list[tuple[str, str, str]] | None:
         kinds = ["b16" if kind == "bf16" else kind] * len(given)
     elif what in TABLES.get(kind, ()):
         template, letters = TABLES[kind][what]
+        if what in SHIFTS and given[1].isdigit() and int(given[1]) < bits(kind):
+            template, letters = SHIFTS[what]
         wide = f"{kind[0]}{2 * bits(kind)}"
         types = dict(t=kind, u=kind if kind == "pred" else f"u{bits(kind)}", w=wide, x=kind, n="u32", p="pred")
         result, *kinds = (types[letter] for letter in letters)

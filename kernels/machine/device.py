@@ -8,14 +8,16 @@ others loads land at once or stores read at the last moment. Memory is that of a
 
 import math
 import random
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
 from kernels.machine.memory import GlobalMemory, Shared, spread
 from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope
-from kernels.machine.program import LANE, LANES, Program, Ready
+from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
 
@@ -102,12 +104,13 @@ class Warp:
         self.wgmma, self.stores, self.copies = Groups(), Groups(), Groups()
         self.fenced, self.last_wgmma = False, None
         self.registers = cta.program.kernel.registers_a_thread
+        self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, np.ndarray] = {}  # by fences: what strong writes behind them release
         self.read: dict[Scope, np.ndarray] = {}  # by relaxed reads: what fences behind them acquire
 
     @property
     def epoch(self) -> int:
-        return int(self.clock[GENERIC, self.agent])
+        return self.clock.item(GENERIC, self.agent)
 
     def tick(self) -> None:
         """What follows is not covered by what was released, or fenced for the async proxy, before."""
@@ -163,6 +166,7 @@ class Machine:
         self.hosts: list[tuple[Host, Iterator]] = []
         self.events: list[Event] = []
         self.ctas: list[Cta] = []
+        self.warps: list[Warp] = []  # of all these, that have not ended
         self.executed, self.agents, self.devices = 0, 1, 1
         self.lane = self.rng.randrange(LANES)  # that elect.sync picks
         self.calm = self.rng.choice((0.0, 0.5, 0.9))  # the chance that a warp goes on after it did something visible
@@ -206,39 +210,41 @@ class Machine:
             host.clock[GENERIC, host.agent] = 1
         for launch in self.launches:
             launch.start, launch.end = empty, empty.copy()
-        weights: dict = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
+        weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
         weights["host"] = 10 ** self.rng.uniform(-3, 0)  # of what all others have: who waits for it must not starve
+        self._begin()
         with np.errstate(all="ignore"):
             while self._turn(weights):
                 pass
 
     def _turn(self, weights: dict) -> bool:
         """Let somebody go on; False once all is done."""
-        self._retire()
-        self._begin()
-        choices, chances = [], []
-        for cta in self.ctas:
-            for warp in cta.warps:
-                if warp.alive and (warp.ready is None or warp.ready()):
-                    choices.append(warp)
-                    chances.append(weights.get(warp) or weights.setdefault(warp, 10 ** self.rng.uniform(-1.5, 1.5)))
-        for event in self.events:
-            if event.after is None or event.after.done:
-                choices.append(event)
-                chances.append(weights[event.kind])
-        if not any(launch.left for launch in self.launches) and not self.events:
+        if not self.warps and not self.events and not any(launch.left for launch in self.launches):
             return False
+        choices: list = [warp for warp in self.warps if warp.ready is None or warp.ready()]
+        chances = [warp.weight for warp in choices]
+        events = [event for event in self.events if event.after is None or event.after.done]
+        choices += events
+        chances += [weights[event.kind] for event in events]
         if not choices:
-            waiting = "\n".join(warp.at() for cta in self.ctas for warp in cta.warps if warp.alive)
+            waiting = "\n".join(warp.at() for warp in self.warps)
             raise StuckError(f"nobody can go on:\n{waiting}")
-        chances += [weights["host"] * sum(chances)] * len(self.hosts)
-        chosen = self.rng.choices(choices + self.hosts, chances)[0]
+        if self.hosts:
+            chances += [weights["host"] * sum(chances)] * len(self.hosts)
+            choices += self.hosts
+        upto = list(accumulate(chances))
+        chosen = choices[bisect(upto, self.rng.random() * upto[-1], 0, len(upto) - 1)]
         if isinstance(chosen, Event):
             self.events.remove(chosen)
             chosen.do()
             chosen.done = True
+            self._begin()
         elif isinstance(chosen, Warp):
             self._advance(chosen)
+            if not chosen.alive:
+                self.warps.remove(chosen)
+                self._retire()
+                self._begin()
         elif next(chosen[1], chosen) is chosen:
             self.hosts.remove(chosen)
         return True
@@ -255,7 +261,8 @@ class Machine:
                 launch.start[:] = launch.start[GENERIC]  # a launch's end is seen by all proxies of the next
             here = sum(cta.launch.device == launch.device for cta in self.ctas)
             for _ in range(min(launch.grid - launch.begun, (self.slots or launch.grid + here) - here)):
-                self.ctas.append(Cta(self, launch))
+                self.ctas.append(cta := Cta(self, launch))
+                self.warps += cta.warps
                 launch.begun += 1
 
     def _retire(self) -> None:
@@ -284,8 +291,8 @@ class Machine:
                 warp.mask = None
                 if step.guard:
                     mask = step.guard(warp)
-                    if not mask.all():
-                        if not mask.any():
+                    if (lanes := mask.tobytes()) != ALL_LANES:
+                        if lanes == NO_LANES:
                             warp.pc += 1
                             continue
                         warp.mask = mask

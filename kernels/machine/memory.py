@@ -19,10 +19,15 @@ EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
 
 
 def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:
-    """[n, size / unit] numbers of the units that `size` bytes at each address are made of."""
+    """[n, size / unit] numbers of the units, a power of two, that `size` bytes at each address are made of."""
     if unit > 1:
-        at, size = at // unit, max(size // unit, 1)
-    return at[:, None] + np.arange(size) if size > 1 else at[:, None]
+        at, size = at >> unit.bit_length() - 1, max(size // unit, 1)
+    return at[:, None] + upto(size) if size > 1 else at[:, None]
+
+
+@lru_cache(maxsize=64)
+def upto(count: int) -> np.ndarray:
+    return np.arange(count)
 
 
 class Shared:
@@ -36,18 +41,18 @@ class Shared:
 
     def granules(self, at: np.ndarray, size: int, what: object) -> np.ndarray:
         """Of `size` bytes at each address."""
-        if at.size and (at.min() < 0 or at.max() + size > len(self.data)):
-            raise FaultError(
-                f"{what}: shared address {at.max() if at.min() >= 0 else at.min()}, the CTA has {len(self.data)} bytes"
-            )
-        if (at % min(size, 16)).any():
+        every = at.tolist()
+        if every and (min(every) < 0 or max(every) + size > len(self.data)):
+            wrong = max(every) if min(every) >= 0 else min(every)
+            raise FaultError(f"{what}: shared address {wrong}, the CTA has {len(self.data)} bytes")
+        if np.count_nonzero(at % min(size, 16)):
             raise FaultError(f"{what}: shared address {at[at % size > 0][0]} is no multiple of {size}")
         return spread(at, size, GRANULE)
 
     def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, what: object) -> None:
         """Check and remember a read. `g`: granules, an index of any kind."""
         numbers = self.writes[g]
-        if (numbers == 0).any():
+        if np.count_nonzero(numbers) < numbers.size:
             raise FaultError(f"{what} reads shared memory that nobody wrote")
         if late := self.ledger.unordered(numbers, clock, row):
             fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
@@ -60,7 +65,7 @@ class Shared:
             raise FaultError(f"{what} overwrites shared memory that {late} wrote, with no order between")
         known = clock[GENERIC, self.first : self.first + len(self.reads)]
         reads = self.reads[:, g]
-        if (late := reads > known.reshape(-1, *[1] * (reads.ndim - 1))).any():
+        if np.count_nonzero(late := reads > known.reshape(-1, *[1] * (reads.ndim - 1))):
             raise FaultError(
                 f"{what} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may still read it"
             )
@@ -112,12 +117,13 @@ class GlobalMemory:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
         numbers = at >> REGION_BITS
-        for number in np.unique(numbers) if len(at) and (numbers != numbers[0]).any() else numbers[:1]:
-            chosen = numbers == number
-            region, offsets = self.region(int(at[chosen][0]), what), at[chosen] & ((1 << REGION_BITS) - 1)
-            if offsets.max() + size > len(region.data):
-                raise FaultError(f"{what}: byte {offsets.max()} of a tensor of {len(region.data)}")
-            if (offsets % (unit or size)).any():
+        found = sorted(set(numbers.tolist()))
+        for number in found:
+            chosen = numbers == number if len(found) > 1 else np.s_[:]
+            region, offsets = self.region(at[chosen].item(0), what), at[chosen] & ((1 << REGION_BITS) - 1)
+            if (last := max(offsets.tolist())) + size > len(region.data):
+                raise FaultError(f"{what}: byte {last} of a tensor of {len(region.data)}")
+            if np.count_nonzero(offsets % (unit or size)):
                 raise FaultError(f"{what}: global address is no multiple of {unit or size}")
             yield region, chosen, offsets
 

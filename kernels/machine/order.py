@@ -78,10 +78,11 @@ class Ledger:
         """One of these accesses that `clock` does not know of, if there is one."""
         if not numbers.size:
             return None
-        first = numbers.flat[0]
-        for number in (first,) if (numbers == first).all() else np.unique(numbers):
+        flat = numbers.reshape(-1)
+        changes = flat[1:][flat[1:] != flat[:-1]]  # most often there are none, or few
+        for number in sorted({flat.item(0), *changes.tolist()}) if changes.size else (flat.item(0),):
             access = self.accesses[number]
-            known = clock[row if access.generic else GENERIC, access.agent] >= access.epoch
+            known = clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch
             if not known and not (scope and access.scope and scope.meets(access.scope)):
                 return access
         return None

@@ -17,6 +17,7 @@ from kernels.machine.order import FaultError
 from kernels.machine.ptx import Instruction, Kernel, UnknownError
 
 LANE = np.arange(LANES, dtype=np.uint32)
+ALL_LANES, NO_LANES = (np.full(LANES, one).tobytes() for one in (True, False))  # masks, the fastest way to tell
 Ready = Callable[[], bool]
 Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
@@ -247,6 +248,6 @@ def _constant(text: str, kind: str) -> np.ndarray:
 def uniform(w, values: np.ndarray, what: str) -> int:
     """What all lanes that take part agree on."""
     values = values if w.mask is None else values[w.mask]
-    if (values != values[0]).any():
+    if values.tobytes() != values[:1].tobytes() * len(values):
         raise FaultError(f"{what} differs between the lanes of a warp")
     return int(values[0])

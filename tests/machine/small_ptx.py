@@ -19,7 +19,7 @@ from kernels.machine.order import FaultError
 from kernels.machine.program import Program
 from kernels.machine.ptx import parse
 
-SEEDS = range(3)
+SEEDS, BUDGET = range(3), 20_000
 numbers = count()
 ENTRY = """.version 8.7
 .target sm_90a
@@ -77,7 +77,7 @@ def run(body, *arrays, grid=(1,), maps=(), seeds=SEEDS, slots=None, devices=1, *
     made = program(body, "ABCDEFG"[: len(arrays)] + "MNO"[: len(maps)], **more)
     first = None
     for seed in seeds:
-        copied, machine = [array.copy() for array in arrays], Machine(seed, slots, 100_000)
+        copied, machine = [array.copy() for array in arrays], Machine(seed, slots, BUDGET)
         for device in range(devices):
             machine.launch(made, grid, [*prepared(machine, copied, maps), device], device=device)
         machine.run()

@@ -24,7 +24,7 @@ def test_slots_of_each_device():
     """A CTA that waits for one that has no slot waits for ever."""
     assert run(by("%c", WAIT.format("gpu"), TELL.format("gpu")), *FLAGS, grid=(2,), slots=2)[2] == 7
     assert run(by("%c", TELL.format("gpu"), WAIT.format("gpu")), *FLAGS, grid=(2,), slots=1)[2] == 7
-    faults("more than 100000", by("%c", WAIT.format("gpu"), TELL.format("gpu")), *FLAGS, grid=(2,), slots=1, seeds=[0])
+    faults("more than 20000", by("%c", WAIT.format("gpu"), TELL.format("gpu")), *FLAGS, grid=(2,), slots=1, seeds=[0])
     assert run(by("%k", WAIT.format("sys"), TELL.format("sys")), *FLAGS, devices=2, slots=1)[2] == 7
 
 

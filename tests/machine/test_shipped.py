@@ -1,4 +1,7 @@
-"""Every shipped configuration on the machine, by the command that users have: under two orders of events, exact."""
+"""Every shipped configuration on the machine, by the command that users have: under two orders of events, exact.
+
+A matmul in bf16 under the one and in fp16 under the other: what synchronises is the same.
+"""
 
 import os
 import re
@@ -15,6 +18,7 @@ from kernels.registry import KERNELS
 ROOT = Path(__file__).parents[2]
 SEEDS = 1 if triton.__version__.startswith("3.6") else 2
 MATMULS = ("persistent",), ("tiled", "warpgroup", "persistent_sums", "decode")
+WIDE = ("tiled",)  # in fp32, too
 LINKS = ("flagged", "flagged_spills", "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
 
 
@@ -24,31 +28,71 @@ def machine(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
 
 
-@pytest.mark.parametrize("names", [*MATMULS, LINKS], ids=lambda names: names[0])
-def test_every_shipped_configuration_is_exact(names):
-    done = machine(*names, "--seeds", str(SEEDS))
+def exact(names: tuple[str, ...], seeds: int, *arguments: str) -> list[str]:
+    """Lines of cases, which are all exact and of all these kernels."""
+    done = machine(*names, "--seeds", str(seeds), *arguments)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    exact = [re.sub(" +", " ", line) for line in done.stdout.splitlines() if line.startswith("exact")]
-    assert f"{len(exact)} cases under {SEEDS} orders of events, 0 bad" in done.stdout
-    assert {line.split()[1] for line in exact} == set(names)
-    for entry in table("sm90").entries:
-        variants = KERNELS[entry.kernel].variants(entry.config) if entry.kernel in names and names != LINKS else ()
-        for start in (f"exact {entry.kernel} {variant} {dtype}" for variant in variants for dtype in entry.dtypes):
-            assert any(line.startswith(start) for line in exact), start
+    found = [re.sub(" +", " ", line) for line in done.stdout.splitlines() if line.startswith("exact")]
+    assert f"{len(found)} cases under {seeds} orders of events, 0 bad" in done.stdout
+    assert {line.split()[1] for line in found} == set(names)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["tile"], "argument KERNEL: no cases of tile, there are tiled, persistent,"),
-        (["--mutants", "decod"], "argument KERNEL: no cases of decod, there are tiled, tiled-odd, persistent,"),
-        (["--gpu"], "argument --gpu: torch finds no GPU here; leave it out"),
-        (["--seeds", "0"], "argument --seeds: 0 is not 1 or more"),
-        (["stamp", "--only", "nothing is called so"], "0 cases"),
-    ],
+    ("names", "dtype", "seed"),
+    [*((names, dtype, seed) for names in MATMULS for seed, dtype in enumerate(("bf16", "fp16"))), (WIDE, "fp32", 0)],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_bad_input_is_one_clear_line(arguments, said):
-    done = machine(*arguments)
-    assert done.returncode != 0
-    assert said in done.stdout + done.stderr
-    assert len((done.stdout + done.stderr).splitlines()) == 1
+def test_every_shipped_configuration_is_exact(names, dtype, seed):
+    found = exact(names, 1, "--seed", str(seed), "--only", f" {dtype} ")
+    for entry in (entry for entry in table("sm90").entries if entry.kernel in names and dtype in entry.dtypes):
+        for variant in KERNELS[entry.kernel].variants(entry.config):
+            start = f"exact {entry.kernel} {variant} {dtype}"
+            assert any(line.startswith(start) for line in found), start
+
+
+def test_every_dtype_is_among_these():
+    matmuls = {*MATMULS[0], *MATMULS[1]}
+    declared = {(entry.kernel, dtype) for entry in table("sm90").entries for dtype in entry.dtypes}
+    run = {(name, dtype) for name in matmuls for dtype in ("bf16", "fp16")} | {(name, "fp32") for name in WIDE}
+    assert {pair for pair in declared if pair[0] in matmuls} == run
+
+
+def test_links_are_exact():
+    exact(LINKS, SEEDS)
+
+
+BAD = {
+    "tile": "argument KERNEL: no cases of tile, there are tiled, persistent,",
+    "--mutants decod": "argument KERNEL: no cases of decod, there are tiled, tiled-odd, persistent,",
+    "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
+    "--seeds 0": "argument --seeds: 0 is not 1 or more",
+    "stamp --only no-case-is-called-so": "0 cases",
+}
+REFUSALS = """
+import contextlib, io, json
+from kernels.machine.command import main
+found = {{}}
+for line in {!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+        try:
+            code = main(line.split())
+        except SystemExit as stop:
+            code = stop.code
+    found[line] = code, said.getvalue()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(printed_elsewhere) -> dict[str, tuple[int, str]]:
+    """Of one process: each would import for three seconds."""
+    return printed_elsewhere(REFUSALS.format(list(BAD)))
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_clear_line(line, refusals):
+    code, text = refusals[line]
+    assert code != 0
+    assert BAD[line] in text
+    assert len(text.splitlines()) == 1

@@ -50,20 +50,39 @@ class Process(NamedTuple):
 
 def process(places: list[Place], residuals: list[float], scale: float) -> Process:
     """Of `residuals` at `places`, log(measured / said by the constants), that are spread by `scale`."""
-    triangle: list[list[float]] = []
-    for i, place in enumerate(places):
-        own = _solve(triangle, [_covariance(place, other, scale) for other in places[:i]])
-        triangle.append([*own, math.sqrt(_covariance(place, place, scale) + NOISE**2 - _dot(own, own))])
-    return Process(scale, places, triangle, _solve(triangle, residuals))
+    return _process(places, _shared(places), residuals, scale)
 
 
 def best_scale(places: list[Place], residuals: list[float]) -> float:
     """That of SCALES which the residuals speak for most."""
-    return max(SCALES, key=lambda scale: process(places, residuals, scale).evidence())
+    shared = _shared(places)
+    return max(SCALES, key=lambda scale: _process(places, shared, residuals, scale).evidence())
+
+
+def _process(
+    places: list[Place], shared: list[list[tuple[float, float]]], residuals: list[float], scale: float
+) -> Process:
+    triangle: list[list[float]] = []
+    for row in shared:
+        *others, itself = (by_slopes + scale**2 * near for by_slopes, near in row)
+        own = _solve(triangle, others)
+        triangle.append([*own, math.sqrt(itself + NOISE**2 - _dot(own, own))])
+    return Process(scale, places, triangle, _solve(triangle, residuals))
+
+
+def _shared(places: list[Place]) -> list[list[tuple[float, float]]]:
+    """What each place shares with those before it and with itself, whatever the scale."""
+    return [[_parts(place, other) for other in places[: i + 1]] for i, place in enumerate(places)]
+
+
+def _parts(a: Place, b: Place) -> tuple[float, float]:
+    """Of a covariance: what the slopes make, and what the scale's square is multiplied by."""
+    return _dot(a.slopes, b.slopes), math.exp(-math.dist(a.sizes, b.sizes) / LENGTH)
 
 
 def _covariance(a: Place, b: Place, scale: float) -> float:
-    return _dot(a.slopes, b.slopes) + scale**2 * math.exp(-math.dist(a.sizes, b.sizes) / LENGTH)
+    by_slopes, near = _parts(a, b)
+    return by_slopes + scale**2 * near
 
 
 def _solve(triangle: list[list[float]], values: list[float]) -> list[float]:
