@@ -23,8 +23,8 @@ gpu: $(ENV)
 test: $(ENV)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# What Triton compiles or interprets again, but for what only asks how the host goes about it, with the oldest one that is supported laid over the same environment. Its
-# interpreter needs an older NumPy than its wheel asks for.
+# What Triton compiles or interprets again, with the oldest one that is supported laid over the same environment; not
+# what asks how the host times and tunes. Its interpreter needs an older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
 	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(OF_TRITON) $(ARGS)
 
