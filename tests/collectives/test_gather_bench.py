@@ -173,6 +173,13 @@ def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
     assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
 
 
+def test_the_matmul_that_a_link_is_made_for_is_called_by_turns_as_in_a_run(options):
+    called = []
+    made = all_gather_matmul.Runner.setting(options, all_gather("ridge"))
+    made._gemm_seconds(SimpleNamespace(run=lambda x, w, out: called.append(out.data_ptr())))
+    assert called[:4] == 2 * [out.data_ptr() for _, _, out in made.gemms]
+
+
 def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
     late = replace(options, link_latency_s=0.01, skew_s=0.02)
     found = all_gather_matmul.Runner(late).prepare(all_gather(), ARMS)
