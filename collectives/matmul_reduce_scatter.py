@@ -8,7 +8,8 @@ is sent.
     serial          multiply, send, add
     block_launches  multiply for one rank after another, the own rows last; send each part while the next is computed
 
-Sums are in fp32, in one order: parts as they arrive by the schedule, the own one last.
+Sums are in fp32. Their order is fixed, whenever parts come: the last part goes to the sum of the others, the own one
+to both.
 """
 
 from collections.abc import Callable
@@ -124,7 +125,7 @@ def add(operands: Operands, link, before: int = 0) -> None:
         return
     if most := parts - 1:
         link.wait(before + most)
-    # The last part is still on the wire. One pass over memory takes less than an addition after each arrival.
+    # One pass over memory takes less than an addition after each arrival, and the last part may still be on the wire.
     sums = torch.sum(operands.arrived[:most], 0, dtype=torch.float32, out=operands.sums)
     link.wait(before + parts)
     sums.add_(operands.arrived[most]).add_(operands.block(operands.products, operands.rank))
