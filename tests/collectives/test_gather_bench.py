@@ -81,14 +81,20 @@ def test_each_first_call_is_told_before_it_begins(options, monkeypatch):
     assert told[:4] == ["serial", "serial is looked at", "chunk_launches", "chunk_launches is looked at"]
 
 
-def test_arms_are_ready_beside_what_they_are_compared_with(options):
-    found = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
-    assert found.contenders == ARMS
-    assert found.baseline == "serial"
-    assert max(found.entrants[name].relative_error for name in ARMS) < 1e-6
+def ready(runner, case, names):
+    """`names` prepared beside what they are compared with, right, and each of all called once."""
+    found = runner.prepare(case, names)
+    assert found.contenders == names
+    assert max(found.entrants[name].relative_error for name in names) < 1e-6
     assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
     for entrant in found.entrants.values():
         entrant.call()
+    return found
+
+
+def test_arms_are_ready_beside_what_they_are_compared_with(options):
+    found = ready(all_gather_matmul.Runner(options), all_gather(), ARMS)
+    assert found.baseline == "serial"
     notes = found.entrants["row_block_launches"].call.notes()
     assert 0 < notes["last_arrival_s"] <= notes["timeline"]["end_s"] + 1e-9  # which is rounded
     assert len(notes["timeline"]["transfers"]) == 3 * found.facts["row_blocks"]
@@ -97,12 +103,7 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options):
 
 
 def test_arms_that_scatter_are_ready_beside_what_they_are_compared_with(options):
-    found = matmul_reduce_scatter.Runner(options).prepare(SCATTER, ["serial", "block_launches"])
-    assert found.contenders == ["serial", "block_launches"]
-    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for entrant in found.entrants.values():
-        entrant.call()
+    found = ready(matmul_reduce_scatter.Runner(options), SCATTER, ["serial", "block_launches"])
     notes = {name: found.entrants[name].call.notes()["timeline"] for name in found.contenders}
     assert notes["serial"]["ready_s"] == 3 * [notes["serial"]["ready_s"][0]]
     assert len(notes["block_launches"]["ready_s"]) == 3
@@ -128,12 +129,7 @@ def test_arm_that_scatters_wrongly_fails(options, monkeypatch, fault):
 
 
 def test_arms_of_a_layer_are_ready_beside_both_its_matmuls(options):
-    found = ffn.Runner(options).prepare(LAYER, [*ffn.Runner.own_arms])
-    assert found.contenders == ["serial", "all_reduce", "layer_launches", "chained_launches"]
-    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-    assert roles(found) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for entrant in found.entrants.values():
-        entrant.call()
+    found = ready(ffn.Runner(options), LAYER, [*ffn.Runner.own_arms])
     for name in ("link", "gemm beside link", *found.contenders):
         line = found.entrants[name].call.notes()["timeline"]
         assert len(line["arrivals_s"]) == 6
