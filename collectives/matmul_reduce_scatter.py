@@ -8,8 +8,7 @@ is sent.
     serial          multiply, send, add
     block_launches  multiply for one rank after another, the own rows last; send each part while the next is computed
 
-Sums are in fp32. Their order is fixed, whenever parts come: the last part goes to the sum of the others, the own one
-to both.
+Sums are in fp32. Their order is fixed, whenever parts come: all parts but the last, then the last, then the own one.
 """
 
 from collections.abc import Callable
