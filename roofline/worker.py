@@ -103,7 +103,7 @@ def take_share(asked: dict, options, runners: operations.Runners) -> None:
     own = [name for name, shape in run.shapes.items() if shape.stopped_by == INTERRUPTED and name in asked["planned"]]
     for name in own:
         run.shapes[name].keep_whole_shares()
-        runners.of(operations.find(run.shapes[name].op)).known_facts[name] = run.shapes[name].facts
+        runners.of(operations.find(run.shapes[name].op)).earlier[name] = run.shapes[name]
     module, _, name = asked["clock"].partition(":")
     clock, any_runner = getattr(import_module(module), name)(), next(iter(runners.known.values()))
     runner.equip(clock, any_runner.instruments())

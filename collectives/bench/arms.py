@@ -19,7 +19,7 @@ from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import ALL_CORES, base_arm
-from roofline.analysis.overlap.metrics import OFF_PACE
+from roofline.analysis.overlap.metrics import OFF_PACE, REQUESTED
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.measure.ranks import ALONE
@@ -121,10 +121,10 @@ class Runner(matmul.Runner):
     def _fill(self, prepared: PreparedCase, names: list[str]) -> str | None:
         """Check `names` and enter them, and where timed the references; returns why nobody can be, None if they are."""
         options, case = self.options, prepared.case
-        setting = self.setting(options, case, known := self.known_facts.get(case.id), self.ranks)
+        setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
         prepared.facts = setting.facts
         prepared.rejected |= {kind: Rejection(SKIPPED, f"{kind}: {why}") for kind, why in setting.lacking.items()}
-        if options.timed and not known and (reason := too_slow(setting) or off_pace(setting)):
+        if options.timed and not earlier and (reason := too_slow(setting) or off_pace(setting)):
             return reason
         for name in names:
             if not prepared.device_lost:
@@ -136,7 +136,7 @@ class Runner(matmul.Runner):
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
         """Take the arm `name` in if its result is right, twice on each set of operands; in a later process, on one."""
-        sets = setting.sets[:1] if prepared.case.id in self.known_facts else 2 * setting.sets
+        sets = setting.sets[:1] if prepared.case.id in self.earlier else 2 * setting.sets
         arm, all_cores = (self.arms("cuda") | self.arms("cpu"))[name], name == ALL_CORES
 
         def check() -> Entrant | Rejection:
@@ -202,8 +202,12 @@ def off_pace(setting) -> str | None:
 
 
 def _references(setting) -> dict[str, Entrant]:
-    return {
+    found = {
         name: Entrant(name, Call(runs, setting.device, link), role, setting.config("serial"))
         for name, (role, runs, link) in setting.references().items()
         if not (link and link.kind == "preset")  # that takes no time, and brings nothing
     }
+    if setting.wire.kind == "ridge":
+        unsplit = found[f"gemm {setting.best.name}"].call
+        unsplit.told, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
+    return found

@@ -24,10 +24,11 @@ from collectives.bench.operands import (
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
-from roofline.analysis.overlap.metrics import DELAYS
+from roofline.analysis.overlap.metrics import DELAYS, REQUESTED
 from roofline.analysis.overlap.simulator import pieces
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
+from roofline.store.run import Shape
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
 
@@ -67,8 +68,8 @@ class Setting:
     `gemms` (`unrelated`), and what the product is to be of (`whole`).
     """
 
-    def __init__(self, options, case, known: dict | None = None, ranks: Alone | Ranks = ALONE):
-        """`known` are the facts of the case that an earlier process of the run has journalled."""
+    def __init__(self, options, case, earlier: Shape | None = None, ranks: Alone | Ranks = ALONE):
+        """`earlier` is what earlier processes of the run have journalled of the case."""
         self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
         self.wire = wires.parse(case.wire)
         self.lacking: dict[str, str] = {}
@@ -76,16 +77,19 @@ class Setting:
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
         self.unsplit = unsplit(self.device, *self.factors)
-        if known:
-            self.t_gemm_s, self.bytes_per_s = known["t_gemm_planned_s"], known["link_bytes_per_s_requested"]
-            fastest = known["unsplit"]
+        if earlier:
+            self.t_gemm_s, self.bytes_per_s = earlier.facts["t_gemm_planned_s"], earlier.facts[REQUESTED]
+            fastest = earlier.facts["unsplit"]
         else:
             times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
             times = ranks.share(times)
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
-        self.gather = known.get("gather", self.link_kind) if known else self._fastest_gather()
+        self._gemms_s, self._links = [self.t_gemm_s], []
+        if earlier and self.wire.kind == "ridge":
+            self.keep_step(*earlier.times_s(f"gemm {fastest}").values())
+        self.gather = earlier.facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run
@@ -101,6 +105,15 @@ class Setting:
         of_copy = {"copy_bytes_per_s": copy_bytes_per_s(self.device)} if self.wire.kind == "memory" else {}
         of_case = {"t_gemm_s": self.t_gemm_s, "wire_bytes": case.work.wire_bytes}
         return self.wire.bytes_per_s(chip_flops=flops, **of_case, **of_copy)
+
+    def keep_step(self, *gemms_s: float) -> None:
+        """The fastest unsplit matmul took so long in rounds. The wire `ridge` is as fast as its median so far: a few
+        calls before the rounds say it of one moment, and neighbours on the host may be busy then, or idle."""
+        before_s = median(self._gemms_s)
+        self._gemms_s += gemms_s
+        self.bytes_per_s *= before_s / median(self._gemms_s)
+        for link in self._links:
+            link.bytes_per_s = self.bytes_per_s
 
     def _gemm_seconds(self, contender) -> float:
         by_turns = itertools.cycle(self._gemms(contender))  # what it finds in a cache is then as in a run
@@ -137,7 +150,9 @@ class Setting:
         if self.link_kind in wires.OF_RANKS:
             return group_links.make(kind or self.link_kind, self.ranks)
         delays = links.Delays(self.options.link_latency_s, self.options.skew_s, self.seed)
-        return links.make(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs, delays)
+        link = links.make(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs, delays)
+        self._links.append(link)
+        return link
 
     @property
     def delays(self) -> tuple[float, float]:
@@ -157,7 +172,7 @@ class Setting:
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
         found |= {name: asked for name in DELAYS if (asked := getattr(self.options, name))}
-        return found | {"link_bytes_per_s_requested": self.bytes_per_s} | self.grid_facts()
+        return found | {REQUESTED: self.bytes_per_s} | self.grid_facts()
 
     @functools.cached_property
     def t_comm_s(self) -> float:

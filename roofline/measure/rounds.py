@@ -64,7 +64,7 @@ class Rounds:
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
-        `timeline` among them, a dict, is kept apart.
+        `timeline` among them, a dict, is kept apart. Of an attribute `told`, it is told the seconds of each sample.
         """
         self.rounds: list[Round] = []
         self.late = dict.fromkeys(entrants, 0)
@@ -75,6 +75,7 @@ class Rounds:
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._entrants = {name: named(name, call) for name, call in entrants.items()}
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
+        self._told = {name: call.told for name, call in entrants.items() if hasattr(call, "told")}
         self._clock, self._rule, self._passes = clock, rule, passes
         self._share = getattr(clock, "share", lambda value: value)
         self._agreed = getattr(clock, "agreed", lambda about, call: call())
@@ -90,7 +91,7 @@ class Rounds:
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for known in (self._entrants, self._notes, self.late):
+        for known in (self._entrants, self._notes, self._told, self.late):
             known.pop(name, None)
         for one in self.rounds:
             one.time_s, one.values = ({n: v for n, v in of.items() if n != name} for of in (one.time_s, one.values))
@@ -156,6 +157,8 @@ class Rounds:
                 self.timelines[name, one.index] = timeline
             if values:
                 one.values[name] = values
+            if told := self._told.get(name):
+                told(time_s)
         self.rounds.append(one)
 
     def _narrow(self) -> bool:

@@ -5,6 +5,7 @@ from roofline.measure.ceilings import Probe
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import PreparedCase, unwatched
 from roofline.measure.ranks import ALONE, Alone, Ranks
+from roofline.store.run import Shape
 
 
 class Runner:
@@ -13,8 +14,8 @@ class Runner:
 
     def __init__(self, options, selected: dict[str, list[str]] | None = None):
         self.options, self.selected = options, {} if selected is None else selected
-        self.known_facts: dict[str, dict] = {}
-        """{shape: facts} that an earlier process of the run has journalled: what it chose, holds for all of them."""
+        self.earlier: dict[str, Shape] = {}
+        """By id, what earlier processes of the run have journalled: what the first one chose, holds for all of them."""
         self.ranks: Alone | Ranks = ALONE
 
     def cases(self) -> list:

@@ -426,9 +426,9 @@ def test_a_later_process_takes_what_the_first_one_chose(options):
     case = all_gather("ridge")
     first = all_gather_matmul.Runner(options).prepare(case, ARMS)
     later = all_gather_matmul.Runner(options)
-    later.known_facts[case.id] = first.facts | {"link_bytes_per_s_requested": 12345678.0}
+    later.earlier[case.id] = first.facts | {"link_bytes_per_s_requested": 12345678.0}
     found = later.prepare(case, ARMS)
-    assert found.facts == later.known_facts[case.id]
+    assert found.facts == later.earlier[case.id]
     assert found.contenders == ARMS
 
 

@@ -38,7 +38,8 @@ LOST = {
 }  # fmt: skip
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
-ASKED = "link_bytes_per_s_requested", "copier_programs"
+REQUESTED = "link_bytes_per_s_requested"
+"""A fact of a shape. Of the wire `ridge` it is that of the first round, and later ones have it beside their T_gemm."""
 
 
 def link_text(record: dict) -> str:
@@ -103,7 +104,8 @@ OWN = (
     Column("wire", "the word of the case id"),
     Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
            "is faster; null in older journals"),
-    Column("link_bytes_per_s_requested", "bandwidth that the link was asked for", "bytes/s"),
+    Column(REQUESTED, "bandwidth that the link was asked for; of the wire `ridge`, which keeps step with T_gemm from "
+           "round to round, about its mean", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
     Column("link_latency_s", "by how much it was asked to be later than its bytes alone say (`--ffn-link-latency`); "
            "null where it was not", "s"),
@@ -204,7 +206,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     both, fabric = bool(gemm and link), about.get("link")
     plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
-    arrival, requested = shape.values(link_name, "last_arrival_s"), shape.facts["link_bytes_per_s_requested"]
+    arrival, requested = shape.values(link_name, "last_arrival_s"), requested_of(shape)
     late = shape.values(link_name, "late_s")
     reached = work.wire_bytes / typical({r: at - late.get(r, 0.0) for r, at in arrival.items()}) if arrival else None
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
@@ -223,7 +225,8 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     found = {
         "arm": arm,
-        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", *ASKED, *DELAYS)},
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", "copier_programs", *DELAYS)},
+        REQUESTED: requested,
         "wire_bytes": work.wire_bytes,
         "link_bytes_per_s": reached,
         "link_off_pace": reached / requested - 1 if void else None,
@@ -263,6 +266,13 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     found = throughput.metrics(run, shape, arm) | found
     own_gemm_s = None if alone is gemm else typical(alone)
     return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+
+
+def requested_of(shape: Shape) -> float | None:
+    """Bytes/s that the link was asked for; None where it chooses."""
+    asked = shape.values(f"gemm {shape.get('unsplit')}", REQUESTED)
+    found = time_of({index: 1 / bytes_per_s for index, bytes_per_s in asked.items()}, shape.groups, shape.anchor)
+    return 1 / found.value if found else shape.get(REQUESTED)
 
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
@@ -326,5 +336,5 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
         return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
     cut = known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm)
-    per_s = (shape.get("link_bytes_per_s_requested") or 0.0) / shape.work.wire_bytes
+    per_s = (requested_of(shape) or 0.0) / shape.work.wire_bytes
     return OverlapPlan(*cut, tuple(per_s * shape.get(name, 0.0) for name in DELAYS))
