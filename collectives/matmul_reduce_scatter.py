@@ -8,7 +8,7 @@ is sent.
     serial          multiply, send, add
     block_launches  multiply for one rank after another, the own rows last; send each part while the next is computed
 
-Sums are in fp32. Their order is fixed, whenever parts come: all parts but the last, then the last, then the own one.
+Sums are in fp32. Their order is fixed, whenever parts come: all parts but the last, then the own one, then the last.
 """
 
 from collections.abc import Callable
@@ -126,8 +126,9 @@ def add(operands: Operands, link, before: int = 0) -> None:
         link.wait(before + most)
     # One pass over memory takes less than an addition after each arrival, and the last part may still be on the wire.
     sums = torch.sum(operands.arrived[:most], 0, dtype=torch.float32, out=operands.sums)
+    sums.add_(operands.block(operands.products, operands.rank))
     link.wait(before + parts)
-    sums.add_(operands.arrived[most]).add_(operands.block(operands.products, operands.rank))
+    sums.add_(operands.arrived[most])
     if sums is not operands.out:
         operands.out.copy_(sums)
 

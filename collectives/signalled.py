@@ -3,7 +3,7 @@ how parts are added on a GPU, for all arms of both.
 
 `kernels.signalled` computes tile after tile, ordered by destination, and the link sends each piece when the piece's
 counter says that it is whole. How many row blocks a part is cut into is what the simulator finds best; a wrong guess
-costs time, never the result. The sum is `kernels.part_sums`, of parts in the order of their arrival and the own one.
+costs time, never the result. The sum is `kernels.part_sums`, in the order of `matmul_reduce_scatter`.
 """
 
 from dataclasses import dataclass, replace

@@ -48,8 +48,8 @@ class Wire:
     """A bandwidth that is asked for: what one rank receives, summed over its links.
 
     `kind` is `fixed` (`value` bytes/s), `balance` (`value` FLOP/byte under the chip's FLOP/s), `ridge` (as much as
-    makes the unsplit matmul of the case take `value` times as long as its gather), `memory` (what comes is read and
-    written at `value` times the bytes/s that a copy moves), or one of `LINKS`.
+    makes the unsplit matmul of the case take `value` times as long as its gather, by the rounds so far), `memory` (what
+    comes is read and written at `value` times the bytes/s that a copy moves), or one of `LINKS`.
     """
 
     kind: str

@@ -11,6 +11,7 @@ import torch
 from collectives import flagged_arms, links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, setting, weight_prefetch
+from roofline.analysis.overlap import metrics
 from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.measure.prepared import PreparedCase
 from roofline.operations import gathering
@@ -167,6 +168,20 @@ def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
     assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
     fixed = all_gather_matmul.AllGather(options, all_gather("0.25GBps"))
     assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
+
+
+def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
+    found = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
+    gemm = found.entrants[f"gemm {found.facts['unsplit']}"].call
+    asked = gemm.notes()[metrics.REQUESTED]
+    assert asked == found.facts[metrics.REQUESTED]
+    for planned_times in (2, 4):
+        gemm.told(planned_times * found.facts["t_gemm_planned_s"])
+    assert gemm.notes()[metrics.REQUESTED] == pytest.approx(asked / 2)  # the median's, of 1, 2 and 4 times
+    found.entrants["link"].call()
+    timeline = found.entrants["link"].call.notes()
+    assert timeline["last_arrival_s"] >= 0.99 * case.work.wire_bytes / (asked / 2)
+    assert not hasattr(all_gather_matmul.Runner(options).prepare(all_gather(), ARMS).entrants["gemm torch"].call, "told")
 
 
 def test_the_matmul_that_a_link_is_made_for_is_called_by_turns_as_in_a_run(options):
@@ -426,9 +441,11 @@ def test_a_later_process_takes_what_the_first_one_chose(options):
     case = all_gather("ridge")
     first = all_gather_matmul.Runner(options).prepare(case, ARMS)
     later = all_gather_matmul.Runner(options)
-    later.earlier[case.id] = first.facts | {"link_bytes_per_s_requested": 12345678.0}
+    planned = {"t_gemm_planned_s": 1e-3, metrics.REQUESTED: 12345678.0}
+    measured = {f"gemm {first.facts['unsplit']}": dict(enumerate([2e-3, 4e-3, 5e-3, 9e-3]))}
+    later.earlier[case.id] = SimpleNamespace(facts=first.facts | planned, times_s=measured.get)
     found = later.prepare(case, ARMS)
-    assert found.facts == later.earlier[case.id]
+    assert found.facts == first.facts | planned | {metrics.REQUESTED: pytest.approx(12345678.0 / 4)}
     assert found.contenders == ARMS
 
 

@@ -150,10 +150,16 @@ def test_call_that_raises_is_named_and_the_others_go_on_without_it():
 
 
 def test_late_samples_are_dropped_and_counted():
-    readings = iter([1.0, *[None, 1.0] * 200])
-    turns = take_turns({"a": lambda: next(readings)}, FakeClock(), QUIET, seed=0)
+    readings, told = iter([1.0, *[None, 1.0] * 200]), []
+
+    def call():
+        return next(readings)
+
+    call.told = told.append
+    turns = take_turns({"a": call}, FakeClock(), QUIET, seed=0)
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
+    assert told == [1.0] * 15  # neither these nor the warm-up
 
 
 def test_ceiling_is_the_best_probe_of_its_kind():

@@ -98,6 +98,18 @@ def test_wire_fields_and_slowdowns(records):
     assert [found["serial"][name] for name in ("ranks", "wire", "link")] == [4, "ridge", "paced"]
 
 
+@pytest.mark.parametrize(("lag", "void"), [(1.0, None), (1.1, -1 / 11)])
+def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, lag, void):
+    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(drift=1.0, unsplit="fast")]))
+    (shape,) = run.shapes.values()
+    for one in shape.rounds:
+        one.values["gemm fast"][metrics.REQUESTED] = lag * WIRE_BYTES / one.values["link"]["last_arrival_s"]
+    found = metrics.metrics(run, shape, "serial")
+    assert found[metrics.REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
+    assert found[metrics.REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
+    assert found["link_off_pace"] == (void and pytest.approx(void))
+
+
 @pytest.mark.parametrize("without", ["gemm beside link", None])
 def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic_or_its_own_arm(records, without):
     beside = {name: time for name, time in BESIDE.items() if name != without}
