@@ -105,7 +105,7 @@ OWN = (
     Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
            "is faster; null in older journals"),
     Column(REQUESTED, "bandwidth that the link was asked for; of the wire `ridge`, which keeps step with T_gemm from "
-           "round to round, about its mean", "bytes/s"),
+           "round to round, that of a typical one", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
     Column("link_latency_s", "by how much it was asked to be later than its bytes alone say (`--ffn-link-latency`); "
            "null where it was not", "s"),
