@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gather_cases import options_of
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -36,6 +37,11 @@ def few_programs(request, monkeypatch):
         from kernels import persistent
 
         monkeypatch.setattr(persistent, "programs", lambda device: persistent.INTERPRETED_PROGRAMS)
+
+
+@pytest.fixture
+def options():
+    return options_of()
 
 
 @pytest.fixture

@@ -1,0 +1,20 @@
+"""A case that gathers, of four ranks, and options to run it by."""
+
+from pathlib import Path
+
+from roofline.operations import gathering
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.pytest_plugin.options import Options
+
+ARMS = ["serial", "chunk_launches", "row_block_launches"]
+
+
+def options_of(contenders=None):
+    gather = gathering.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
+    return Options(
+        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), contenders, 0, 1.0, Path("x"), False, gather
+    )
+
+
+def all_gather(wire="0.05GBps", dtype="fp32"):
+    return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)

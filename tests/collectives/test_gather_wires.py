@@ -1,0 +1,139 @@
+"""The wire of a case that gathers: which bandwidth its link is asked for, whether it keeps it, and who waits for it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from gather_cases import ARMS, all_gather
+
+from collectives import flagged_arms, links
+from collectives.bench import all_gather_matmul, arms, operands, setting
+from roofline.analysis.overlap import metrics
+
+DELAYS = {"link_latency_s", "skew_s"}
+
+
+def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
+    setting = all_gather_matmul.AllGather(options, all_gather("ridge1.4"))
+    assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
+    fixed = all_gather_matmul.AllGather(options, all_gather("0.25GBps"))
+    assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
+
+
+def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
+    found = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
+    gemm = found.entrants[f"gemm {found.facts['unsplit']}"].call
+    asked = gemm.notes()[metrics.REQUESTED]
+    assert asked == found.facts[metrics.REQUESTED]
+    for times in (2, 4):
+        gemm.told(times * found.facts["t_gemm_planned_s"])
+    assert gemm.notes()[metrics.REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
+    found.entrants["link"].call()
+    assert found.entrants["link"].call.notes()["last_arrival_s"] >= 0.99 * case.work.wire_bytes / (asked / 2)
+    fixed = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
+    assert not hasattr(fixed.entrants[f"gemm {fixed.facts['unsplit']}"].call, "told")
+
+
+def test_the_matmul_that_a_link_is_made_for_is_called_by_turns_as_in_a_run(options):
+    called = []
+    made = all_gather_matmul.Runner.setting(options, all_gather("ridge"))
+    made._gemm_seconds(SimpleNamespace(run=lambda x, w, out: called.append(out.data_ptr())))
+    assert called[:4] == 2 * [out.data_ptr() for _, _, out in made.gemms]
+
+
+def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
+    late = replace(options, link_latency_s=0.01, skew_s=0.02)
+    found = all_gather_matmul.Runner(late).prepare(all_gather(), ARMS)
+    assert found.contenders == ARMS, found.rejected  # its bytes alone take 31 ms
+    assert {name: found.facts[name] for name in DELAYS} == {"link_latency_s": 0.01, "skew_s": 0.02}
+    assert not DELAYS & all_gather_matmul.Runner(options).prepare(all_gather(), ARMS).facts.keys()
+    notes = []
+    for _ in range(2):
+        found.entrants["link"].call()
+        notes.append(found.entrants["link"].call.notes())
+    assert all(0.01 <= one["late_s"] <= 0.03 for one in notes)
+    assert notes[0]["late_s"] != notes[1]["late_s"]
+    bytes_s = found.case.work.wire_bytes / 0.05e9
+    assert [one["last_arrival_s"] - one["late_s"] for one in notes] == pytest.approx(2 * [bytes_s])
+
+
+def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
+    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
+    assert all_gather_matmul.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
+
+
+def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
+    monkeypatch.setattr(arms, "LONGEST_GATHER_S", 0.3)
+    found = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
+    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in found.rejected["serial"].reason
+
+
+@pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
+def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
+    def move(link, index, source, target):
+        numpy.copyto(target, source)
+        link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
+
+    monkeypatch.setattr(links.PacedThread, "_move", move)
+    found = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    assert found.contenders == ready
+    if not ready:
+        said = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
+        assert f"{said} --ffn-link-bandwidth" in found.rejected["serial"].reason
+
+
+class Link:
+    """Tells `order` when it is started, and that all arrives in a second."""
+
+    kind = "paced"
+
+    def __init__(self, order):
+        self.start, self.wait, self.finish = (lambda transfers: order.append("start")), (lambda count: count), lambda: 0
+
+    @staticmethod
+    def timeline():
+        return SimpleNamespace(arrivals_s=[1.0], late_s=0.0)
+
+
+def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
+    order, work = [], SimpleNamespace(wire_bytes=1e9)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("held"))
+    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
+    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None], options=SimpleNamespace(timed=True))
+    gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: [], **about)
+    gpu.gathers_s = lambda count: setting.Setting.gathers_s(gpu, count)
+    assert arms.off_pace(gpu) is None
+    assert order == ["held", "start"] * operands.CALIBRATIONS
+    order.clear()
+    all_gather_matmul.AllGather.trace(gpu, "row_block", Link(order))
+    assert order == ["held", "start"] * all_gather_matmul.TRACES
+
+
+def test_preset_link_has_no_time_of_its_own(options):
+    found = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ARMS)
+    assert found.contenders == ARMS
+    assert found.references == ["gemm torch"]
+    assert not hasattr(found.entrants["serial"].call, "notes")
+    assert found.facts["link_bytes_per_s_requested"] is None
+
+
+def test_a_memory_wire_takes_its_share_of_what_a_copy_moves(options, monkeypatch):
+    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
+    assert all_gather_matmul.AllGather(options, all_gather("memory0.01")).bytes_per_s == pytest.approx(0.1e9)
+
+
+def test_bytes_of_a_copy_count_both_ways_on_every_core(monkeypatch):
+    monkeypatch.setattr(operands, "cache_bytes", lambda device: 1000)
+    monkeypatch.setattr(operands, "seconds", lambda call, device, all_cores: call() is not None and all_cores and 2e-6)
+    assert operands.copy_bytes_per_s.__wrapped__("cpu") == pytest.approx(2 * 8 * 1000 / 2e-6)
+
+
+@pytest.mark.parametrize(("times_s", "reached"), [([2, 2, 1], None), ([2, 2, 2], "reaches 5e-08 GB/s alone")])
+def test_link_off_its_pace_is_looked_at_three_times(times_s, reached):
+    left = iter(times_s)
+    work = SimpleNamespace(wire_bytes=100)
+    slow = SimpleNamespace(bytes_per_s=100.0, case=SimpleNamespace(work=work), gathers_s=lambda count: [next(left)])
+    said = arms.off_pace(slow)
+    assert said is reached or reached in said
