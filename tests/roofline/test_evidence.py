@@ -64,7 +64,7 @@ def test_step_that_hangs_is_cut_off_and_tried_again(tmp_path, said, code, monkey
     monkeypatch.setattr(evidence, "GRACE_S", 0.5)
     once = f"import os\nif os.path.exists('flag'): raise SystemExit(0)\nopen('flag', 'w').close()\n{code}"
     monkeypatch.chdir(tmp_path)
-    steps = [Step("hangs", 1, (python(once),), limit_s=10)]
+    steps = [Step("hangs", 1, (python(once),), limit_s=4)]
     assert collect(Evidence.load(tmp_path), steps, 100, said.append) == 3
     assert "cut off" in said[2]
     assert collect(Evidence.load(tmp_path), steps, 100, said.append) == 0
