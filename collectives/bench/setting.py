@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import weakref
 import zlib
 from collections.abc import Callable
 from statistics import median
@@ -86,9 +87,10 @@ class Setting:
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
-        self._gemms_s, self._links = [self.t_gemm_s], []
-        if earlier and self.wire.kind == "ridge":
-            self.keep_step(*earlier.times_s(f"gemm {fastest}").values())
+        self._gemms_s, self._links = [], weakref.WeakSet()
+        if self.wire.kind == "ridge" and options.timed:
+            before_s = earlier and earlier.times_s(f"gemm {fastest}").values()
+            self.keep_step(median(before_s or [self.t_gemm_s]))
         self.gather = earlier.facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
@@ -106,12 +108,13 @@ class Setting:
         of_case = {"t_gemm_s": self.t_gemm_s, "wire_bytes": case.work.wire_bytes}
         return self.wire.bytes_per_s(chip_flops=flops, **of_case, **of_copy)
 
-    def keep_step(self, *gemms_s: float) -> None:
-        """The fastest unsplit matmul took so long in rounds. The wire `ridge` is as fast as its median so far: a few
-        calls before the rounds say it of one moment, and neighbours on the host may be busy then, or idle."""
-        before_s = median(self._gemms_s)
-        self._gemms_s += gemms_s
-        self.bytes_per_s *= before_s / median(self._gemms_s)
+    def keep_step(self, gemm_s: float) -> None:
+        """The fastest unsplit matmul took so long. The wire `ridge` is as fast as its median in this process's rounds
+        and what was known before, as one more: a few calls at one moment may fall on busy neighbours, or on idle ones.
+        Skew of a GPU's link stays as drawn for the first pace."""
+        self._gemms_s.append(gemm_s)
+        self.t_gemm_s = median(self._gemms_s)
+        self.bytes_per_s = self.wire.value * self.case.work.wire_bytes / self.t_gemm_s
         for link in self._links:
             link.bytes_per_s = self.bytes_per_s
 
@@ -151,7 +154,7 @@ class Setting:
             return group_links.make(kind or self.link_kind, self.ranks)
         delays = links.Delays(self.options.link_latency_s, self.options.skew_s, self.seed)
         link = links.make(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs, delays)
-        self._links.append(link)
+        self._links.add(link)
         return link
 
     @property

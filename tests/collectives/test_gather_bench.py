@@ -299,15 +299,17 @@ def test_unknown_contender_or_arm_suggests_a_near_one(contenders, said, printed_
     assert said in text
 
 
-def test_a_later_process_takes_what_the_first_one_chose(options):
-    case = all_gather("ridge")
+@pytest.mark.parametrize("wire", ["balance50", "ridge"])
+def test_a_later_process_takes_what_the_first_one_chose(options, wire):
+    case = all_gather(wire)
     first = all_gather_matmul.Runner(options).prepare(case, ARMS)
     later = all_gather_matmul.Runner(options)
-    planned = {"t_gemm_planned_s": 1e-3, metrics.REQUESTED: 12345678.0}
-    measured = {f"gemm {first.facts['unsplit']}": dict(enumerate([2e-3, 4e-3, 5e-3, 9e-3]))}
-    later.earlier[case.id] = SimpleNamespace(facts=first.facts | planned, times_s=measured.get)
+    facts = first.facts | {"t_gemm_planned_s": 1e-3, metrics.REQUESTED: 12345678.0}
+    measured = {f"gemm {first.facts['unsplit']}": dict(enumerate([0.02, 0.04, 0.05, 0.09]))}
+    later.earlier[case.id] = SimpleNamespace(facts=facts, times_s=measured.get)
     found = later.prepare(case, ARMS)
-    assert found.facts == first.facts | planned | {metrics.REQUESTED: pytest.approx(12345678.0 / 4)}
+    measured = {"t_gemm_planned_s": 0.045, metrics.REQUESTED: case.work.wire_bytes / 0.045}
+    assert found.facts == (facts if wire == "balance50" else facts | measured)
     assert found.contenders == ARMS
 
 

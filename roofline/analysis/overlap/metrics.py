@@ -39,7 +39,7 @@ LOST = {
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
 REQUESTED = "link_bytes_per_s_requested"
-"""A fact of a shape. Of the wire `ridge` it is that of the first round, and later ones have it beside their T_gemm."""
+"""A fact of a shape; of the wire `ridge` what it began with, and each round has its own beside T_gemm."""
 
 
 def link_text(record: dict) -> str:
@@ -208,7 +208,11 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
     arrival, requested = shape.values(link_name, "last_arrival_s"), requested_of(shape)
     late = shape.values(link_name, "late_s")
-    reached = work.wire_bytes / typical({r: at - late.get(r, 0.0) for r, at in arrival.items()}) if arrival else None
+    on_wire = {r: at - late.get(r, 0.0) for r, at in arrival.items()}
+    reached = work.wire_bytes / typical(on_wire) if arrival else None
+    asked = asked_of(shape)
+    if paces := {r: work.wire_bytes / on_wire[r] / asked[r] for r in on_wire if r in asked}:
+        reached = requested * time_of(paces, groups).value  # judged within rounds
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
     clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
     scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
@@ -268,11 +272,15 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
 
 
+def asked_of(shape: Shape) -> dict[int, float]:
+    """Bytes/s that the link was asked for, by round; {} of one that is asked for the same in all."""
+    return shape.values(f"gemm {shape.get('unsplit')}", REQUESTED)
+
+
 def requested_of(shape: Shape) -> float | None:
-    """Bytes/s that the link was asked for; None where it chooses."""
-    asked = shape.values(f"gemm {shape.get('unsplit')}", REQUESTED)
-    found = time_of({index: 1 / bytes_per_s for index, bytes_per_s in asked.items()}, shape.groups, shape.anchor)
-    return 1 / found.value if found else shape.get(REQUESTED)
+    """The same in a typical round; None where the link chooses."""
+    found = time_of(asked_of(shape), shape.groups)
+    return found.value if found else shape.get(REQUESTED)
 
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
