@@ -233,7 +233,7 @@ def test_trust_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_rid
     ]
     assert all(record["m"] >= 4096 for record in found)
     trust = (ROOT / "docs/trust.md").read_text()
-    for arm in ("chunk_launches", "row_block_launches", "serial"):
+    for arm in ("serial", *(f"{kind}_launches" for kind in ("chunk", "row_block", "block", "layer", "chained"))):
         own = [record["of_own_ideal"] for record in found if record["arm"] == arm]
         assert len(own) >= 2
         assert min(own) > 0.8
