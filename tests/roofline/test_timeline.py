@@ -7,6 +7,7 @@ from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
 from roofline.analysis.overlap import timeline
+from roofline.analysis.overlap.metrics import REQUESTED
 
 
 def test_blocks_of_a_timeline():
@@ -87,6 +88,17 @@ def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
         [HERE, *gathering(nearer, comm_s=made_up.GEMM_S), *gathering(ridge, comm_s=made_up.GEMM_S / 1.1)], "timeline"
     )
     assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.10" in drawn.texts["timeline"]
+
+
+def test_a_link_that_keeps_step_has_another_pace_in_each_round(draw):
+    case = gather_matmul(16, "ridge")
+    asked = {REQUESTED: case.work.wire_bytes / made_up.COMM_S}
+    more = {"shape": {"unsplit": "torch"}, "gemm torch": asked}
+    for known in (more, {}):
+        lines = [line | known.get(line.get("contender", line["kind"]), {}) for line in gathering(case)]
+        texts = draw([HERE, *lines], "timeline").texts["timeline"]
+        (pace,) = (text for text in texts if "GB/s reached" in text)
+        assert pace.endswith("P = 8 ranks; an arm's own round has its own pace" if known else "P = 8 ranks")
 
 
 def test_chip_that_has_done_before_the_link_waits(draw):
