@@ -15,6 +15,7 @@ import pytest
 import stand_in
 
 from conftest import ROOT
+from roofline.analysis.overlap import metrics
 from roofline.store import journal
 
 HOW = (
@@ -119,7 +120,8 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
 @pytest.mark.parametrize("card", ["A100", "B200"])
 def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
     processes = 2 if card == "A100" else 1
-    found = rehearse(card, *rehearse.new, f"--ffn-processes={processes}", "--ffn-tokens=1024")
+    asked = f"--ffn-processes={processes}", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
+    found = rehearse(card, *rehearse.new, *asked)
     assert found.code == 0
     assert {shape.processes for shape in found.run.shapes.values()} == {processes}
     assert found.measured == {
@@ -129,6 +131,13 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
         "ffn": LAYER,
         "weight_prefetch": PREFETCH,
     }
+    over_wires = [shape for shape in found.run.shapes.values() if shape.analysis == "overlap"]
+    for shape in over_wires:  # a link keeps step in each process
+        t_gemm_s, asked = shape.times_s(f"gemm {shape.get('unsplit')}"), metrics.asked_of(shape)
+        assert len(asked) == len(t_gemm_s) == shape.round_count
+        paces = [shape.work.wire_bytes / asked[index] / t_gemm_s[index] for index in asked]
+        assert paces == pytest.approx([1] * len(paces), rel=0.2)
+    assert {shape.op for shape in over_wires} == found.measured.keys() - {"matmul"}
     assert found.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
     assert {block["contender"] for block in found.run.steady} == {"cublas", "tiled"}
     for block in found.run.steady:
