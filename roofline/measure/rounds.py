@@ -64,7 +64,7 @@ class Rounds:
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
-        `timeline` among them, a dict, is kept apart. Of an attribute `told`, it is told the seconds of each sample.
+        `timeline` among them, a dict, is kept apart. An attribute `told` is called with the seconds of each sample.
         """
         self.rounds: list[Round] = []
         self.late = dict.fromkeys(entrants, 0)
