@@ -114,12 +114,14 @@ class _Pulled(_OfRanks):
 
     def __init__(self, ranks, *more):
         super().__init__(ranks, *more)
-        ranks.links.add(self)
         self._counts = shared(torch.zeros(FRESH_STARTS, 2, dtype=torch.int32, device=self.device), ranks)
         others = [theirs(self._counts, rank).data_ptr() for rank in range(ranks.size) if rank != ranks.rank]
         places = torch.tensor(others)[None, None, :] + 4 * torch.arange(2 * FRESH_STARTS).view(FRESH_STARTS, 2, 1)
         self._places = places.to(self.device)
         self._start, self._met = 0, [0, 0]
+        self._synchronize()
+        ranks.gather(None, "counts of meetings")  # all are at zero before any rank counts
+        ranks.links.add(self)
 
     def _prepared(self, transfers: Gather) -> Route:
         """With the others' pieces as sources: they lie where this rank's own do."""
