@@ -21,12 +21,12 @@ gpu: $(ENV)
 	$(VENV)/bin/python -m roofline.evidence $(if $(BUDGET),--budget $(BUDGET)) $(ARGS)
 
 test: $(ENV)
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 # What Triton compiles or interprets again, with the oldest one that is supported laid over the same environment; not
 # what asks how the host times and tunes. Its interpreter needs an older NumPy than its wheel asks for.
 test-triton-3.6: $(ENV) $(OLD)/.installed
-	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal $(OF_TRITON) $(ARGS)
+	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 3 --dist worksteal $(OF_TRITON) $(ARGS)
 
 # Two ranks as two nodes, over a wire of 1 Gbit/s between network namespaces: as root, on a machine that is idle.
 test-wire: $(ENV)

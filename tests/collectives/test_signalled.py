@@ -89,7 +89,7 @@ class Eager:
 def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, monkeypatch):
     monkeypatch.setattr(signalled, "BLOCKS", (blocks,))
     link, mine = Eager(monkeypatch), make(rank)
-    for call in range(3):
+    for call in range(2):
         mine.x.copy_(values(10 + call, *mine.x.shape))
         assert torch.equal(signalled.run(mine, link), right(mine)), call
         assert link.order == list(range((RANKS - 1) * blocks))
@@ -214,7 +214,7 @@ def deferred_link(monkeypatch):
 @pytest.mark.parametrize("arm", [*ARMS, "signalled"])
 def test_every_arm_over_the_gpus_link(arm, deferred_link, make):
     mine, link = make(), deferred_link()
-    for call in range(3):
+    for call in range(2):
         mine.x.copy_(values(10 + call, *mine.x.shape))
         assert torch.equal((ARMS | {"signalled": signalled.run})[arm](mine, link), right(mine)), call
         timeline = link.timeline()
@@ -231,7 +231,7 @@ def test_every_arm_of_the_layer_over_the_gpus_link(arm, rank, deferred_link, mon
     x, up, down = values(rank, rows, COLUMNS), values(9, DEPTH, COLUMNS), values(8, COLUMNS, DEPTH)
     mine = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS, rank)
     signalled.added_by_kernel(mine.scatter)
-    for call in range(3):
+    for call in range(2):
         x.copy_(values(10 + call, *x.shape))
         for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.out, mine.whole):
             tensor.fill_(torch.nan)
