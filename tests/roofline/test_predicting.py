@@ -109,6 +109,19 @@ def test_wires_by_their_words(cpu, capsys):
     assert terms("preset") | {"t_comm_s": 0.0, "link_bytes_per_s": None} == terms("preset")
 
 
+def test_a_layer_is_both_of_its_matmuls_and_has_its_link_twice(cpu, capsys):
+    def terms(op, layer, arm):
+        case = f"{op}-xxl/16-{layer}-p8-tp16-m4096-fp32-2GBps-{arm}"
+        return as_json(capsys, case, "--run", cpu)["cases"][0]["terms"]
+
+    whole = terms("ffn", "up_down", "layer_launches")
+    up, down = terms("all_gather_matmul", "up", "serial"), terms("matmul_reduce_scatter", "down", "serial")
+    for name in ("t_gemm_s", "t_comm_s"):
+        assert whole[name] == pytest.approx(up[name] + down[name])
+    assert (whole["up_compute_s"], whole["down_memory_s"]) == (up["compute_s"], down["memory_s"])
+    assert max(whole["t_gemm_s"], whole["t_comm_s"]) <= whole["ideal_s"] < whole["t_gemm_s"] + whole["t_comm_s"]
+
+
 def test_datasheet_says_that_nothing_was_fitted(capsys):
     assert main(["predict", MATMUL, f"{MATMUL}-persistent", *H100]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -160,7 +173,6 @@ def test_priors_of_a_run_are_called_so(tmp_path, capsys):
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-ridge-overlaped", *H100], "did you mean overlapped?"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-pcie", *H100], "nothing says how fast pcie is"),
         (["weight_prefetch-xxl-up-p8-tp1-m64-bf16-memory0.18", *H100], "nothing says how fast memory0.18 is: give it"),
-        (["ffn-xxl-up_down-p8-tp8-m4096-bf16-ridge", *H100], "predictions are of one matmul, ffn is two: ask for all_"),
         ([MATMUL.replace("m4096", "m0"), *H100], "m=0: it must be 1 or more"),
         (["matmul-xxl-up", *H100], "is not written as cases are"),
         ([MATMUL, "--chip", "TPU v4", "--jsno"], "did you mean --json?"),

@@ -178,16 +178,13 @@ def of_datasheet(name: str) -> Source:
 def predict(source: Source, text: str) -> list[dict]:
     """A row of `--json` for each contender that `text` means. Raises ValueError."""
     case, contender = operations.parse(text)
-    if not hasattr(case, "k"):
+    if not hasattr(case, "matmuls"):
         raise ValueError(f"case {text!r}: the model is one of matmuls, and {case.op} is none; choose one of those")
     model, gathers = source.model, operations.find(case.op).analysis == "overlap"
     if case.dtype not in model.machines:
         raise ValueError(
             f"case {text!r}: {source.name} has no FLOP/s of {case.dtype}, but of {', '.join(model.machines)}"
         )
-    if gathers and not case.facts:
-        others = "all_gather_matmul for the layer up, matmul_reduce_scatter for down"
-        raise ValueError(f"case {text!r}: predictions are of one matmul, {case.op} is two: ask for {others}")
     if gathers:  # by the arms that the run measured, else all that its kind of machine could run
         known = model.arms.get(case.op) or arms.of_operation(case.op, gpu=model.source != "cpu")
     else:
@@ -215,7 +212,7 @@ def gather(model: Model, case: Matmul, arm: str) -> Prediction:
     def cut(*times_s: float) -> arms.OverlapPlan:
         return arms.plan(arms.base_arm(arm), case.m, case.n, case.ranks, workers, *times_s)
 
-    alone_s = t_gemm_s, model.t_comm_s(case.work.wire_bytes, speed)
+    alone_s = t_gemm_s, model.t_comm_s(case, speed)
     spilled_bytes = cut(*alone_s).spilled_bytes(*alone_s)
     return model.gather(case, arm, speed, lambda *times_s: cut(*times_s).predicted_s(*times_s), spilled_bytes)
 

@@ -45,7 +45,7 @@ DRIFT = 0.07
 class Prediction:
     """Seconds, and the terms they are made of, so that they can be checked by hand: `_s` are seconds, `loss` a factor,
     `p` the exponent, `waves` (of a GPU) rounds of `tile`, `correction` a factor: what the measured cases close by say
-    beyond the constants. What they make is T_gemm of a gather."""
+    beyond the constants. What they make is T_gemm of a gather. Those of two matmuls begin with `up_` and `down_`."""
 
     time_s: float
     terms: dict[str, float | str | None]
@@ -61,6 +61,16 @@ class Prediction:
     @property
     def high_s(self) -> float:
         return self.time_s * math.exp(Z * self.spread)
+
+
+def one_after_another(found: list[tuple[str, Prediction]]) -> Prediction:
+    """Of matmuls of one family, each with its layer: what it is off by in one, it is in the others."""
+    if len(found) == 1:
+        return found[0][1]
+    time_s = sum(one.time_s for _, one in found)
+    spread = sum(one.spread * one.time_s for _, one in found) / time_s
+    terms = {f"{layer}_{name}": value for layer, one in found for name, value in one.terms.items()}
+    return Prediction(time_s, terms, found[0][1].fitted_on, spread)
 
 
 @dataclass(frozen=True)
@@ -144,25 +154,31 @@ class Model:
         return replace(found, spread=math.hypot(found.spread, self.drift))
 
     def gemm(self, case: Matmul, spilled_bytes: int = 0) -> Prediction:
-        """The fastest unsplit matmul beside a link."""
-        own = [family for family in self.gemms if family.dtype == case.dtype]
-        found = [family.predict(case, self.machines[case.dtype], spilled_bytes) for family in own]
+        """The fastest unsplit matmul beside a link; of a layer, both of its matmuls."""
+        machine = self.machines[case.dtype]
+        found = [
+            one_after_another([(one.layer, family.predict(one, machine, spilled_bytes)) for one in case.matmuls])
+            for family in self.gemms
+            if family.dtype == case.dtype
+        ]
         return self._drifted(min(found, key=lambda prediction: prediction.time_s))
 
     def at_ceilings_of(self, other: "Model") -> "Model":
         """On the other's machine. Its ceilings tell how two kinds of work moved: half of the drift may be left."""
         return replace(self, machines=other.machines, balance_flops=other.balance_flops, drift=self.drift / 2)
 
-    def t_comm_s(self, wire_bytes: int, bytes_per_s: float) -> float:
-        """An infinite bandwidth is that of a link on which all is here before the start."""
-        return 0.0 if math.isinf(bytes_per_s) else self.latency_s + wire_bytes / bytes_per_s
+    def t_comm_s(self, case: Matmul, bytes_per_s: float) -> float:
+        """An infinite bandwidth is that of a link on which all is here before the start. A layer has a gather, and a
+        scatter that begins later."""
+        latency_s = self.latency_s * len(case.matmuls)
+        return 0.0 if math.isinf(bytes_per_s) else latency_s + case.work.wire_bytes / bytes_per_s
 
     def gather(
         self, case: Matmul, arm: str, bytes_per_s: float, ideal_s: Callable[[float, float], float], spilled_bytes=0
     ) -> Prediction:
         """`arm` of what gathers for `case`; `ideal_s(T_gemm, T_comm)` is what it could reach."""
         gemm = self.gemm(case, spilled_bytes)
-        t_comm_s = self.t_comm_s(case.work.wire_bytes, bytes_per_s)
+        t_comm_s = self.t_comm_s(case, bytes_per_s)
         ideal, loss = ideal_s(gemm.time_s, t_comm_s), self.losses.get(arm, 1.0)
         own = {"t_gemm_s": gemm.time_s, "t_comm_s": t_comm_s, "ideal_s": ideal, "loss": loss}
         own["link_bytes_per_s"] = None if math.isinf(bytes_per_s) else bytes_per_s
