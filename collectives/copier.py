@@ -79,7 +79,7 @@ def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constex
     if TIMED:
         began = globaltimer()
     here = _look(counter_ptr, TIMED)
-    if tl.load(lost_ptr) != 0:
+    if tl.load(lost_ptr, volatile=True) != 0:
         patience = 0  # another one is lost: this one need not be waited for
     while (here < wanted) & (spent < patience):
         if TIMED:
@@ -231,7 +231,7 @@ def _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED: tl.con
         began = globaltimer()
         tl.store(times_ptr, began)
     here = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-    if tl.load(lost_ptr) != 0:
+    if tl.load(lost_ptr, volatile=True) != 0:
         patience = 0  # another one is lost: this one need not be waited for
     while (here < wanted) & (spent < patience):
         here = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
@@ -239,7 +239,7 @@ def _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED: tl.con
             spent = (globaltimer() - began) // 1000
         else:
             spent += 1
-    if (here < wanted) & (tl.load(lost_ptr) == 0):
+    if (here < wanted) & (tl.load(lost_ptr, volatile=True) == 0):
         tl.store(lost_ptr, number)
     if TIMED:
         tl.store(times_ptr + 1, globaltimer())

@@ -13,7 +13,7 @@ here is nothing.
     chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
                       but a matmul of some rows at either end hides; the weights of both layers pass through the caches
                       for each rank
-    layer_signalled   on a GPU: as layer_launches, but down is one launch (`collectives.signalled`)
+    layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.signalled`)
 
 Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
 """
@@ -116,19 +116,14 @@ def layer_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` as rows come, then by `down` as parts are sent."""
     others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
-    multiply_up(operands, link)
+    for count, rank in enumerate([operands.rank, *operands.sources]):
+        link.wait(count)
+        operands.multiply_up(rank)
+    link.wait(others)  # here already: tells the timeline when `up` was done
     for count, rank in enumerate([*operands.sources, operands.rank], 1):
         operands.multiply_down(rank)
         link.ready(others + min(count, others))
     return _finished(operands, link)
-
-
-def multiply_up(operands: Operands, link) -> None:
-    """Multiply by `up` as rows come."""
-    for count, rank in enumerate([operands.rank, *operands.sources]):
-        link.wait(count)
-        operands.multiply_up(rank)
-    link.wait(operands.ranks - 1)  # here already: tells the timeline when `up` was done
 
 
 def chained_launches(operands: Operands, link) -> Tensor:

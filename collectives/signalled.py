@@ -1,9 +1,10 @@
-"""The arms whose last matmul is one launch: `signalled` of the reduce-scatter, and `layer_signalled` of the layer. And
-how parts are added on a GPU, for all arms of both.
+"""The arms whose matmuls are one launch each: `signalled` of the reduce-scatter, and `layer_signalled` of the layer.
+And how parts are added on a GPU, for all arms of both.
 
 `kernels.signalled` computes tile after tile, ordered by destination, and the link sends each piece when the piece's
 counter says that it is whole. How many row blocks a part is cut into is what the simulator finds best; a wrong guess
-costs time, never the result. The sum is `kernels.part_sums`, in the order of `matmul_reduce_scatter`.
+costs time, never the result. The sum is `kernels.part_sums`, in the order of `matmul_reduce_scatter`. Of a layer,
+`kernels.flagged_rows` multiplies by `up` before, and waits on the device for each rank's rows.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from torch import Tensor
 from collectives import ffn
 from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
-from kernels import part_sums, persistent, signalled
+from kernels import flagged_rows, part_sums, persistent, signalled
 from kernels.configs import choose_for
 from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
@@ -28,6 +29,8 @@ class Prepared:
 
     pieces: signalled.Pieces
     transfers: Scatter | InTurn
+    rows: signalled.Pieces | None
+    """Of a layer, those that come."""
 
 
 def added_by_kernel(operands: Operands | ffn.Operands) -> Operands | ffn.Operands:
@@ -41,7 +44,7 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0, delay
     """Cut the product for a matmul and a scatter that take so long alone, and keep that in `operands.prepared`.
     `delays` are the link's, as in `simulator.pieces`. Of a layer both are times of all of it.
 
-    Raises what `kernels.signalled.require` raises.
+    Raises what `require` of `kernels.signalled` and `kernels.flagged_rows` raise.
     """
     given, operands = operands, parts_of(operands)
     x, w, products = operands.x, operands.w, operands.products
@@ -56,8 +59,12 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0, delay
     plans = [OverlapPlan(arm, *about, count, delays) for count in able]
     blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
     pieces = operands.pieces(blocks)
-    transfers = pieces if given is operands else given.before(pieces)
-    operands.prepared = Prepared(replace(whole, blocks=blocks), transfers)
+    transfers, rows = pieces, None
+    if given is not operands:
+        up, order = (given.gathered, given.up, given.hidden), whole.order.roll(1)
+        transfers, rows = given.before(pieces), signalled.Pieces(order, 1, choose_for("flagged_rows", *up[:2]))
+        flagged_rows.require(*up, rows)
+    operands.prepared = Prepared(replace(whole, blocks=blocks), transfers, rows)
     return operands.prepared
 
 
@@ -75,7 +82,8 @@ def run(operands: Operands | ffn.Operands, link) -> Tensor:
     gathered = len(ready.transfers) - ready.pieces.count
     link.start(ready.transfers, ready=gathered, raised=ready.pieces.tiles(down.products))
     if gathered:
-        ffn.multiply_up(operands, link)
+        flagged_rows.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
+        link.wait(gathered)  # here already: tells the timeline when `up` was done
     signalled.matmul(down.x, down.w, down.products, ready.pieces, *(one[gathered:] for one in link.counters))
     link.wait(len(ready.transfers))
     down.add_all()

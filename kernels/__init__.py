@@ -15,7 +15,7 @@ from kernels.contract import check
 from kernels.registry import CONTENDERS, KERNELS, ORDER, Contender, Kernel, preferred, register_absent
 
 if find_spec("triton"):
-    from kernels import decode, flagged, persistent, signalled, tiled
+    from kernels import decode, flagged, flagged_rows, persistent, signalled, tiled
 
     try:
         from kernels import warpgroup
@@ -40,6 +40,6 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 __all__ = [
-    "CONTENDERS", "KERNELS", "Contender", "Kernel", "decode", "flagged", "matmul", "persistent", "signalled", "tiled",
-    "vendor", "warpgroup",
+    "CONTENDERS", "KERNELS", "Contender", "Kernel", "decode", "flagged", "flagged_rows", "matmul", "persistent",
+    "signalled", "tiled", "vendor", "warpgroup",
 ]  # fmt: skip

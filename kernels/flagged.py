@@ -97,7 +97,7 @@ def wait(
             here = arrived(flags, chunk, wanted, RANKS, SLOTS)
         elif looks % LOOKS == 0:
             late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
-            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="gpu")
+            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
     if lost != 0:
         here = tl.full((), RANKS, dtype=tl.int32)
     if TIMED:  # compiled: what others have stored is read by TMA

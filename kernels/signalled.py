@@ -104,12 +104,17 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.persistent.require` refuses; ValueError for pieces that are not of whole tiles."""
+    """What `kernels.persistent.require` and `require_whole_tiles` refuse."""
     persistent.require(x, w, out, name="signalled")
+    require_whole_tiles(x, pieces, "signalled")
+
+
+def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
+    """Raises ValueError for `pieces` of x that are not of whole tiles of the kernel `name`."""
     ranks, height = len(pieces.order), pieces.config.block_m
     if len(x) % (ranks * pieces.blocks * height):
         raise ValueError(
-            f"{len(x)} rows over {ranks} ranks in {pieces.blocks} row blocks: signalled needs a multiple of its tile's "
+            f"{len(x)} rows over {ranks} ranks in {pieces.blocks} row blocks: {name} needs a multiple of its tile's "
             f"{height} in each; take fewer ranks or more rows"
         )
 

@@ -269,10 +269,10 @@ def scatter(
     return Case("scatters", f"{title}, {times} x", make, **more)
 
 
-def layer(name: str, dtype: str, wire=Wire, *, devices=1, **more) -> Case:
+def layer(name: str, dtype: str, wire=Wire, *, devices=1, width=136, bytes_per_s=1e12, **more) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
-    rows, width, hidden = RANKS * 128, 136, 72
+    rows, hidden = RANKS * 128, 72
 
     def make(seed: int):
         def few(shape: tuple[int, int], number: int) -> Tensor:
@@ -289,7 +289,7 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, **more) -> Case:
 
         def add(machine: Machine) -> None:
             with on(machine, 0, devices - 1), grids_of(PROGRAMS):
-                wires.append(wire(1e12, programs=1))
+                wires.append(wire(bytes_per_s, programs=1))
                 LAYERS[name](mine, wires[0])
 
         def wrong() -> str:

@@ -74,6 +74,7 @@ def subjects() -> dict[str, list[Case]]:
         ],
         "flagged": [links.waiting("tile_outer", "bf16", ranks=2, steps=5), links.waiting("row_block", "bf16")],
         "flagged_spills": [links.waiting("chunk_outer", "bf16", ranks=2, steps=5), links.waiting("any", "bf16")],
+        "flagged_rows": [links.layer("layer_signalled", "bf16", devices=2, width=328, bytes_per_s=1e9)],
         "copier": [chain, links.arm("row_block", "bf16", devices=2)],
         "signalled": [
             links.scatter("signalled", "bf16", links.Enqueued, devices=2, **of)
@@ -293,10 +294,12 @@ def replaced(program: Program, steps: dict[int, Step]) -> Iterator[None]:
 
 
 def judged(name: str, cases: Sequence[Case], sample: int | None = None) -> Iterator[Mutant]:
-    """All mutants of the largest program that the first case launches, or some."""
+    """All mutants, or some, of the program that is named for it, else the largest, among those that the first case
+    launches."""
     machine = Machine()
     cases[0].make(0)[0](machine)
-    program = max((launch.program for launch in machine.launches), key=lambda program: len(program.kernel.code))
+    programs = [launch.program for launch in machine.launches]
+    program = max(programs, key=lambda one: (one.kernel.name.startswith(name), len(one.kernel.code)))
     warps = {n: set() for n, step in enumerate(program.steps) if step and not step.count}  # that execute effect n
 
     def watched(n: int, step: Step) -> Step:

@@ -202,11 +202,11 @@ def deferred_link(monkeypatch):
         def _begun(self):
             self._brought = 0
 
-        def wait(self, count):
+        def signals(self, count=0):
             while self._brought < count:
                 self._stream.queue.pop(0).run(self._times.device)
                 self._brought += 1
-            return super().wait(count)
+            return super().signals(count)
 
     return lambda: Deferred(1e9, 0, 2)
 

@@ -133,7 +133,7 @@ from kernels.inspect.cubin import compile_launch
 from roofline.theory.schedule import chunk_outer, tile_outer
 
 found = []
-for entry in (entry for entry in table("sm90").entries if entry.kernel.startswith("flagged")):
+for entry in (entry for entry in table("sm90").entries if entry.kernel in ("flagged", "flagged_spills")):
     visits = chunk_outer if entry.kernel == "flagged_spills" else tile_outer
     job = Job(entry.kernel, "sm90", entry.config, "bf16", 90, 232448, entry.mma)
     launch = flagged.example(visits, entry.config, torch.bfloat16, stamped=True)

@@ -19,7 +19,12 @@ TELL = "        if piece < (ranks - 1) * blocks:\n"
 RAISE = "            raise_counter(counters_ptr + piece, times_ptr + piece, 1, TIMED)\n"
 RELEASE, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 COMPUTED = "            free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)\n"
-FILES = {"signalled": links.signalled_arm.signalled.__file__, "copier": links.device_links.copier.__file__}
+WAITS = "        if place >= known:\n"
+FILES = {
+    "signalled": links.signalled_arm.signalled.__file__,
+    "flagged_rows": links.signalled_arm.flagged_rows.__file__,
+    "copier": links.device_links.copier.__file__,
+}
 # By mistake: the file it is planted in, what is replaced there, and by what; and what the machine says of it.
 CASES = {
     "as it is": ("signalled", {}, "exact"),
@@ -33,6 +38,9 @@ CASES = {
     "no barrier": ("signalled", {"            tl.debug_barrier()\n": ""}, "no order between"),
     "raised without release": ("signalled", {RELEASE: RELEASE.replace("release", "relaxed")}, "no order between"),
     "raised at the scope of a GPU": ("signalled", {RELEASE: RELEASE.replace("sys", "gpu")}, "scopes does not reach"),
+    "rows are waited for": ("flagged_rows", {}, "exact"),
+    "rows are not waited for": ("flagged_rows", {WAITS: "        if place > RANKS:\n"}, "no order between"),
+    "rows of the second rank are": ("flagged_rows", {WAITS: "        if place > known:\n"}, "no order between"),
     "the copier is as it is": ("copier", {}, "exact"),
     "the copier looks without acquire": ("copier", {LOOK: LOOK.replace("acquire", "relaxed")}, "no order between"),
     "the copier waits for the first alone": ("copier", {COMPUTED: "            free = 0\n"}, "no order between"),
@@ -53,17 +61,18 @@ def planted(name: str, changes: dict[str, str], folder: Path) -> ModuleType:
 
 
 def main() -> dict[str, str]:
-    found, plain = {}, links.signalled_arm.signalled
+    found, arm = {}, links.signalled_arm
+    plain = arm.signalled, arm.flagged_rows
     cases = {
         "signalled": links.scatter("signalled", "bf16", links.Enqueued, devices=2),
+        "flagged_rows": links.layer("layer_signalled", "bf16", links.Enqueued, devices=2),
         "copier": links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True),
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, (file, changes, _) in CASES.items():
             module = planted(file, changes, Path(folder))
-            links.signalled_arm.signalled = module if file == "signalled" else plain
-            if file == "copier":
-                links.device_links.copier = module
+            arm.signalled, arm.flagged_rows = plain
+            setattr(links.device_links if file == "copier" else arm, file, module)
             wrong = (run(cases[file], seed, budget=1_000_000).wrong for seed in range(1 if "as it is" in name else 3))
             found[name] = next(filter(None, wrong), "exact")
     return found

@@ -45,6 +45,7 @@ KERNELS = {
     "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
     "wait_kernel": "interpreted without its timer, which is PTX: its stream goes on when the flag is raised",
     "flagged_kernel": "interpreted without its timer and its fence, which are PTX; time stamps are made up",
+    "flagged_rows_kernel": "as flagged_kernel",
     "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
     "signalled_kernel": "interpreted without its timer and its wait for stores, which are PTX; pieces come evenly",
     "add_kernel": "interpreted; its time is that of its bytes",
@@ -406,8 +407,12 @@ def launch_wait_kernel(real, args):
     interpret_after_others(real, args, began)
 
 
-def launch_flagged_kernel(real, args):
-    seconds, flags = seconds_of(args), args["flags_ptr"]
+def launch_flagged_rows_kernel(real, args):
+    launch_flagged_kernel(real, args, args["RANKS"] - 1)
+
+
+def launch_flagged_kernel(real, args, count=None):
+    seconds, flags = seconds_of(args), args["flags_ptr"][:count]
     began = DEVICE.take(LAUNCH_S + seconds / 0.95)
     if args["wanted"]:  # else all is here
         last = max(DEVICE.raised_at[flags.data_ptr() + 4 * index] for index in range(len(flags)))

@@ -62,11 +62,11 @@ def test_pieces_of_a_part_are_sent_together():
     chip = [b[:3] for b in timeline.chip_blocks("signalled", line)]
     assert chip == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, timeline.HOME_UNIT), (7, 8, None)]
     rows = {"transfers": [[1, 0], [2, 0], [2, 1], [2, 2], [1, 1], [1, 2]], "ready_s": [0.0, 0.0, 4, 5, 6, 7]}
-    rows |= {"arrivals_s": [1, 2, 5, 6, 7, 8], "waits": [[1, 1, 1], [2, 2, 2], [2, 3, 3], [6, 9, 9]], "end_s": 10}
+    rows |= {"arrivals_s": [1, 2, 5, 6, 7, 8], "waits": [[2, 3, 3], [6, 9, 9]], "end_s": 10}
     rows["in_turn"] = True
     assert [b[:3] for b in timeline.link_blocks(rows)] == [(0, 1, 1), (1, 2, 2), (4, 6, 1), (6, 8, 2)]
-    chip = [b[:3] for b in timeline.chip_blocks("layer_signalled", rows)][3:]
-    assert chip == [(3, 4, 1), (4, 5, 1), (5, 6, 2), (6, 7, 2), (7, 9, timeline.HOME_UNIT), (9, 10, None)]
+    chip = [b[:3] for b in timeline.chip_blocks("layer_signalled", rows)]
+    assert chip == [(0, 3, None), (3, 4, 1), (4, 5, 1), (5, 6, 2), (6, 7, 2), (7, 9, timeline.HOME_UNIT), (9, 10, None)]
 
 
 def test_without_timelines_the_other_two_are_left(draw):

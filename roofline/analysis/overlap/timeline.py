@@ -106,7 +106,8 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     counts, blocks = [0, *(count for count, *_ in waits)], []
     spans = _between([span for _, *span in waits], timeline["end_s"])
     for count, (start_s, end_s) in zip(counts, spans, strict=True):
-        if is_serial(arm) or base_arm(arm) == "overlapped" or count > gathered:
+        whole = is_serial(arm) or base_arm(arm) == "overlapped" or (arm == "layer_signalled" and not count)
+        if whole or count > gathered:
             blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
             continue
         for at_s, unit in sent:
