@@ -40,7 +40,8 @@ def test_command_makes_it_again_while_its_priors_are_these(path, tmp_path, capsy
 
 def test_it_has_every_default_case_contender_and_arm(asked):
     default = set()
-    for declared in (operations.matmul, operations.all_gather_matmul, operations.weight_prefetch):
+    of_wires = operations.all_gather_matmul, operations.matmul_reduce_scatter, operations.ffn
+    for declared in (operations.matmul, *of_wires, operations.weight_prefetch):
         runner = declared.OPERATION.load_runner()(asked)
         default |= {f"{case.id}-{name}" for case in declared.OPERATION.sweep(asked) for name in runner.names(case)}
     for path in FILES:
