@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from linecache import getline
 from pathlib import Path
@@ -58,6 +58,7 @@ def subjects() -> dict[str, list[Case]]:
 
     tails = [case for tail in (3, 2) for case in one("persistent", (251, 248, 776), number=4, tail=tail)]
     chain = links.copier("bf16", 3, 1e9, (37, 72), (9, 1032))
+    slow = partial(links.layer, "layer_signalled", "bf16", bytes_per_s=1e9)
     return {
         "tiled": one("tiled", (61, 248, 528), unit=16),
         "tiled-odd": one("tiled", (61, 248, 392)),
@@ -74,14 +75,19 @@ def subjects() -> dict[str, list[Case]]:
         ],
         "flagged": [links.waiting("tile_outer", "bf16", ranks=2, steps=5), links.waiting("row_block", "bf16")],
         "flagged_spills": [links.waiting("chunk_outer", "bf16", ranks=2, steps=5), links.waiting("any", "bf16")],
-        "flagged_rows": [links.layer("layer_signalled", "bf16", devices=2, width=328, bytes_per_s=1e9)],
+        "flagged_rows": [slow(devices=2, width=328)],
         "copier": [chain, links.arm("row_block", "bf16", devices=2)],
         "signalled": [
             links.scatter("signalled", "bf16", links.Enqueued, devices=2, **of)
             for of in (dict(depth=328), dict(height=384, grid=2))
         ],
-        "counting copier": [links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True)],
-        "wait": [links.alone("wait", "late", 30), chain, links.arm("row_block_launches", "bf16", devices=2)],
+        "counting copier": [links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True), slow()],
+        "wait": [
+            links.alone("wait", "late", 30),
+            chain,
+            links.arm("row_block_launches", "bf16", devices=2),
+            slow(links.Enqueued),
+        ],
         "gate": [links.alone("gate", title, steps) for title, steps in (("at once", 0), ("late", 30))],
     }
 
