@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from kernels import configs, flagged, persistent, tiled
+from kernels import configs, flagged, flagged_rows, persistent, tiled
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.cases import DTYPES, Case, changed, differences, grids_of, padded, whole_numbers
@@ -116,6 +116,49 @@ def waiting(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, st
 
     title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}{', stamped' * stamped}"
     return Case(kernel, title, make, **more)
+
+
+def waiting_for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
+    """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
+    those of the rank at the place `lost` of the order of arrival."""
+    config = next(e.config for e in configs.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
+
+    def make(seed: int):
+        rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
+        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
+        source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
+        whole_numbers(w, seed + 1)
+        order = random.Random(seed).sample(range(ranks), ranks)
+        ends = [(x.chunk(ranks)[rank], source.chunk(ranks)[rank]) for rank in order]
+        flags = torch.full((ranks - 1,), wanted - 1, dtype=torch.int32)
+        for place in set(range(ranks)) - {lost} if lost else (0,):
+            ends[place][0].copy_(ends[place][1])
+            flags[place - 1 : place] = wanted
+        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
+        pieces = flagged_rows.Pieces(torch.tensor(order, dtype=torch.int32), 1, config)
+
+        def bring(host: Host) -> Iterator[None]:
+            yield from [None] * pause
+            for place in random.Random(seed).sample(range(1, ranks), ranks - 1):
+                write(host, *ends[place])
+                yield
+                raise_flag(host, flags[place - 1 :], wanted)
+                yield
+
+        def add(machine: Machine) -> None:
+            with grids_of(PROGRAMS - 1):
+                enqueue(machine, flagged_rows.prepare(x, w, out, pieces, signals))
+            if not lost:
+                machine.host(bring)
+
+        def wrong() -> str:
+            if int(signals.lost) != lost:
+                return f"lost is {int(signals.lost)}, {lost} is right"
+            return "" if lost else differences(out, x, w, (source, w))
+
+        return add, wrong
+
+    return Case("flagged_rows", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
 
 
 class Stream:
@@ -269,10 +312,10 @@ def scatter(
     return Case("scatters", f"{title}, {times} x", make, **more)
 
 
-def layer(name: str, dtype: str, wire=Wire, *, devices=1, width=136, bytes_per_s=1e12, **more) -> Case:
+def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **more) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
-    rows, hidden = RANKS * 128, 72
+    rows, width, hidden = RANKS * 128, 136, 72
 
     def make(seed: int):
         def few(shape: tuple[int, int], number: int) -> Tensor:
@@ -405,6 +448,7 @@ def cases() -> list[Case]:
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
     found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
+    found += [waiting_for_rows("bf16"), waiting_for_rows("fp16", lost=2), waiting_for_rows("fp16", depth=72, **more)]
     found += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]

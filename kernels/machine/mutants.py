@@ -75,7 +75,7 @@ def subjects() -> dict[str, list[Case]]:
         ],
         "flagged": [links.waiting("tile_outer", "bf16", ranks=2, steps=5), links.waiting("row_block", "bf16")],
         "flagged_spills": [links.waiting("chunk_outer", "bf16", ranks=2, steps=5), links.waiting("any", "bf16")],
-        "flagged_rows": [slow(devices=2, width=328)],
+        "flagged_rows": [links.waiting_for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "copier": [chain, links.arm("row_block", "bf16", devices=2)],
         "signalled": [
             links.scatter("signalled", "bf16", links.Enqueued, devices=2, **of)
@@ -221,6 +221,7 @@ REASONS = [
     (r"cp\.async\.commit", r" x = tl\.load\(", "the first x joins the group of its w: one wait is for both"),
     (f"({RELEASE}).* before", r"counters_ptr \+ tile", "an earlier barrier is behind the stores that it counts"),
     (f"({RELEASE}).* relaxed", r"started_ptr, 1", "who waits for it reads nothing that was written before it"),
+    (r"ld.* relaxed", r"^flagged.*flags \+ chunk, 0, sem=", "the look at all flags behind it is an acquire, too"),
     (r"fence\.proxy", r"fence_async_shared\(\)", "behind mbarrier.init, where the machine asks for no fence"),
     (r"mbarrier\.inval", "", "nobody touches the mbarrier's bytes again: the machine would see it"),
     (r"setmaxnreg", "", "the pool has registers enough; how many the code needs, ptxas knows alone"),
@@ -300,12 +301,10 @@ def replaced(program: Program, steps: dict[int, Step]) -> Iterator[None]:
 
 
 def judged(name: str, cases: Sequence[Case], sample: int | None = None) -> Iterator[Mutant]:
-    """All mutants, or some, of the program that is named for it, else the largest, among those that the first case
-    launches."""
+    """All mutants of the largest program that the first case launches, or some."""
     machine = Machine()
     cases[0].make(0)[0](machine)
-    programs = [launch.program for launch in machine.launches]
-    program = max(programs, key=lambda one: (one.kernel.name.startswith(name), len(one.kernel.code)))
+    program = max((launch.program for launch in machine.launches), key=lambda program: len(program.kernel.code))
     warps = {n: set() for n, step in enumerate(program.steps) if step and not step.count}  # that execute effect n
 
     def watched(n: int, step: Step) -> Step:

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 1 if triton.__version__.startswith("3.6") else 2
 MATMULS = ("persistent",), ("tiled", "warpgroup", "persistent_sums", "decode")
 WIDE = ("tiled",)  # in fp32, too
-LINKS = ("flagged", "flagged_spills", "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
+WAITING = "flagged", "flagged_spills", "flagged_rows"
+LINKS = (*WAITING, "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
 
 
 def machine(*arguments: str) -> subprocess.CompletedProcess:
