@@ -269,8 +269,9 @@ class _DeviceLink:
             # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
             wanted = route.runs * self.programs
             first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), None)
-            late, late_s = first is not None or not self._raised, self.patience_s or PATIENCE_S
-            why = f"it is {late_s:g} s late" if late else f"it was not computed for {late_s:g} s"
+            computed = first is not None or lost <= self._at_once or not self._raised
+            late_s = self.patience_s or PATIENCE_S
+            why = f"it is {late_s:g} s late" if computed else f"it was not computed for {late_s:g} s"
             raise missing(self.kind, route.transfers[lost - 1 if first is None else first], self.rank, why)
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)

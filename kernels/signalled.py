@@ -38,7 +38,8 @@ class Pieces:
     """How the product is cut."""
 
     order: Tensor
-    """int32 [P], on the device: the ranks whose rows are computed, one after another, the own one last."""
+    """int32 [P], on the device: the ranks whose rows are computed, one after another, the own one last; where rows
+    come and none is sent (`kernels.flagged_rows`), first."""
     blocks: int
     """Row blocks of each rank's rows: pieces."""
     config: Config

@@ -61,8 +61,9 @@ class Telling(settings.Setting):
     def config(self, arm: str) -> str:
         found = self.matmul_of(arm).config(*self.factors)
         if arm in self.telling_arms(self.device):
-            pieces = self._prepared(self.sets[0]).pieces
-            found = f"{pieces.blocks} row blocks, signalled {pieces.config}"
+            ready = self._prepared(self.sets[0])
+            up = f"flagged_rows {ready.rows.config}, " if ready.rows else ""
+            found = f"{up}{ready.pieces.blocks} row blocks, signalled {ready.pieces.config}"
         return f"{found}, sums in fp32"
 
 

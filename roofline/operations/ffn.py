@@ -29,6 +29,7 @@ class Ffn(Gathering):
 
     @property
     def matmuls(self) -> tuple[Matmul, ...]:
+        """`up` and `down`."""
         return tuple(Matmul(self.model, layer, self.tp, self.m, self.dtype) for layer in LAYERS)
 
     @property

@@ -54,11 +54,6 @@ class Matmul:
         return model.d_model if self.layer == "up" else model.d_ff // self.tp
 
     @property
-    def matmuls(self) -> tuple["Matmul", ...]:
-        """What it multiplies, one after another."""
-        return (self,)
-
-    @property
     def facts(self) -> dict[str, int]:
         return {"n": self.n, "k": self.k}
 

@@ -2,6 +2,8 @@
 late, and an error where it never goes. Never run yet: there was no GPU.
 """
 
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -48,9 +50,17 @@ def right(operands):
     return sum(part.float() @ operands.w.float().T for part in operands.x.chunk(RANKS)).to(operands.out.dtype)
 
 
+def warm(arm, operands, link):
+    """What is compiled and loaded while the copier waits may come too late for it."""
+    with suppress(LinkError):
+        arm(operands, link)
+        link.timeline()
+
+
 @pytest.mark.parametrize("bytes_per_s", [5e9, 500e9])
 def test_each_arm_is_exact_from_call_to_call(arm, operands, bytes_per_s):
     link = device_links.PacedCopier(bytes_per_s)
+    warm(arm, operands, link)
     for call in range(5):
         operands.x.copy_(values(call, operands.out))
         poison(operands)
@@ -69,13 +79,15 @@ def test_each_arm_of_a_layer_is_exact_from_call_to_call(name, operands, bytes_pe
     down = values(2, x)[:COLUMNS].T.contiguous()
     mine = ffn.Operands(x, up, down, operands.out[:, :DEPTH].contiguous(), RANKS)
     signalled.added_by_kernel(mine.scatter)
+    arm = (ffn.ARMS | {"layer_signalled": signalled.run})[name]
+    warm(arm, mine, link)
     for call in range(5):
         x.copy_(values(call, operands.out))
         for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.out, mine.whole):
             tensor.fill_(torch.nan)
         mine.scatter.block(mine.gathered, 0).copy_(mine.scatter.block(x, 0))
         total = sum((x.float() @ up.float().T @ mine.down.float().T).chunk(RANKS)).to(x.dtype)
-        found = (ffn.ARMS | {"layer_signalled": signalled.run})[name](mine, link)
+        found = arm(mine, link)
         assert torch.equal(found, total.repeat(RANKS, 1) if name == "all_reduce" else total), call
         timeline = link.timeline()
         assert all(ready < here for ready, here in zip(timeline.ready_s, timeline.arrivals_s, strict=True))

@@ -266,6 +266,12 @@ def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, m
     signalled.run(make(), link)
     with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):
         link.timeline()
+    link._lost.fill_(1)  # rows that came after they were given up
+    link._at_once = 1
+    for flag in link._route.flags:
+        flag.fill_(link._route.runs * link.programs)
+    with pytest.raises(LinkError, match=r"has not arrived: it is .* s late"):
+        link.timeline()
 
 
 LAYER_LAUNCHES = ["serial", "all_reduce", "layer_launches", "chained_launches"]
@@ -292,7 +298,9 @@ def test_arms_of_a_gpu_are_prepared_checked_and_called(module, case, own, deferr
     assert {*own, told} <= {*found.contenders}
     assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
     entrant = found.entrants[told]
-    assert entrant.config == "1 row blocks, signalled 32x32x32 warps4 stages2 group4 subtile2, sums in fp32"
+    tile = "32x32x32 warps4 stages2 group4 subtile2"
+    up = f"flagged_rows {tile}, " * (module is layer_bench)
+    assert entrant.config == f"{up}1 row blocks, signalled {tile}, sums in fp32"
     assert entrant.facts == {"row_blocks": 1}
     for name in found.contenders:
         found.entrants[name].call()

@@ -178,7 +178,7 @@ def of_datasheet(name: str) -> Source:
 def predict(source: Source, text: str) -> list[dict]:
     """A row of `--json` for each contender that `text` means. Raises ValueError."""
     case, contender = operations.parse(text)
-    if not hasattr(case, "matmuls"):
+    if not hasattr(case, "k"):
         raise ValueError(f"case {text!r}: the model is one of matmuls, and {case.op} is none; choose one of those")
     model, gathers = source.model, operations.find(case.op).analysis == "overlap"
     if case.dtype not in model.machines:
@@ -212,7 +212,7 @@ def gather(model: Model, case: Matmul, arm: str) -> Prediction:
     def cut(*times_s: float) -> arms.OverlapPlan:
         return arms.plan(arms.base_arm(arm), case.m, case.n, case.ranks, workers, *times_s)
 
-    alone_s = t_gemm_s, model.t_comm_s(case, speed)
+    alone_s = t_gemm_s, model.t_comm_s(case.work.wire_bytes, speed)
     spilled_bytes = cut(*alone_s).spilled_bytes(*alone_s)
     return model.gather(case, arm, speed, lambda *times_s: cut(*times_s).predicted_s(*times_s), spilled_bytes)
 

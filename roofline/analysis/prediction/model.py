@@ -63,14 +63,12 @@ class Prediction:
         return self.time_s * math.exp(Z * self.spread)
 
 
-def one_after_another(found: list[tuple[str, Prediction]]) -> Prediction:
-    """Of matmuls of one family, each with its layer: what it is off by in one, it is in the others."""
-    if len(found) == 1:
-        return found[0][1]
-    time_s = sum(one.time_s for _, one in found)
-    spread = sum(one.spread * one.time_s for _, one in found) / time_s
-    terms = {f"{layer}_{name}": value for layer, one in found for name, value in one.terms.items()}
-    return Prediction(time_s, terms, found[0][1].fitted_on, spread)
+def one_after_another(up: Prediction, down: Prediction) -> Prediction:
+    """Of two matmuls of one family: what it is off by in one, it is in the other."""
+    time_s = up.time_s + down.time_s
+    spread = (up.spread * up.time_s + down.spread * down.time_s) / time_s
+    terms = {f"{layer}_{name}": own for layer, one in (("up", up), ("down", down)) for name, own in one.terms.items()}
+    return Prediction(time_s, terms, up.fitted_on, spread)
 
 
 @dataclass(frozen=True)
@@ -155,30 +153,26 @@ class Model:
 
     def gemm(self, case: Matmul, spilled_bytes: int = 0) -> Prediction:
         """The fastest unsplit matmul beside a link; of a layer, both of its matmuls."""
-        machine = self.machines[case.dtype]
-        found = [
-            one_after_another([(one.layer, family.predict(one, machine, spilled_bytes)) for one in case.matmuls])
-            for family in self.gemms
-            if family.dtype == case.dtype
-        ]
+        machine, matmuls = self.machines[case.dtype], getattr(case, "matmuls", (case,))
+        own = [family for family in self.gemms if family.dtype == case.dtype]
+        each = [[family.predict(one, machine, spilled_bytes) for one in matmuls] for family in own]
+        found = [one_after_another(*both) if len(both) > 1 else both[0] for both in each]
         return self._drifted(min(found, key=lambda prediction: prediction.time_s))
 
     def at_ceilings_of(self, other: "Model") -> "Model":
         """On the other's machine. Its ceilings tell how two kinds of work moved: half of the drift may be left."""
         return replace(self, machines=other.machines, balance_flops=other.balance_flops, drift=self.drift / 2)
 
-    def t_comm_s(self, case: Matmul, bytes_per_s: float) -> float:
-        """An infinite bandwidth is that of a link on which all is here before the start. A layer has a gather, and a
-        scatter that begins later."""
-        latency_s = self.latency_s * len(case.matmuls)
-        return 0.0 if math.isinf(bytes_per_s) else latency_s + case.work.wire_bytes / bytes_per_s
+    def t_comm_s(self, wire_bytes: int, bytes_per_s: float) -> float:
+        """An infinite bandwidth is that of a link on which all is here before the start."""
+        return 0.0 if math.isinf(bytes_per_s) else self.latency_s + wire_bytes / bytes_per_s
 
     def gather(
         self, case: Matmul, arm: str, bytes_per_s: float, ideal_s: Callable[[float, float], float], spilled_bytes=0
     ) -> Prediction:
         """`arm` of what gathers for `case`; `ideal_s(T_gemm, T_comm)` is what it could reach."""
         gemm = self.gemm(case, spilled_bytes)
-        t_comm_s = self.t_comm_s(case, bytes_per_s)
+        t_comm_s = self.t_comm_s(case.work.wire_bytes, bytes_per_s)
         ideal, loss = ideal_s(gemm.time_s, t_comm_s), self.losses.get(arm, 1.0)
         own = {"t_gemm_s": gemm.time_s, "t_comm_s": t_comm_s, "ideal_s": ideal, "loss": loss}
         own["link_bytes_per_s"] = None if math.isinf(bytes_per_s) else bytes_per_s

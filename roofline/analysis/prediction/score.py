@@ -68,10 +68,8 @@ def predict_run(run: Run, records: list[dict]) -> Found:
 
 def case_of(shape: Shape) -> SimpleNamespace:
     """Sizes and work of a matmul, as they were journalled: its operation need not be known here."""
-    sizes = {name: shape.get(name) for name in ("layer", "m", "n", "k")}
-    case = SimpleNamespace(**sizes, dtype=shape.dtype, work=shape.work)
-    case.matmuls = (case,)
-    return case
+    sizes = {name: shape.get(name) for name in ("m", "n", "k")}
+    return SimpleNamespace(**sizes, dtype=shape.dtype, work=shape.work)
 
 
 def sizes_of(case) -> tuple[int, int, int, int]:
