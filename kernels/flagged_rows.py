@@ -18,11 +18,11 @@ from torch import Tensor
 
 from kernels import persistent
 from kernels.configs import Config
-from kernels.contract import KernelLaunch, Signals, example_operands, interpreted
+from kernels.contract import KernelLaunch, Signals, example_operands
 from kernels.flagged import wait
-from kernels.persistent import describe, store_tile, tile_corner
+from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
-from kernels.signalled import Pieces, require_whole_tiles
+from kernels.signalled import Pieces, launch_over, require_whole_tiles
 
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.
@@ -75,21 +75,12 @@ def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) -> KernelLaunch:
     """The launch for checked tensors."""
-    config, ranks = pieces.config, len(pieces.order)
-    row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        order_ptr=pieces.order,
+    ranks = len(pieces.order)
+    more = dict(
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        row_tiles=row_tiles // ranks, column_tiles=column_tiles, K=x.shape[1],
         RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
-        SUBTILE=config.subtile, TIMED=not interpreted(flagged_rows_kernel),
-        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(flagged_rows_kernel, (min(persistent.programs(x.device), row_tiles * column_tiles),), args)
+    return launch_over(flagged_rows_kernel, x, w, out, pieces, **more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:

@@ -122,19 +122,25 @@ def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, times: Tensor) -> KernelLaunch:
     """The launch for checked tensors."""
+    more = dict(counters_ptr=counters, times_ptr=times, ranks=len(pieces.order), blocks=pieces.blocks)
+    return launch_over(signalled_kernel, x, w, out, pieces, **more)
+
+
+def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **more) -> KernelLaunch:
+    """Of a `kernel` whose programs walk the tiles of one piece after another; `more` are arguments of its own."""
     config, ranks = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        order_ptr=pieces.order, counters_ptr=counters, times_ptr=times, ranks=ranks, blocks=pieces.blocks,
+        order_ptr=pieces.order,
         row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
-        SUBTILE=config.subtile, TIMED=not interpreted(signalled_kernel),
+        SUBTILE=config.subtile, TIMED=not interpreted(kernel),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(signalled_kernel, (min(persistent.programs(x.device), row_tiles * column_tiles),), args)
+    return KernelLaunch(kernel, (min(persistent.programs(x.device), row_tiles * column_tiles),), args | more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
