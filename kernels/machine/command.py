@@ -7,7 +7,7 @@ import sys
 import torch
 import triton
 
-from kernels.machine import cases, links, mutants
+from kernels.machine import cases, links, mutants, waiting
 from kernels.machine.cases import Case, Outcome, run, run_on_gpu
 from roofline.arguments import Parser
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
-    every = [] if options.mutants else [*cases.cases(), *links.cases()]
+    every = [] if options.mutants else [*cases.cases(), *waiting.cases(), *links.cases()]
     found = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
     names = list(mutants.subjects() if options.mutants else dict.fromkeys(case.kernel for case in found))
     if unknown := set(options.kernel) - set(names):

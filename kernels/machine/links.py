@@ -1,11 +1,9 @@
-"""What is run of the kernels that wait for flags or raise them: each alone, and whole arms over the paced link.
+"""What is run of whole arms over the paced link, and of the link's small kernels alone.
 
-A thread of the host, or the copier on a stream or a device of its own, brings chunks and raises their flags while the
-kernels run. Arms and link are those of `collectives`, with their own host code: what it launches on torch's streams
-goes to the machine. A flag holds the number of the run before until it is raised.
+The copier, on a stream or a device of its own, brings chunks and raises their flags while the kernels run. Arms and
+link are those of `collectives`, with their own host code: what it launches on torch's streams goes to the machine.
 """
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,16 +13,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from kernels import configs, flagged, flagged_rows, persistent, tiled
+from kernels import configs, persistent, tiled
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
-from kernels.machine.cases import DTYPES, Case, changed, differences, grids_of, padded, whole_numbers
+from kernels.machine.cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
-from kernels.machine.run import address, enqueue, raise_flag, write
+from kernels.machine.run import address, enqueue, raise_flag
+from kernels.machine.waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 from kernels.registry import KERNELS
-from roofline.analysis.overlap import simulator
-from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Table, WorkTile
 
 # Kernels do not depend on what uses them; the machine runs both.
 device_links, gathers, flagged_arms, scatters, signalled_arm, ffn, protocol = (
@@ -36,129 +32,6 @@ device_links, gathers, flagged_arms, scatters, signalled_arm, ffn, protocol = (
 SCATTERING = scatters.ARMS | {"signalled": signalled_arm.run}
 LAYERS = ffn.ARMS | {"layer_signalled": signalled_arm.run}
 ARMS = gathers.ARMS | flagged_arms.ARMS
-PROGRAMS, RANKS = 3, 3
-NEVER_US = 10**6  # of the machine's time: more than any run takes
-SPILLING = ("chunk_outer", "spill_once", "any")
-TABLES = ("tile_outer", "row_block", *SPILLING)
-
-
-def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
-    """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
-    x, out, w = (padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth)))
-    shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
-    return gathers.Operands(shards, x, whole_numbers(w, seed + ranks), out, rank, blocks=blocks)
-
-
-def wrong_with(mine) -> str:
-    return differences(mine.out, mine.gathered, mine.w, (torch.cat(list(mine.shards), 1), mine.w))
-
-
-def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
-    """One of `schedule`; "any": runs of chunks of any length, in any order that keeps those of a tile."""
-    arrival_s, rng = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks), random.Random(seed)
-    if name != "any":
-        expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
-        return getattr(schedule, name)(grid, PROGRAMS, *expected)
-    found: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
-    for m, n in grid.tiles:
-        own, cuts = rng.choice(found), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
-        places = sorted(rng.randrange(len(own) + 1) for _ in cuts[1:])
-        for number, (start, end) in enumerate(pairwise(cuts)):
-            own.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
-    return tuple(map(tuple, found))
-
-
-def waiting(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, stamped=False, **more) -> Case:
-    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
-    or up; or lost, which the second is."""
-    kernel = "flagged_spills" if name in SPILLING else "flagged"
-    blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = next(e.config for e in configs.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
-    rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
-
-    def make(seed: int):
-        mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
-        grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
-        found, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
-        plan = flagged.tile_schedule(found, grid, mine.order, height, config, "cpu")
-        plan.spilled.fill_(torch.nan)
-        flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
-        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        stamps = flagged.stamps_for(plan) if stamped else None
-        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals, stamps)
-        order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
-        for number in () if flags_are == "late" else set(order) - {lost - 1}:
-            transfers[number].target.copy_(transfers[number].source)
-            flags[number] = wanted
-
-        def bring(host: Host) -> Iterator[None]:
-            for number in order:
-                for part in zip(transfers[number].target.chunk(2), transfers[number].source.chunk(2), strict=True):
-                    write(host, *part)
-                    yield
-                raise_flag(host, flags[number:], wanted)
-                yield
-
-        def add(machine: Machine) -> None:
-            enqueue(machine, launch)
-            if flags_are == "late":
-                machine.host(bring)
-
-        def wrong() -> str:
-            if int(signals.lost) != lost:
-                return f"lost is {int(signals.lost)}, {lost} is right"
-            runs = flagged.runs(plan, stamps) if stamped else []
-            if any(not 0 < look <= start <= end for _, (look, start, end) in runs):
-                return f"the stamps tell {runs}"
-            return "" if lost else wrong_with(mine)
-
-        return add, wrong
-
-    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}{', stamped' * stamped}"
-    return Case(kernel, title, make, **more)
-
-
-def waiting_for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
-    """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
-    those of the rank at the place `lost` of the order of arrival."""
-    config = next(e.config for e in configs.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
-
-    def make(seed: int):
-        rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
-        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
-        source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
-        whole_numbers(w, seed + 1)
-        order = random.Random(seed).sample(range(ranks), ranks)
-        ends = [(x.chunk(ranks)[rank], source.chunk(ranks)[rank]) for rank in order]
-        flags = torch.full((ranks - 1,), wanted - 1, dtype=torch.int32)
-        for place in set(range(ranks)) - {lost} if lost else (0,):
-            ends[place][0].copy_(ends[place][1])
-            flags[place - 1 : place] = wanted
-        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        pieces = flagged_rows.Pieces(torch.tensor(order, dtype=torch.int32), 1, config)
-
-        def bring(host: Host) -> Iterator[None]:
-            yield from [None] * pause
-            for place in random.Random(seed).sample(range(1, ranks), ranks - 1):
-                write(host, *ends[place])
-                yield
-                raise_flag(host, flags[place - 1 :], wanted)
-                yield
-
-        def add(machine: Machine) -> None:
-            with grids_of(PROGRAMS - 1):
-                enqueue(machine, flagged_rows.prepare(x, w, out, pieces, signals))
-            if not lost:
-                machine.host(bring)
-
-        def wrong() -> str:
-            if int(signals.lost) != lost:
-                return f"lost is {int(signals.lost)}, {lost} is right"
-            return "" if lost else differences(out, x, w, (source, w))
-
-        return add, wrong
-
-    return Case("flagged_rows", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
 
 
 class Stream:
@@ -432,14 +305,7 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
-    found = [waiting(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
-    found += [waiting("row_block", "bf16", "lost"), arm("row_block", "bf16"), arm("tile_outer", "bf16", devices=2)]
-    for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
-        found += [waiting(name, dtype, flags, stamped=flags == "up", **more) for flags in ("up", "lost")]
-        found.append(
-            waiting(name, dtype, ranks=(2, 5)[number % 2], steps=(5, 2)[number % 2], slots=1 + number % 2, **more)
-        )
-    found.append(waiting("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more))
+    found = [arm("row_block", "bf16"), arm("tile_outer", "bf16", devices=2)]
     for number, name in enumerate(ARMS):
         found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
@@ -448,7 +314,6 @@ def cases() -> list[Case]:
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
     found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
-    found += [waiting_for_rows("bf16"), waiting_for_rows("fp16", lost=2), waiting_for_rows("fp16", depth=72, **more)]
     found += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
     found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]

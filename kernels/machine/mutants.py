@@ -27,6 +27,7 @@ from kernels.machine.device import Machine
 from kernels.machine.program import LANES, Program, Step
 from kernels.machine.ptx import Instruction
 from kernels.machine.static import following
+from kernels.machine.waiting import for_chunks, for_rows
 from kernels.registry import KERNELS
 
 SEEDS = 3
@@ -73,9 +74,15 @@ def subjects() -> dict[str, list[Case]]:
             for k, programs in ((1032, 3), (3080, 5))
             for case in one("decode", (16, 248, k), programs, number=1, split=3)
         ],
-        "flagged": [links.waiting("tile_outer", "bf16", ranks=2, steps=5), links.waiting("row_block", "bf16")],
-        "flagged_spills": [links.waiting("chunk_outer", "bf16", ranks=2, steps=5), links.waiting("any", "bf16")],
-        "flagged_rows": [links.waiting_for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
+        "flagged": [
+            for_chunks("tile_outer", "bf16", ranks=2, steps=5),
+            for_chunks("row_block", "bf16"),
+        ],
+        "flagged_spills": [
+            for_chunks("chunk_outer", "bf16", ranks=2, steps=5),
+            for_chunks("any", "bf16"),
+        ],
+        "flagged_rows": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "copier": [chain, links.arm("row_block", "bf16", devices=2)],
         "signalled": [
             links.scatter("signalled", "bf16", links.Enqueued, devices=2, **of)

@@ -1,0 +1,162 @@
+"""What is run of the kernels that wait for flags, each alone.
+
+A thread of the host brings chunks or rows, and raises their flags while the kernel runs. A flag holds the number of the
+run before until it is raised.
+"""
+
+import random
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+
+import torch
+
+from kernels import configs, flagged, flagged_rows
+from kernels.contract import Signals
+from kernels.machine.cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
+from kernels.machine.device import Host, Machine
+from kernels.machine.run import enqueue, raise_flag, write
+from roofline.analysis.overlap import simulator
+from roofline.theory import schedule
+from roofline.theory.schedule import Grid, Table, WorkTile
+
+gathers = import_module("collectives.all_gather_matmul")  # kernels do not depend on what uses them
+PROGRAMS, RANKS = 3, 3
+NEVER_US = 10**6  # of the machine's time: more than any run takes
+SPILLING = ("chunk_outer", "spill_once", "any")
+TABLES = ("tile_outer", "row_block", *SPILLING)
+
+
+def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
+    """Of an all-gather matmul: whole numbers, but for the gathered x, which is NaN outside of its own chunk."""
+    x, out, w = (padded(*shape, dtype=DTYPES[dtype]) for shape in ((rows, depth), (rows, columns), (columns, depth)))
+    shards = [whole_numbers(padded(rows, depth // ranks, dtype=x.dtype), seed + i) for i in range(ranks)]
+    return gathers.Operands(shards, x, whole_numbers(w, seed + ranks), out, rank, blocks=blocks)
+
+
+def wrong_with(mine) -> str:
+    return differences(mine.out, mine.gathered, mine.w, (torch.cat(list(mine.shards), 1), mine.w))
+
+
+def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
+    """One of `schedule`; "any": runs of chunks of any length, in any order that keeps those of a tile."""
+    arrival_s, rng = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks), random.Random(seed)
+    if name != "any":
+        expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
+        return getattr(schedule, name)(grid, PROGRAMS, *expected)
+    found: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
+    for m, n in grid.tiles:
+        own, cuts = rng.choice(found), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
+        places = sorted(rng.randrange(len(own) + 1) for _ in cuts[1:])
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            own.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
+    return tuple(map(tuple, found))
+
+
+def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, stamped=False, **more) -> Case:
+    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
+    or up; or lost, which the second is."""
+    kernel = "flagged_spills" if name in SPILLING else "flagged"
+    blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
+    config = next(e.config for e in configs.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
+
+    def make(seed: int):
+        mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
+        grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
+        found, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
+        plan = flagged.tile_schedule(found, grid, mine.order, height, config, "cpu")
+        plan.spilled.fill_(torch.nan)
+        flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
+        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
+        stamps = flagged.stamps_for(plan) if stamped else None
+        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals, stamps)
+        order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
+        for number in () if flags_are == "late" else set(order) - {lost - 1}:
+            transfers[number].target.copy_(transfers[number].source)
+            flags[number] = wanted
+
+        def bring(host: Host) -> Iterator[None]:
+            for number in order:
+                for part in zip(transfers[number].target.chunk(2), transfers[number].source.chunk(2), strict=True):
+                    write(host, *part)
+                    yield
+                raise_flag(host, flags[number:], wanted)
+                yield
+
+        def add(machine: Machine) -> None:
+            enqueue(machine, launch)
+            if flags_are == "late":
+                machine.host(bring)
+
+        def wrong() -> str:
+            if int(signals.lost) != lost:
+                return f"lost is {int(signals.lost)}, {lost} is right"
+            runs = flagged.runs(plan, stamps) if stamped else []
+            if any(not 0 < look <= start <= end for _, (look, start, end) in runs):
+                return f"the stamps tell {runs}"
+            return "" if lost else wrong_with(mine)
+
+        return add, wrong
+
+    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}{', stamped' * stamped}"
+    return Case(kernel, title, make, **more)
+
+
+def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
+    """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
+    those of the rank at the place `lost` of the order of arrival."""
+    config = next(e.config for e in configs.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
+
+    def make(seed: int):
+        rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
+        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
+        source = whole_numbers(padded(rows, depth, dtype=x.dtype), seed)
+        whole_numbers(w, seed + 1)
+        order = random.Random(seed).sample(range(ranks), ranks)
+        ends = [(x.chunk(ranks)[rank], source.chunk(ranks)[rank]) for rank in order]
+        flags = torch.full((ranks - 1,), wanted - 1, dtype=torch.int32)
+        for place in set(range(ranks)) - {lost} if lost else (0,):
+            ends[place][0].copy_(ends[place][1])
+            flags[place - 1 : place] = wanted
+        signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
+        pieces = flagged_rows.Pieces(torch.tensor(order, dtype=torch.int32), 1, config)
+
+        def bring(host: Host) -> Iterator[None]:
+            yield from [None] * pause
+            for place in random.Random(seed).sample(range(1, ranks), ranks - 1):
+                write(host, *ends[place])
+                yield
+                raise_flag(host, flags[place - 1 :], wanted)
+                yield
+
+        def add(machine: Machine) -> None:
+            with grids_of(PROGRAMS - 1):
+                enqueue(machine, flagged_rows.prepare(x, w, out, pieces, signals))
+            if not lost:
+                machine.host(bring)
+
+        def wrong() -> str:
+            if int(signals.lost) != lost:
+                return f"lost is {int(signals.lost)}, {lost} is right"
+            return "" if lost else differences(out, x, w, (source, w))
+
+        return add, wrong
+
+    return Case("flagged_rows", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
+
+
+def cases() -> list[Case]:
+    dtypes, more = ("bf16", "fp16"), dict(thorough=True)
+    found = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
+    found += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16"), for_rows("fp16", lost=2)]
+    for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
+        found += [for_chunks(name, dtype, flags, stamped=flags == "up", **more) for flags in ("up", "lost")]
+        found.append(
+            for_chunks(name, dtype, ranks=(2, 5)[number % 2], steps=(5, 2)[number % 2], slots=1 + number % 2, **more)
+        )
+    return [
+        *found,
+        for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
+        for_rows("fp16", depth=72, **more),
+    ]
