@@ -116,7 +116,12 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
     for name, contender in contenders.items():
         if prepared.device_lost:
             break
-        if reason := why_not(contender, options, x, w):
+        try:
+            reason = why_not(contender, options, x, w)
+        except Exception as error:
+            prepared.refuse(name, error)
+            continue
+        if reason:
             prepared.rejected[name] = Rejection(SKIPPED, reason)
         else:
             checked = functools.partial(checks.by_true_clocks, name, functools.partial(check, name, contender))
@@ -130,7 +135,8 @@ def why_not(contender, options, x, w) -> str | None:
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
-    if options.timed and contender.kind == "triton" and contender.jit and interpreted(contender.jit):
+    jit = getattr(contender, "jit", None)  # a plain `Contender` of a user's own names none
+    if options.timed and contender.kind == "triton" and jit and interpreted(jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
     return contender.why_not(x, w)
 
@@ -199,22 +205,38 @@ def _sum(turns: Iterator[torch.Tensor]) -> torch.Tensor:
     return next(turns).sum()
 
 
+def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> str | None:
+    """Why `contender` sets no ceiling with these operands: it cannot take them, or what it computes is wrong."""
+    if reason := contender.why_not(x, w, out):
+        return reason
+    dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
+    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
+    reference = checks.reference_rows(x, w)
+    error = checks.relative_error(contender.run, x, w, out, reference)
+    wrong = verdict(contender.name, error, dtype, limit)
+    wrong = wrong or checks.refuse(contender.name, contender.run, x, w, out, reference, dtype, limit)
+    return wrong and wrong.reason
+
+
 def probes(options) -> list[Probe]:
     """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
     if device == "cuda":
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
-        shapes = ((1024, 1024, 1024), (512, 3328, 1024))
-    own = {name: c for name, c in CONTENDERS.items() if c.device == device and c.default}
-    libraries = {name: c.run for name, c in own.items() if c.kind != "triton"}
+        shapes = ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024))  # in bf16 few rows are the fastest
+    libraries = [c for c in CONTENDERS.values() if c.device == device and c.default and c.kind != "triton"]
     found = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
         out = x.new_empty(m, n)
-        for name, run in libraries.items():
-            call = functools.partial(run, x, w, out)
-            found.append(Probe("matmul", f"{name} {m}x{n}x{k}", 2 * m * n * k, call, dtype))
+        found += [
+            Probe(
+                "matmul", f"{c.name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(c.run, x, w, out), dtype,
+                functools.partial(_why_no_probe, c, x, w, out),
+            )
+            for c in libraries
+        ]  # fmt: skip
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
     # millisecond, so that the launch weighs nothing. On a CPU a part at a time, by turns: a probe takes its turn beside
     # calls of a fraction of a millisecond. Rows as long as those of the weights: there that matters.
@@ -227,10 +249,15 @@ def probes(options) -> list[Probe]:
         part = matrix[: len(matrix) // parts]
         vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(part), device=device)
         turns = itertools.cycle(matrix.split(len(part))[:parts])
-        calls = {name: functools.partial(_read, run, vector, turns, product) for name, run in libraries.items()}
-        calls["sum"] = functools.partial(_sum, turns)
         shape = "x".join(map(str, part.shape))
-        found += [Probe("read", f"{name} {shape}", part.nbytes, call) for name, call in calls.items()]
+        found += [
+            Probe(
+                "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.run, vector, turns, product),
+                why_not=functools.partial(_why_no_probe, c, vector, part, product),
+            )
+            for c in libraries
+        ]  # fmt: skip
+        found.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
     other = torch.empty_like(matrices[0])
     found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return found

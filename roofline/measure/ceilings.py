@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from roofline.measure import device_errors
 from roofline.measure.prepared import Entrant
-from roofline.measure.rounds import StopRule, take_turns
+from roofline.measure.rounds import CallError, StopRule, take_turns
 from roofline.stats import time_of
 from roofline.store.run import PROBE
 from roofline.theory.bounds import bound
@@ -19,7 +20,8 @@ from roofline.theory.bounds import bound
 class Probe:
     """One way to reach for a ceiling of `kind`: `matmul` (FLOP), `read` or `copy` (bytes; of a copy both ways).
 
-    `call` does `amount` of them. `dtype` matters for matmuls only.
+    `call` does `amount` of them. `dtype` matters for matmuls only. `why_not()` tries it, and returns why it sets no
+    ceiling, or None.
     """
 
     kind: str
@@ -27,6 +29,7 @@ class Probe:
     amount: float
     call: Callable[[], object]
     dtype: str | None = None
+    why_not: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -48,24 +51,58 @@ LONG_S = 0.005
 """A call that takes longer need not be called once more, untimed, to wake its threads."""
 
 
-def measure(probes: list[Probe], clock, *, when: str, seed: int, rule: StopRule = STOP_RULE) -> list[Ceiling]:
-    """The best of `probes` for each (kind, dtype). All of one kind take turns, within `rule`'s time."""
-    best = []
+def measure(
+    probes: list[Probe], clock, *, when: str, seed: int, device: str = "cpu", rule: StopRule = STOP_RULE
+) -> tuple[list[Ceiling], dict[str, str]]:
+    """Return the best of `probes` for each (kind, dtype), and {probe: reason} of those that set none.
+
+    All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises what was
+    raised where that lost the `device`.
+    """
+    best, reasons = [], {}
     for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
-        group = {probe.name: probe for probe in probes if (probe.kind, probe.dtype) == (kind, dtype)}
-        turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
+        group = {}
+        for probe in probes:
+            if (probe.kind, probe.dtype) == (kind, dtype):
+                if reason := _reason(probe, device):
+                    reasons[f"{kind} {probe.name}{f' {dtype}' if dtype else ''}"] = reason
+                else:
+                    group[probe.name] = probe
+        while group:
+            try:
+                turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
+                break
+            except CallError as error:
+                _raise_if_lost(error, device)
+                reasons[f"{kind} {error.name}{f' {dtype}' if dtype else ''}"] = device_errors.reason(error)
+                del group[error.name]
+        if not group:
+            continue
         found = []
         for name, times in turns.times_s.items():
             if times:
                 time, amount = time_of(times), group[name].amount
                 rates = amount / time.value, amount / time.high, amount / time.low
                 found.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
-        if not found:
-            raise RuntimeError(
-                f"no {kind} ceiling: each sample of {', '.join(group)} was late; is the host overloaded?"
-            )
-        best.append(max(found, key=lambda ceiling: ceiling.value))
-    return best
+        if found:
+            best.append(max(found, key=lambda ceiling: ceiling.value))
+        else:
+            late = "each of its samples was late; is the host overloaded?"
+            reasons |= {f"{kind} {name}{f' {dtype}' if dtype else ''}": late for name in group}
+    return best, reasons
+
+
+def _reason(probe: Probe, device: str) -> str | None:
+    try:
+        return probe.why_not()
+    except Exception as error:
+        _raise_if_lost(error, device)
+        return device_errors.reason(error)
+
+
+def _raise_if_lost(error: Exception, device: str) -> None:
+    if device_errors.device_lost(device):
+        raise error
 
 
 def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:

@@ -91,7 +91,8 @@ class Session:
         clock.while_busy = telemetry.read
 
     def begin(self, make_probes, *, when: str) -> None:
-        """Measure the ceilings of the probes that `make_probes()` returns. A failure ends the run here."""
+        """Measure the ceilings of the probes that `make_probes()` returns. Where that fails, shares of the roof are
+        unknown, and the run goes on unless the device was lost."""
         self.at(plan.CEILINGS)
         try:
             with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the probes of the ceilings were made"):
@@ -99,7 +100,11 @@ class Session:
             if not self.process:
                 self.measure_ceilings(when)
         except Exception as error:
-            self.over = f"the ceilings could not be measured: {device_errors.reason(error)}"
+            reason, self._probes = f"the ceilings could not be measured: {device_errors.reason(error)}", []
+            if device_errors.device_lost(self.options.device):
+                self.over, self.device_lost = reason, not device_errors.gone
+            else:
+                self.note("ceilings", f"No shares of the roof: {reason}.")
         for observer in self.observers:
             observer.begun()
 
@@ -113,8 +118,15 @@ class Session:
             rule = replace(
                 ceilings.STOP_RULE, max_seconds=min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
             )
-            found = ceilings.measure(self._probes, self.clock, when=when, seed=self.options.seed, rule=rule)
+            found, reasons = ceilings.measure(
+                self._probes, self.clock, when=when, seed=self.options.seed, device=self.options.device, rule=rule
+            )
         self.add(*({"kind": "ceiling"} | asdict(ceiling) for ceiling in found))
+        if reasons:
+            names = {why: [probe for probe, other in reasons.items() if other == why] for why in reasons.values()}
+            self.note(
+                "ceilings", "No probe: " + "; ".join(f"{', '.join(of)}: {why}" for why, of in names.items()) + "."
+            )
 
     @contextmanager
     def _watched(self, within_s: float, why: str, cases: list[str] | None = None) -> Iterator[None]:
@@ -166,7 +178,8 @@ class Session:
                     self.at(plan.PREPARE, self.process, name)
                     entered[name] = self._enter(name)
                 self.at(plan.MEASURE, self.process, name, pass_index)
-                self._run_pass(entered[name], pass_index)
+                # Of a shape that is done nothing is kept: its operands' memory is the next one's.
+                self._run_pass(entered[name] if pass_index < passes else entered.pop(name), pass_index)
                 if pass_index == passes and name in self.run.shapes:
                     for observer in self.observers:
                         observer.shape_done(name, say)

@@ -298,12 +298,6 @@ def ffn_instruments(request):
 
 
 @pytest.fixture(scope="session")
-def ffn_probes(request):
-    """Calls that reach for the ceilings."""
-    return next((runner.probes() for runner in request.config.stash[STATE].runners.known.values()), [])
-
-
-@pytest.fixture(scope="session")
 def ffn_prepare(request):
     """As `operations.Runners.prepare`."""
     return request.config.stash[STATE].runners.prepare
@@ -354,7 +348,8 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
         say("\n".join(["roofline doctor finds:", *findings]))
     if state.ranks is ALONE:
         trial.run(state.session, state.runners, request.config.rootpath, say)
-    probes = (lambda: request.getfixturevalue("ffn_probes")) if state.ranks is ALONE else list
+    first = next(iter(state.runners.known.values()), None)
+    probes = first.probes if first and state.ranks is ALONE else list
     state.session.begin(probes, when="resume" if run else "start")
     return state.session
 

@@ -8,6 +8,7 @@ import torch
 
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
+from kernels.registry import Contender
 from roofline.measure import device_errors
 from roofline.operations.matmul import Matmul, sweep
 from roofline.pytest_plugin.options import Options
@@ -166,3 +167,33 @@ def test_checked_rows_visit_every_tile_and_both_ends(m):
     assert rows[0] == 0
     assert rows[-1] == m - 1
     assert {row // 32 for row in rows} == set(range((m + 31) // 32))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(timed, dtype):
+    probes = matmul.probes(dataclasses.replace(timed, dtypes=(dtype, "fp32")))
+    reasons = {probe.name: probe.why_not() for probe in probes if probe.dtype == dtype}
+    assert reasons["torch 1024x1024x1024"] is None
+    wrong = reasons["numpy 1024x1024x1024"]
+    assert wrong is None if dtype == "fp32" else "NumPy's BLAS takes float32" in wrong
+    assert {probe.why_not() for probe in probes if probe.kind in ("read", "copy")} == {None}
+
+
+def test_a_library_that_computes_nothing_sets_no_ceiling(timed, contender):
+    contender(lambda x, w, out: out)
+    reasons = {probe.name: probe.why_not() for probe in matmul.probes(timed)}
+    lazy = [reason for name, reason in reasons.items() if name.startswith("numpy")]
+    assert len(lazy) == 4
+    assert all("an element was left unwritten" in reason for reason in lazy)
+
+
+def test_a_contender_that_names_no_jit_or_cannot_be_asked_fails_alone(timed, monkeypatch):
+    def cannot_say(x, w, out=None):
+        raise AttributeError("no attribute 'shape'")
+
+    plain = dict(kind="triton", device="cpu", run=right, config=lambda x, w: "")
+    monkeypatch.setitem(CONTENDERS, "plain", Contender(name="plain", why_not=lambda x, w, out=None: None, **plain))
+    monkeypatch.setitem(CONTENDERS, "mute", Contender(name="mute", why_not=cannot_say, **plain))
+    prepared = matmul.Runner(timed).prepare(CASE, ["plain", "mute", "numpy"])
+    assert prepared.contenders == ["torch", "plain", "numpy"]
+    assert prepared.rejected["mute"].reason.startswith("mute: AttributeError: no attribute 'shape'")

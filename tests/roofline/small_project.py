@@ -15,7 +15,6 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
 from fake_clock import FakeClock, ffn_clock  # noqa: F401 what follows may be more than this file
 
 from roofline import operations
@@ -69,11 +68,6 @@ def probes():
         Probe("read", "known", 1e9, lambda: 1e-3),
         Probe("copy", "known", 2e9, lambda: strike("copy", next(copies)) or 1e-3),
     ]
-
-
-@pytest.fixture(scope="session")
-def ffn_probes():
-    return probes()
 
 
 def call(case, name, durations, calls):

@@ -13,13 +13,6 @@ from fake_clock import ffn_clock
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 
-@pytest.fixture(scope="session")
-def ffn_probes():
-    from roofline.measure.ceilings import Probe
-
-    return [Probe("matmul", "known", 3e9, lambda: 1e-3, "fp32"), Probe("read", "known", 1e9, lambda: 1e-3)]
-
-
 class Call:
     def __init__(self, name, time_s):
         self.name, self.time_s, self.count = name, time_s, 0

@@ -168,17 +168,34 @@ def test_ceiling_is_the_best_probe_of_its_kind():
         ceilings.Probe("read", "fast", 300, lambda: 3.0),
         ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
     ]
-    best = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    best, reasons = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    assert not reasons
     assert [(c.ceiling, c.dtype, c.probe, c.value) for c in best] == [
         ("read", None, "fast", pytest.approx(100)),
         ("matmul", "bf16", "only", pytest.approx(2)),
     ]
 
 
-def test_ceiling_without_a_sample_is_an_error():
-    late = [ceilings.Probe("read", "slow", 1, lambda: None)]
-    with pytest.raises(RuntimeError, match="each sample of slow was late"):
-        ceilings.measure(late, FakeClock(), when="start", seed=0, rule=QUIET)
+def crash():
+    raise RuntimeError("no such instruction")
+
+
+def test_a_probe_that_cannot_run_sets_no_ceiling_and_says_why():
+    probes = [
+        ceilings.Probe("read", "slow", 1, lambda: None),
+        ceilings.Probe("matmul", "lazy", 10**9, lambda: 1e-9, "bf16", lambda: "lazy: the output holds NaN"),
+        ceilings.Probe("matmul", "unable", 10**9, crash, "bf16", crash),
+        ceilings.Probe("matmul", "crashes", 10**9, crash, "bf16"),
+        ceilings.Probe("matmul", "right", 8, lambda: 4.0, "bf16"),
+    ]
+    best, reasons = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    assert [(ceiling.probe, ceiling.value) for ceiling in best] == [("right", pytest.approx(2))]
+    assert {name: reason.split(" (")[0] for name, reason in reasons.items()} == {
+        "read slow": "each of its samples was late; is the host overloaded?",
+        "matmul lazy bf16": "lazy: the output holds NaN",
+        "matmul unable bf16": "RuntimeError: no such instruction",
+        "matmul crashes bf16": "RuntimeError: no such instruction",
+    }
 
 
 def test_verdict_by_dtype():

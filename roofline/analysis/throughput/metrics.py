@@ -5,7 +5,7 @@ from dataclasses import astuple, replace
 from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.base import Column, grouped
+from roofline.analysis.base import Column
 from roofline.report import kernel_words
 from roofline.report.format import (
     bytes_text,
@@ -17,7 +17,7 @@ from roofline.report.format import (
     share_text,
     time_text,
 )
-from roofline.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
+from roofline.stats import Interval, estimate, lag1_correlation, ratio_of, time_of
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
 
@@ -37,7 +37,7 @@ class Roof(NamedTuple):
 
 
 class Ceiling(NamedTuple):
-    """A ceiling of a run, with its interval, per second. `by` is who reached it."""
+    """The highest rate of a kind that a run saw, with its interval, per second. `by` is what reached it, and where."""
 
     kind: str
     dtype: str | None
@@ -45,8 +45,6 @@ class Ceiling(NamedTuple):
     low: float
     high: float
     by: str
-    above_probe: float = 1.0
-    """Over what the probe reached in the same rounds: above 1 where a contender was the fastest."""
 
 
 def roof_of(run: Run, dtype: str) -> Roof | None:
@@ -57,63 +55,53 @@ def roof_of(run: Run, dtype: str) -> Roof | None:
 
 
 def ceilings_of(run: Run) -> list[Ceiling]:
-    """What `run` measured of each kind and dtype. Where a probe took turns with contenders, the ceiling is its typical
-    rate over all shapes, or that of the matmul that was the fastest beside it; else what the probes reached alone."""
+    """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or beside
+    a shape, or, of FLOP, a contender on a shape."""
     if run.end is not None and (known := run.derived.get("ceilings")):
         return known
-    found = {}
+    highest: dict[tuple[str, str | None], Ceiling] = {}
+
+    def reach(kind: str, dtype: str | None, rate: Interval, by: str) -> None:
+        if (kind, dtype) not in highest or rate.value > highest[kind, dtype].value:
+            highest[kind, dtype] = Ceiling(kind, dtype, *astuple(rate), by)
+
     for line in run.ceilings:
-        key = line["ceiling"], line["dtype"]
-        if key not in found or line["value"] > found[key].value:
-            found[key] = Ceiling(*key, *(line[name] for name in ("value", "low", "high", "probe")))
-    probed = grouped((key, shape) for shape in run.shapes.values() for key in _probed(shape))
-    found |= {key: _beside(key, shapes) for key, shapes in probed.items()}
+        rate = Interval(line["value"], line["low"], line["high"])
+        reach(line["ceiling"], line["dtype"], rate, f"{line['probe']}, before the shapes")
+    for shape in run.shapes.values():
+        if probe := _probe(shape):
+            name, entrant = probe
+            dtype = shape.dtype if entrant["ceiling"] == "matmul" else None
+            rate = _rate(entrant["amount"], time_of(shape.times_s(name), shape.groups))
+            reach(entrant["ceiling"], dtype, rate, f"{entrant['config']}, beside {shape.id}")
+    for shape in run.shapes.values():
+        for contender in shape.measured if ("matmul", shape.dtype) in highest and not shape.work.wire_bytes else ():
+            rate = _rate(shape.work.flop, time_of(shape.times_s(contender), shape.groups))
+            reach("matmul", shape.dtype, rate, f"{shape.id}-{contender}")
     if run.end is not None:
-        run.derived["ceilings"] = list(found.values())
-    return list(found.values())
+        run.derived["ceilings"] = list(highest.values())
+    return list(highest.values())
 
 
-def _probed(shape: Shape) -> list[tuple[str, str | None]]:
-    """(kind, dtype) of the ceilings whose probe took turns on `shape`."""
-    kinds = [shape.entrants[name]["ceiling"] for name in shape.of_role(PROBE) if shape.times_s(name)]
-    return [(kind, shape.dtype if kind == "matmul" else None) for kind in kinds]
-
-
-def _beside(key: tuple[str, str | None], shapes: list[Shape]) -> Ceiling:
-    """The ceiling that the probes of `shapes` say, and the contenders beside them."""
-    name = f"{PROBE} {key[0]}"
-    about, rates, best = shapes[0].entrants[name], {}, (1.0, "")
-    for shape in shapes:
-        probe, groups, amount = shape.times_s(name), shape.groups, shape.entrants[name]["amount"]
-        for process in {process for process, _ in groups.values()}:
-            own = {r: time_s for r, time_s in probe.items() if groups[r][0] == process}
-            rates.setdefault(process, []).append(amount / time_of(own, groups).value)
-        for contender in shape.measured if key[0] == "matmul" else ():
-            faster = estimate(
-                lambda probe_s, own_s, shape=shape, amount=amount: shape.work.flop / own_s / (amount / probe_s),
-                probe, shape.times_s(contender), groups=groups, anchor=shape.anchor,
-            )  # fmt: skip
-            best = max(best, (faster.value, f"{shape.id}-{contender}"))
-    of_processes = [geometric_mean(own) for own in rates.values()]
-    interval = student(geometric_mean(of_processes), of_processes)
-    return Ceiling(*key, *(best[0] * rate for rate in astuple(interval)), best[1] or about["config"], best[0])
+def _probe(shape: Shape) -> tuple[str, dict] | None:
+    """The probe that took turns on `shape`, with its entry; None if none did."""
+    return next(((name, shape.entrants[name]) for name in shape.of_role(PROBE) if shape.times_s(name)), None)
 
 
 def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
-    """The share of the roof that `times` reached. Where a probe took turns with them, the roof is at the pace of those
-    rounds; None where no ceiling was measured."""
+    """The share of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in those
+    rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
     roof, flop = roof_of(run, shape.dtype), shape.work.flop
     if roof is None:
         return None
-    if not (probed := _probed(shape)):
+    if not (probe := _probe(shape)):
         return estimate(
             lambda own_s: flop / own_s / roof.at(intensity), times, groups=shape.groups, anchor=shape.anchor
         )
-    ceiling = next(one for one in ceilings_of(run) if (one.kind, one.dtype) == probed[0])
-    name = f"{PROBE} {ceiling.kind}"
-    amount = shape.entrants[name]["amount"] * (ceiling.above_probe if ceiling.kind == "matmul" else intensity)
+    name, entrant = probe
+    probe_flop = entrant["amount"] * (1 if entrant["ceiling"] == "matmul" else intensity)
     return estimate(
-        lambda probe_s, own_s: flop / own_s / (amount / probe_s), shape.times_s(name), times,
+        lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times,
         groups=shape.groups, anchor=shape.anchor,
     )  # fmt: skip
 
@@ -128,10 +116,9 @@ def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]
     return dict(zip(names, astuple(interval) if interval else [None] * 3, strict=True))
 
 
-def _rates(flop: float, time: Interval, name: str) -> dict[str, float]:
-    """TFLOP/s: the typical rate and its interval, whose low end is that of the longest time."""
-    rates = Interval(*(flop / seconds / 1e12 for seconds in (time.value, time.high, time.low)))
-    return with_ends(rates, name, f"{name}_low", f"{name}_high")
+def _rate(amount: float, time: Interval) -> Interval:
+    """`amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
+    return Interval(amount / time.value, amount / time.high, amount / time.low)
 
 
 def metrics(run: Run, shape: Shape, contender: str) -> dict:
@@ -159,10 +146,10 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "visits": shape.passes,
         "processes": len({process for process, _ in groups.values()}),
         "lag1_correlation": lag1_correlation(times.values()),
-        **_rates(work.flop, time, "tflops"),
+        **with_ends(_rate(work.flop / 1e12, time), "tflops", "tflops_low", "tflops_high"),
         "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
         **with_ends(reached, "of_roof", "of_roof_low", "of_roof_high"),
-        "above_roof": reached and reached.low > 1,
+        "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
         "bound": roof and bound(intensity, *roof),
         "vendor": shape.baseline,
         "vendor_time_s": time_of(vendor_times, groups).value if vendor_times else None,
@@ -218,7 +205,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
         "steady_time_s": time.value,
-        **_rates(shape.work.flop, time, "steady_tflops"),
+        **with_ends(_rate(shape.work.flop / 1e12, time), "steady_tflops", "steady_tflops_low", "steady_tflops_high"),
         "steady_blocks": len(own),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
         **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
@@ -375,7 +362,8 @@ COLUMNS = (
     Column("tflops_low", "over `time_high_s`", "1e12 FLOP/s"),
     Column("tflops_high", "over `time_low_s`", "1e12 FLOP/s"),
     Column("roof_tflops", "the measured roof at this intensity, at the pace of the case's own rounds", "1e12 FLOP/s"),
-    Column("above_roof", "true where the whole interval of `of_roof` lies above 1"),
+    Column("above_roof", "true where the whole interval of `of_roof` lies above 1, and that of the rate above the "
+           "ceilings of the run"),
     Column("vendor", "the baseline: what the others are compared with"),
     Column("vendor_time_s", "its time on this shape", "s"),
     Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),
