@@ -76,7 +76,8 @@ def ceilings_of(run: Run) -> list[Ceiling]:
             reach(entrant["ceiling"], dtype, rate, f"{entrant['config']}, beside {shape.id}")
     for shape in run.shapes.values():
         for contender in shape.measured if ("matmul", shape.dtype) in highest and not shape.work.wire_bytes else ():
-            rate = _rate(shape.work.flop, time_of(shape.times_s(contender), shape.groups))
+            times = shape.times_s(contender)
+            rate = _rate(shape.work.flop, time_of(times, shape.groups, shape.anchor or times))
             reach("matmul", shape.dtype, rate, f"{shape.id}-{contender}")
     if run.end is not None:
         run.derived["ceilings"] = list(highest.values())
