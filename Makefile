@@ -6,13 +6,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 ENV := $(VENV)/.installed
-OLD := .triton-3.6
-OF_HOST := $(addprefix tests/kernels/test_,candidates.py cheats.py matmul_bench.py tune_bench.py tune_saving.py vendor.py)
-OF_TRITON := $(filter-out $(OF_HOST),$(wildcard tests/kernels/test_*.py)) \
-	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py) \
-	$(addprefix tests/collectives/test_,copier.py device_group_links.py flagged_arms.py flagged_bench.py all_gather_matmul.py)
+NEWEST := .triton-newest
+COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
+	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py)
 
-.PHONY: bench gpu test test-triton-3.6 test-wire lint
+.PHONY: bench gpu test test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
@@ -23,10 +21,9 @@ gpu: $(ENV)
 test: $(ENV)
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-# What Triton compiles or interprets again, with the oldest one that is supported laid over the same environment; not
-# what asks how the host times and tunes. Its interpreter needs an older NumPy than its wheel asks for.
-test-triton-3.6: $(ENV) $(OLD)/.installed
-	PYTHONPATH=$(OLD) $(VENV)/bin/python -m pytest -n 3 --dist worksteal $(OF_TRITON) $(ARGS)
+# What is compiled for Hopper, again with the newest Triton that was tried laid over the same environment.
+test-triton-newest: $(ENV) $(NEWEST)/.installed
+	PYTHONPATH=$(NEWEST) $(VENV)/bin/python -m pytest -n 3 --dist worksteal $(COMPILED) $(ARGS)
 
 # Two ranks as two nodes, over a wire of 1 Gbit/s between network namespaces: as root, on a machine that is idle.
 test-wire: $(ENV)
@@ -41,8 +38,8 @@ $(ENV): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	touch $@
 
-$(OLD)/.installed: $(ENV)
-	rm -rf $(OLD)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(OLD) \
-		triton==3.6.0 "numpy<2.4"
+$(NEWEST)/.installed: $(ENV) constraints-newest.txt
+	rm -rf $(NEWEST)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(NEWEST) \
+		-r constraints-newest.txt
 	touch $@

@@ -1,6 +1,7 @@
 """Loads the benchmark plugin, and makes sure that the packages are those of this checkout."""
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
 ROOT = Path(__file__).parent
+NEWEST_TRITON = 3, 9
+"""The newest release whose compiled kernels were tried: constraints-newest.txt."""
 PACKAGES = ("roofline", "kernels", "collectives")
 
 # How long idle workers spin, and the next contender waits (`clocks.CpuClock`): half a millisecond is still far longer
@@ -35,6 +38,16 @@ def pytest_configure(config):
                 "the way; run pytest from the checkout, or pip uninstall it",
                 returncode=2,
             )
+
+
+def pytest_report_header():
+    try:
+        installed = version("triton")
+    except PackageNotFoundError:
+        return None
+    release = tuple(int(part) for part in installed.split(".")[:2])
+    newest = ".".join(map(str, NEWEST_TRITON))
+    return f"Triton {installed} is newer than any that was tried ({newest})" if release > NEWEST_TRITON else None
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -22,7 +22,7 @@ if find_spec("triton"):
     except ImportError as error:  # Gluon is experimental: a release may move what another had
         if not (error.name or "").startswith("triton.experimental"):
             raise
-        register_absent("warpgroup", why=f"this Triton lacks a part of Gluon: {error}; take 3.6, 3.7 or 'persistent'")
+        register_absent("warpgroup", why=f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'")
 else:
     register_absent(*(name for alternatives in ORDER for name in alternatives))
 

@@ -25,7 +25,7 @@ issue slots of the warps that multiply, and short K is where running ahead acros
 and where tiles leave the last wave nearly empty. Both consumers store at the same time, so a tile's store is hidden
 behind loads, not behind multiplication: some 1 % of the time at K = 16384. Rows of a multiple of 16 bytes, and the
 launch's host time, are as in `persistent`. Gluon is experimental, its names move between releases: those used here mean
-the same in Triton 3.6 and 3.7.
+the same in Triton 3.7 to 3.9, but for two that 3.9 renamed.
 
 Sources: the roles, 2 x 64x256 sums and 240 / 24 registers are those of CUTLASS's cooperative kernel and of fast.cu
 (https://github.com/pranjalssh/fast.cu, matmul_12.cuh); barriers by parity after Triton's Gluon tutorial on warp
@@ -59,6 +59,10 @@ from kernels.persistent import programs, tile_corner
 from kernels.registry import Kernel, register
 from kernels.tuning import BARRIER_BYTES, Problem, SearchSpace, around, ring_bytes
 from roofline.theory import waves
+
+# Since Triton 3.9 these are called what TMA does; the older names are gone.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
 WARPS_PER_CONSUMER = 4  # a warpgroup, which is what wgmma is an instruction of
@@ -102,8 +106,8 @@ def produce(x_desc, w_desc, x_ring, w_ring, full, empty, M, N, K, GROUP: gl.cons
             mbarrier.wait(empty.index(stage), phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full.index(stage), x_desc.block_type.nbytes + w_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(x_desc, [m0, k0], full.index(stage), x_ring.index(stage))
-            tma.async_copy_global_to_shared(w_desc, [n0, k0], full.index(stage), w_ring.index(stage))
+            tma_load(x_desc, [m0, k0], full.index(stage), x_ring.index(stage))
+            tma_load(w_desc, [n0, k0], full.index(stage), w_ring.index(stage))
             stage, phase = following(stage, phase, full.shape[0])
 
 
@@ -157,7 +161,7 @@ def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.cons
         tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
         buffer.store(gl.convert_layout(rounded, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])))
         fence_async_shared()  # TMA reads through another proxy than these stores wrote
-        tma.async_copy_shared_to_global(out_desc, [m0, n0 + PART * columns], buffer)
+        tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
 @gluon.jit

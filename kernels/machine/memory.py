@@ -13,7 +13,7 @@ import numpy as np
 from kernels.machine.order import GENERIC, GRANULE, FaultError, Ledger, Scope
 
 REGION_BITS = 36  # of an address, inside one array
-MAPS = 1 << 60  # addresses of tensor maps
+MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
 

@@ -189,7 +189,8 @@ def swapped(release: Step, wait: Step) -> Step:
 
 ALL = "rwRWoua"
 MEANS = [
-    (r"(ld|st)\.param|elect|shfl|setmaxnreg|bra|brx|ret|exit|wgmma\.(fence|commit)|cp\.async\.(bulk\.)?commit", "", ""),
+    (r"(ld|st)\.param|elect|shfl|redux|setmaxnreg|bra|brx|ret|exit", "", ""),
+    (r"wgmma\.(fence|commit)|cp\.async\.(bulk\.)?commit", "", ""),
     (r"ld\.shared|ldmatrix", "r", "r"),
     (r"st\.shared|stmatrix", "w", "w"),
     (r"(ld|st)\..*(volatile|relaxed|acquire|release)", ALL, ALL),

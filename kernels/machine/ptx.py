@@ -1,6 +1,6 @@
 """Read the PTX that Triton emits for one kernel: its parameters, registers, labels and instructions.
 
-PTX ISA 8.7, chapters 4 and 5, as far as Triton 3.6 and 3.7 use them: one entry function, statements one after another,
+PTX ISA 8.7, chapters 4 and 5, as far as Triton 3.7 to 3.9 use them: one entry function, statements one after another,
 and braces around inline assembly, whose registers and labels are known inside them alone.
 """
 

@@ -1,6 +1,7 @@
 """What keeps warps in step: barriers, mbarriers, fences, and with them control flow and what lanes tell each other.
 
-PTX ISA 8.7: 9.7.13 (barriers, fences, elect, mbarrier), 9.7.9.6 (shfl), 9.7.12 (control flow), 9.7.19.5 (setmaxnreg).
+PTX ISA 8.7: 9.7.13 (barriers, fences, elect, mbarrier; redux), 9.7.9.6 (shfl), 9.7.12 (control flow), 9.7.19.5
+(setmaxnreg).
 """
 
 import numpy as np
@@ -73,6 +74,29 @@ def shuffle(w, inst, put, value, by, clamp, members):
     step, mode = by(w).astype(np.int64) % LANES, inst.op.split(".")[2]
     source = {"idx": step, "bfly": LANE ^ step, "up": LANE - step, "down": LANE + step}[mode]
     put(w, value(w)[np.where((source < 0) | (source >= LANES), LANE, source).astype(np.int64)])
+
+
+REDUCTIONS = {
+    f"redux.sync.{name}.{kind}": ufunc
+    for name, ufunc in dict(add=np.add, min=np.minimum, max=np.maximum).items()
+    for kind in ("u32", "s32")
+}
+
+
+@family(*REDUCTIONS, quiet=True)
+def reduce(program, inst):
+    kind = inst.op.rpartition(".")[2]
+    put, value, members = program.given(inst.args, [f"={kind}", kind, "b32"])
+
+    def over_members(w):
+        mask = uniform(w, members(w), "the member mask of redux.sync")
+        active = np.ones(LANES, bool) if w.mask is None else w.mask
+        if ((mask >> LANE & 1) != active).any():
+            raise FaultError(f"member mask {mask:#x} of redux.sync names other lanes than reach it")
+        lanes = value(w)[active]
+        put(w, np.full(LANES, REDUCTIONS[inst.op].reduce(lanes, dtype=lanes.dtype)))
+
+    return over_members
 
 
 @effect("setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32", operands="#")

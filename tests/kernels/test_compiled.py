@@ -20,14 +20,12 @@ from kernels.registry import KERNELS
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
 SHARED_LIMIT_BYTES = {"sm_90": 232_448, "sm_86": 101_376}
-# An older Triton is checked for what it must be able to do at all; the tables are chosen for the newer.
-ONE_PER_KERNEL = triton.__version__.startswith("3.6")
 
 
 @pytest.fixture(scope="module")
 def document() -> dict:
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.inspect", "--json", *(["--one-per-kernel"] if ONE_PER_KERNEL else [])]
+    command = [sys.executable, "-m", "kernels.inspect", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -42,20 +40,17 @@ def test_the_whole_table_is_compiled(document):
     assert (document["schema"], document["triton"]) == ("kernels.compiled/2", triton.__version__)
     findings = document["findings"]
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
-    if ONE_PER_KERNEL:
-        assert sorted(f["kernel"] for f in findings) == sorted(KERNELS)
-    else:
-        tables = [table(arch) for arch in architectures() if table(arch).target]
-        declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
-        modelled = {
-            (t.arch, e.kernel, str(variant), e.dtypes[0])
-            for t in tables
-            for e in t.entries
-            if KERNELS[e.kernel].modelled == t.arch and KERNELS[e.kernel].tailed and not e.measured
-            for variant in (replace(e.config, flatten=True), replace(e.config, flatten=True, tail=2))
-        }
-        assert modelled
-        assert found == declared | modelled
+    tables = [table(arch) for arch in architectures() if table(arch).target]
+    declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
+    modelled = {
+        (t.arch, e.kernel, str(variant), e.dtypes[0])
+        for t in tables
+        for e in t.entries
+        if KERNELS[e.kernel].modelled == t.arch and KERNELS[e.kernel].tailed and not e.measured
+        for variant in (replace(e.config, flatten=True), replace(e.config, flatten=True, tail=2))
+    }
+    assert modelled
+    assert found == declared | modelled
 
 
 def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(document):

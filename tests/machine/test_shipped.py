@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import triton
 
 from kernels.configs import table
 from kernels.registry import KERNELS
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 1 if triton.__version__.startswith("3.6") else 2
+SEEDS = 2
 MATMULS = ("persistent",), ("tiled", "warpgroup", "persistent_sums", "decode")
 WIDE = ("tiled",)  # in fp32, too
 WAITING = "flagged", "flagged_spills", "flagged_rows"

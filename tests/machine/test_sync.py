@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from small_ptx import by, faults, numbers, run, words
 
+from kernels.machine.order import FaultError
+
 PIECES = dict(
     W="st.shared.b32 [0], 1;", W2="st.shared.b32 [0], 2;",
     R="ld.shared.b32 %r1, [0]; st.global.b32 [%A], %r1;",
@@ -97,6 +99,19 @@ def test_shfl(mode, bound, meant, by_lane):
     st.global.b32 [%d51], %r2;"""
     source = [meant(lane, (lane if by_lane == "%l" else int(by_lane)) % 32) for lane in range(32)]
     assert run(body, words(32), words(0))[0].tolist() == [100 + (j if 0 <= j < 32 else i) for i, j in enumerate(source)]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("min.s32", -7), ("max.s32", 24), ("min.u32", 0), ("add.s32", 272)])
+def test_redux(kind, expected):
+    """9.7.13.8: one value of all lanes, for all lanes."""
+    sign = "" if kind.endswith("u32") else "-"
+    body = f"""{MINE} sub.s32 %r1, %l, {7 if sign else 0}; redux.sync.{kind} %r2, %r1, -1; st.global.b32 [%d51], %r2;"""
+    assert run(body, words(32), words(0))[0].tolist() == [expected % 2**32] * 32
+
+
+def test_redux_among_other_lanes_than_it_names():
+    with pytest.raises(FaultError, match=r"member mask 0xf of redux\.sync names other lanes than reach it"):
+        run(f"{MINE} redux.sync.min.s32 %r2, %l, 15; st.global.b32 [%d51], %r2;", words(32), words(0))
 
 
 INC, DEC = "setmaxnreg.inc.sync.aligned.u32 {};", "setmaxnreg.dec.sync.aligned.u32 {};"
