@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
                          help="compare although this differs; may be repeated")  # fmt: skip
+    command.add_argument("--quick", action="store_true", help="compare quick runs too, which say too little")
     command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
@@ -143,7 +144,7 @@ def _compare(options) -> int:
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
         raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
     base, new = ([load(folder) for folder in side] for side in sides)
-    found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow)
+    found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick)
     if options.json:
         print(json.dumps(compare.as_json(found, base, new, strict=options.strict), indent=2))
     elif options.markdown:

@@ -207,7 +207,7 @@ def _references(setting) -> dict[str, Entrant]:
         for name, (role, runs, link) in setting.references().items()
         if not (link and link.kind == "preset")  # that takes no time, and brings nothing
     }
-    if setting.wire.kind == "ridge":
+    if setting.keeps_step:
         unsplit = found[f"gemm {setting.best.name}"].call
         unsplit.told, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
     return found

@@ -88,7 +88,8 @@ class Setting:
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
         self._gemms_s, self._links = [], weakref.WeakSet()
-        if self.wire.kind == "ridge" and options.timed:
+        self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
+        if self.keeps_step:
             before_s = earlier and earlier.times_s(f"gemm {fastest}").values()
             self.keep_step(median(before_s or [self.t_gemm_s]))
         self.gather = earlier.facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
@@ -101,6 +102,8 @@ class Setting:
             return None
         if not self.options.timed:
             return UNTIMED_BYTES_PER_S
+        if pinned := dict(self.options.wires_of).get(self.case.id):
+            return pinned
         case, model = self.case, parse_model(self.case.model)
         rows = max(self.options.gather.rows, default=case.m)
         flops = chip_flops(self.device, case.dtype, rows, -(-model.d_ff // 4), model.d_model)

@@ -62,6 +62,8 @@ class Options:
     """How many share the passes over each shape; None for the clock's own."""
     world: int = 1
     """How many ranks torchrun started; 1 without it."""
+    wires_of: tuple[tuple[str, float], ...] = ()
+    """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
@@ -138,6 +140,10 @@ OPTIONS = {
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
         "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset "
         "(default: balance2750, scaled as the model is, and others at one tp)",
+    ),
+    "wires_of": Option(
+        "RUN", lambda text: wires_of(Path(text)), "take the wire of each case as it was in another run, so that both "
+        "can be compared (default: made for this machine's pace)",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
     "link_latency": Option(
@@ -253,6 +259,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         link_latency_s=given["link_latency"] or 0.0,
         skew_s=given["skew"] or 0.0,
         tune_s=given["tune"] or 0.0,
+        wires_of=given["wires_of"] or (),
         quick=quick,
         world=world,
     )
@@ -298,6 +305,19 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())
     read("ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values() if op.sweep])
     return options
+
+
+def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
+    """Return (shape, bytes/s) of the emulated wires of the run in `folder`. Raises ValueError where it has none."""
+    from roofline.analysis.overlap.metrics import requested_of
+    from roofline.store import journal
+
+    wires = tuple(
+        (name, asked) for name, shape in journal.load(folder).shapes.items() if (asked := requested_of(shape))
+    )
+    if not wires:
+        raise ValueError("that run has no case over an emulated wire; take one that has")
+    return wires
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:

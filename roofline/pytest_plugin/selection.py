@@ -6,6 +6,7 @@ from functools import partial
 from roofline import operations
 from roofline.measure import machine
 from roofline.pytest_plugin.options import Options, one_of, read
+from roofline.theory import wires
 
 SETS = 2
 """Sets of operands that a case has at least, in rotation."""
@@ -25,6 +26,14 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
         raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, here)}")
     if options.device == "cuda" and options.tune_s:  # listed where there is no GPU, too
         return
+    if pinned := dict(options.wires_of):
+        emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in wires.LINKS]
+        if lacking := [case.id for case in emulated if case.id not in pinned]:
+            more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+            raise ValueError(
+                f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or "
+                "leave the option out"
+            )
     least = SETS * min((case.work.device_bytes for case in cases), default=0)
     memory = machine.describe(options.device)["memory_bytes"]
     if least > memory:

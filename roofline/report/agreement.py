@@ -17,9 +17,11 @@ from roofline.analysis.base import Column, grouped
 from roofline.report import tables
 from roofline.report.compare import (
     FASTER,
+    HIDDEN,
     MARGIN,
     SAME,
     SLOWER,
+    SPEED,
     UNCLEAR,
     Change,
     Spread,
@@ -47,6 +49,7 @@ class Measured:
     """What it has in common with the runs that it may be compared with."""
     values: dict[str, dict[int, float]]
     """{case: `compare.values_of` it}."""
+    judged_by: dict[str, str]
     spreads: dict[str, Spread]
     widths: list[float]
     """Of the 95 % intervals of the ratios, over the ratio."""
@@ -56,15 +59,22 @@ Sides = tuple[tuple[Measured, ...], tuple[Measured, ...]]
 
 
 def measured(folder: Path, prefix: str = "matmul-") -> Measured:
-    """Of the cases of the run in `folder` whose id begins with `prefix`."""
+    """Of the cases of the run in `folder` whose id begins with `prefix`, or with one of several between commas."""
     run = load(folder)
-    records = [one for one in run.records() if one["case"].startswith(prefix) and one["contender"] != one["vendor"]]
-    values = {record["case"]: own for record in records if (own := values_of(run, record))}
+    records = [
+        one
+        for one in run.records()
+        if one["case"].startswith(tuple(prefix.split(","))) and one["contender"] != one["vendor"]
+    ]
+    judged_by = {one["case"]: SPEED if one.get("hidden_fraction") is None else HIDDEN for one in records}
+    by = {SPEED: "ratio", HIDDEN: HIDDEN}
+    values = {one["case"]: own for one in records if (own := values_of(run, one, by[judged_by[one["case"]]]))}
     spreads = {case: spread for case, own in values.items() if (spread := spread_of([own]))}
     about = conditions(run.metadata)
     found = [record for record in records if record["case"] in spreads]
     widths = [(record["ratio_high"] - record["ratio_low"]) / record["ratio_to_vendor"] for record in found]
-    return Measured(folder.name, ", ".join(f"{name} {about[name]}" for name in NUMBERS), values, spreads, widths)
+    named = ", ".join(f"{name} {about[name]}" for name in NUMBERS)
+    return Measured(folder.name, named, values, judged_by, spreads, widths)
 
 
 def agreement(runs: Sequence[Measured]) -> str:
@@ -113,14 +123,19 @@ def _row(name: str, found: list[Sides]) -> dict:
     return {
         "name": name,
         "near": f"{sum(abs(one.value) <= math.log1p(MARGIN) for one in changes)} of {len(changes)}",
-        "held": fmean(one.interval.low <= 1 <= one.interval.high for one in changes),
+        "held": fmean(one.is_held for one in changes),
         **{verdict: said[verdict] for verdict in VERDICTS},
         "mean": ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
         "ratio": median(width for sides in found for side in sides for run in side for width in run.widths),
-        "change": median(one.interval.relative_width for one in changes),
-        "change of mean": median(one.interval.relative_width for (one,) in means),
+        "change": median(map(_width, changes)),
+        "change of mean": median(_width(one) for (one,) in means),
         **{str(share): [fmean(_seen(own, share) for own in them) for them in (each, means)] for share in PLANTED},
     }
+
+
+def _width(one: Change) -> float:
+    """Of its interval: of a speed over the speed, of a hidden fraction plainly."""
+    return one.interval.relative_width if one.of == SPEED else one.interval.high - one.interval.low
 
 
 def _cases(base: tuple[Measured, ...], new: tuple[Measured, ...]) -> list[str]:
@@ -132,13 +147,17 @@ def _cases(base: tuple[Measured, ...], new: tuple[Measured, ...]) -> list[str]:
 
 
 def _changes(*sides: tuple[Measured, ...]) -> list[Change]:
-    return [change(*([run.spreads[case] for run in side] for side in sides)) for case in _cases(*sides)]
+    return [
+        change(*([run.spreads[case] for run in side] for side in sides), of=sides[0][0].judged_by[case])
+        for case in _cases(*sides)
+    ]
 
 
 def _mean(*sides: tuple[Measured, ...]) -> Change:
     """Of all cases together."""
     cases = _cases(*sides)
-    return together([[[run.values[case] for run in side] for side in sides] for case in cases])
+    of = HIDDEN if all(sides[0][0].judged_by[case] == HIDDEN for case in cases) else SPEED
+    return together([[[run.values[case] for run in side] for side in sides] for case in cases], of=of)
 
 
 def _seen(changes: list[Change], share: float) -> float:

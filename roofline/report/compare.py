@@ -2,7 +2,9 @@
 
 A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the baseline, which took
 turns with the case in every run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by time
-(`by="time"`), where the baseline itself is under test or changed.
+(`by="time"`), where the baseline itself is under test or changed. An arm that overlaps a wire is judged by the share it
+hides, NEW's less BASE's, since the wire of a case differs from run to run where it was made for the machine's pace of
+that minute; one that hides nothing by definition is compared where the wires are alike.
 
 A run says the mean over its processes (of a single one: over its blocks) of the logarithm of the speed, and how far it
 varies. What moves a whole run shows in no run alone: `BETWEEN_RUNS` is added, with the weight of `KNOWN` degrees of
@@ -25,11 +27,12 @@ FASTER and SLOWER hold for all cases at once: the two-sided tests of no change a
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import chain
 from statistics import fmean, variance
 
 from roofline.analysis.base import Column, grouped
+from roofline.analysis.overlap.metrics import hidden_fraction, unsplit_times_s
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import tables
 from roofline.report.format import interval_text, time_text
@@ -38,6 +41,8 @@ from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.run import Run
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
+SPEED, HIDDEN = "speed", "hidden"
+"""What a case is judged by."""
 MARGIN = 0.03
 LEVEL = 0.05
 """The chance that any of the equal cases of a comparison is called changed."""
@@ -47,8 +52,10 @@ made-up runs of up to 1.4 %. docs/trust.md says what committed runs have; a GPU'
 KNOWN = 16
 """Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
 MOST_RUNS = 20
+SAME_WIRE = 0.01
+"""Wires whose bytes/s are within this share of one another are alike."""
 AND = " and "
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -62,17 +69,25 @@ class Spread:
 
 @dataclass(frozen=True)
 class Change:
-    """The logarithm of NEW's speed over BASE's, its standard error, and the degrees of freedom of that."""
+    """The logarithm of NEW's speed over BASE's, or what it hides more; the standard error of that, and its degrees of
+    freedom."""
 
     value: float
     error: float
     freedom: int
+    of: str = SPEED
 
     @property
     def interval(self) -> Interval:
-        """Of the speed, at 95 %."""
+        """Of the speed, or of what is hidden more, at 95 %."""
         half = student_quantile(self.freedom) * self.error
-        return Interval(*(math.exp(self.value + step) for step in (0, -half, half)))
+        values = (self.value + step for step in (0, -half, half))
+        return Interval(*(map(math.exp, values) if self.of == SPEED else values))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the interval holds no change."""
+        return abs(self.value) <= student_quantile(self.freedom) * self.error
 
     @property
     def chance(self) -> float:
@@ -86,15 +101,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Case:
-    """One case of both sides. Times are geometric means over the runs of a side; `speed` is NEW's over BASE's, above 1
-    where NEW is faster, with its 95 % interval."""
+    """One case of both sides. Times and wires are geometric means over the runs of a side. `change` is of the speed,
+    NEW's over BASE's, above 1 where NEW is faster, or of the hidden fraction, NEW's less BASE's, as `judged_by` says;
+    with its 95 % interval."""
 
     case: str
     base_time_s: float
     new_time_s: float
-    speed: float
-    speed_low: float
-    speed_high: float
+    base_wire_bytes_per_s: float | None
+    new_wire_bytes_per_s: float | None
+    judged_by: str
+    change: float
+    change_low: float
+    change_high: float
     verdict: str
     more_runs: int | None
     """How many more on each side would decide, if the change stayed as it is: 0 if decided, None of above 20."""
@@ -105,13 +124,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Together:
-    """A contender's speed, NEW's over BASE's, in the geometric mean over the cases that all runs have of it."""
+    """A contender's change in the mean over the cases that all runs have of it, as a `Case` has it."""
 
     contender: str
     cases: int
-    speed: float
-    speed_low: float
-    speed_high: float
+    judged_by: str
+    change: float
+    change_low: float
+    change_high: float
     verdict: str
 
 
@@ -142,10 +162,16 @@ class Comparison:
 
 
 def compare(
-    base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=()
+    base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=(), quick: bool = False
 ) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
-    names them, where `by` is `ratio` and the baseline is not the same, and where no case can be compared."""
+    names them, for quick runs unless `quick`, where `by` is `ratio` and the baseline is not the same, and where no case
+    can be compared."""
+    if not quick and any(run.metadata.get("options", {}).get("quick") for run in (*base, *new)):
+        raise ValueError(
+            "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick, or say "
+            "--quick to compare them all the same"
+        )
     a, b = side_conditions(base), side_conditions(new)
     differ = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
     for name in NUMBERS:
@@ -166,7 +192,13 @@ def compare(
         own = sides[0][0][1]
         if is_vendor := own["contender"] == own["vendor"]:
             vendors.append(_speed(sides, "time_s"))
-        values = [[values_of(run, record, by) for run, record in one] for one in sides]
+        hides = by == "ratio" and all(record.get("hidden_fraction") is not None for _, record in chain(*sides))
+        of = HIDDEN if hides else SPEED
+        values = [[values_of(run, record, HIDDEN if hides else by) for run, record in one] for one in sides]
+        if of == SPEED and by == "ratio" and not _alike([_wire(side) for side in sides]):
+            reason = "it hides nothing, and the wires differ: --ffn-wires-of=RUN takes those of another run"
+            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
+            continue
         spreads = [[s for own in one if (s := spread_of([own]))] for one in values]
         if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
             raise ValueError(f"{case}: the runs have no baseline in common to measure it by; say --by time")
@@ -175,16 +207,19 @@ def compare(
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and (by == "time" or not is_vendor):
-            found.append((case, sides, change(*spreads)))
+            found.append((case, sides, change(*spreads, of=of)))
             if list(map(len, sides)) == [len(base), len(new)]:
-                whole.setdefault(own["contender"], []).append(values)
+                whole.setdefault((own["contender"], of), []).append(values)
     if not found:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
     said = verdicts([one for _, _, one in found], margin)
     cases = [_case(*one, verdict, margin, len(found)) for one, verdict in zip(found, said, strict=True)]
-    of_all = {who: one for who, own in whole.items() if len(own) > 1 and (one := together(own))}
+    of_all = {key: one for key, own in whole.items() if len(own) > 1 and (one := together(own, of=key[1]))}
     said = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
-    means = [Together(who, len(whole[who]), *astuple(one.interval), said[who]) for who, one in of_all.items()]
+    means = [
+        Together(who, len(whole[who, of]), of, *astuple(one.interval), said[who, of])
+        for (who, of), one in of_all.items()
+    ]
     runs = {**_named("BASE", base), **_named("NEW", new)}
     unfinished = [name for name, run in runs.items() if run.end is None or run.unfinished]
     missing = unpaired + _missing(runs, dict(zip(runs, chain(*known), strict=True)))
@@ -199,10 +234,13 @@ def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
-    """{process: logarithm of the speed} of the case of `record`; of a single process {block: ...}; {} without ratio."""
+    """{process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
+    {block: ...}; {} without ratio."""
     shape = run.shapes[shape_of(record)]
     series, groups = [shape.times_s(record["contender"])], shape.groups
-    if by == "ratio":
+    if by == HIDDEN:
+        series = [*unsplit_times_s(shape), *series]
+    elif by == "ratio":
         if record["ratio_to_vendor"] is None:
             return {}
         series.append(shape.anchor)
@@ -212,8 +250,20 @@ def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
             index: (groups[index][1] if whole else place * BLOCKS // len(groups), 0)
             for place, index in enumerate(sorted(groups))
         }
+    if by == HIDDEN:
+        return by_process(hidden_fraction, *series, groups=groups, anchor=shape.anchor)
     of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
     return {process: math.log(value) for process, value in of.items()}
+
+
+def _wire(side: list) -> float | None:
+    """The bytes/s that the wire of a case was asked for in the runs of a `side`; None without a wire."""
+    asked = [record.get("link_bytes_per_s_requested") for _, record in side]
+    return None if None in asked else geometric_mean(asked)
+
+
+def _alike(wires: Sequence[float | None]) -> bool:
+    return None in wires or max(wires) / min(wires) - 1 <= SAME_WIRE
 
 
 def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
@@ -222,13 +272,13 @@ def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
     return Spread(fmean(own), variance(own) / len(own), len(own) - 1) if len(own) > 1 else None
 
 
-def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]]) -> Change | None:
+def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
     spreads = [[spread_of(each) for each in zip(*side, strict=True)] for side in zip(*cases, strict=True)]
-    return None if None in chain(*spreads) else change(*spreads)
+    return None if None in chain(*spreads) else change(*spreads, of=of)
 
 
-def change(base: Sequence[Spread], new: Sequence[Spread]) -> Change:
+def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
     """NEW over BASE, by what the runs of each say of one case."""
     runs = [*base, *new]
     within = fmean(run.variance for run in runs)
@@ -240,7 +290,7 @@ def change(base: Sequence[Spread], new: Sequence[Spread]) -> Change:
     own = len(runs) - 2
     pooled = max((known * of_one + spread) / (known + own), spread / max(1, own))
     error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
-    return Change(means[1] - means[0], error, int(known + own))
+    return Change(means[1] - means[0], error, int(known + own), of)
 
 
 def verdicts(changes: Sequence[Change], margin: float = MARGIN) -> list[str]:
@@ -268,7 +318,7 @@ def more_runs(now: Change, runs: tuple[int, int], margin: float, tests: int) -> 
     `MOST_RUNS`. Of Holm's steps the first is asked for, the hardest."""
     for more in range(1, MOST_RUNS + 1):
         share = sum(1 / (count + more) for count in runs) / sum(1 / count for count in runs)
-        then = Change(now.value, now.error * math.sqrt(share), now.freedom + 2 * more)
+        then = replace(now, error=now.error * math.sqrt(share), freedom=now.freedom + 2 * more)
         if verdicts([then], margin) != [UNCLEAR] and (then.within(margin) or then.chance <= LEVEL / tests):
             return more
     return None
@@ -286,7 +336,10 @@ def _case(case: str, sides: list, found: Change, verdict: str, margin: float, te
     moved, note = _speed(sides, "vendor_time_s"), ""
     if moved and abs(math.log(moved)) > math.log1p(margin):
         note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
-    return Case(case, *times, *astuple(found.interval), verdict, more, moved, note)
+    wires = [_wire(side) for side in sides]
+    if not _alike(wires):
+        note = ", ".join(filter(None, [f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s", note]))
+    return Case(case, *times, *wires, found.of, *astuple(found.interval), verdict, more, moved, note)
 
 
 def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:
@@ -304,11 +357,18 @@ def _missing(runs: dict[str, Run], known: dict[str, dict]) -> list[dict]:
     return [{"case": case, "missing_in": ", ".join(names), "reason": reason} for (case, reason), names in found]
 
 
+def change_text(one: Case | Together) -> str:
+    """`speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
+    if one.judged_by == SPEED:
+        return f"speed {interval_text(one.change, one.change_low, one.change_high)} x"
+    return f"hidden {one.change:+.2f} [{one.change_low:+.2f}, {one.change_high:+.2f}]"
+
+
 COLUMNS = (
     Column(header="case", of_row=lambda c: c.case, right=False),
     Column(header="base", of_row=lambda c: time_text(c.base_time_s)),
     Column(header="new", of_row=lambda c: time_text(c.new_time_s)),
-    Column(header="speed, new / base [95 %]", of_row=lambda c: interval_text(c.speed, c.speed_low, c.speed_high)),
+    Column(header="speed, new / base; hidden, new - base [95 %]", of_row=lambda c: change_text(c)),
     Column(header="verdict", of_row=lambda c: c.verdict, right=False),
     Column(header="more runs a side would decide", shown=lambda c: c.more_runs != 0,
            of_row=lambda c: f"> {MOST_RUNS}" if c.more_runs is None else str(c.more_runs or "")),
@@ -326,8 +386,7 @@ def summary(found: Comparison) -> list[str]:
         f"{found.new_runs} NEW",
         f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
         *(
-            f"{one.verdict} {one.contender} in the mean over {one.cases} cases, speed "
-            f"{interval_text(one.speed, one.speed_low, one.speed_high)} x"
+            f"{one.verdict} {one.contender} in the mean over {one.cases} cases, {change_text(one)}"
             for one in found.together
         ),
     ]
@@ -335,7 +394,8 @@ def summary(found: Comparison) -> list[str]:
         lines.append(f"the baseline's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
     lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in found.differences.items()]
-    return [*lines, *(f"missing in {m['missing_in']}: {m['case']}: {m['reason']}" for m in found.missing)]
+    missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in found.missing).items()
+    return [*lines, *(f"missing in {where}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
 
 
 def terminal(found: Comparison) -> list[str]:

@@ -38,6 +38,14 @@ def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
     assert not hasattr(fixed.entrants[f"gemm {fixed.facts['unsplit']}"].call, "told")
 
 
+def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
+    case = all_gather("ridge1.4")
+    pinned = replace(options, wires_of=((case.id, 0.2e9),))
+    found = all_gather_matmul.Runner(pinned).prepare(case, ARMS)
+    assert found.facts[metrics.REQUESTED] == 0.2e9
+    assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "told")
+
+
 def test_the_matmul_that_a_link_is_made_for_is_called_by_turns_as_in_a_run(options):
     called = []
     made = all_gather_matmul.Runner.setting(options, all_gather("ridge"))

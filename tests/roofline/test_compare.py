@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.cli import main
@@ -26,6 +27,7 @@ from roofline.report.compare import (
     holm,
     more_runs,
     spread_of,
+    terminal,
     together,
     values_of,
     verdicts,
@@ -228,7 +230,7 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed(tmp_path):
     found = compare(*loaded(sides(tmp_path)))
     assert verdict_at(found) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
     assert found.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
-    assert found.cases[0].speed == pytest.approx(1 / 1.1, rel=0.02)
+    assert found.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
     assert (found.exit_code(), found.exit_code(strict=True)) == (1, 1)
 
 
@@ -237,7 +239,7 @@ def test_several_runs_a_side_tell_what_is_the_same(tmp_path):
     one, several = compare(*loaded([side[:1] for side in folders])), compare(*loaded(folders))
     assert verdict_at(several) == {16: SLOWER, 64: SAME, 256: FASTER}
     assert (several.base_runs, several.new_runs) == (4, 4)
-    width = [found.cases[1].speed_high - found.cases[1].speed_low for found in (one, several)]
+    width = [found.cases[1].change_high - found.cases[1].change_low for found in (one, several)]
     assert width[1] < 0.6 * width[0]
     assert 1 <= one.cases[1].more_runs <= 3
     assert several.cases[1].more_runs == 0
@@ -260,7 +262,7 @@ def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
     assert main(["compare", base, *new, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
-    assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 2, 1, 1)
+    assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 3, 1, 1)
     main(["compare", base, *new, "--markdown"])
     text = capsys.readouterr().out
     assert text.startswith("- 1 SLOWER, 1 FASTER")
@@ -270,7 +272,7 @@ def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
         assert case["baseline_speed"] == pytest.approx(1 / 1.2, rel=0.01)
         assert re.fullmatch(r"baseline 1[67]\.\d % slower", case["notes"])
         assert (case["more_runs"] == 0) == (case["verdict"] != UNCLEAR)
-        speed = f"{case['speed']:.3f} [{case['speed_low']:.3f}, {case['speed_high']:.3f}]"
+        speed = f"{case['change']:.3f} [{case['change_low']:.3f}, {case['change_high']:.3f}]"
         for output in (table, text):
             line = next(line for line in output.splitlines() if case["case"] in line)
             assert speed in line
@@ -338,8 +340,10 @@ def test_other_conditions_are_refused_unless_told(compared, head, name):
     assert (code, f"{name}: BASE has" in out) == (0, True)
 
 
-def test_a_quick_run_is_compared_with_a_whole_one_and_told(compared):
+def test_a_quick_run_is_compared_only_where_that_is_asked_for(compared):
     code, out = compared({16: BOTH}, {16: BOTH}, options={"quick": True})
+    assert (code, "--quick to compare them all the same" in out) == (2, True)
+    code, out = compared({16: BOTH}, {16: BOTH}, "--quick", options={"quick": True})
     assert (code, "length: BASE has whole, NEW has quick" in out) == (0, True)
 
 
@@ -376,9 +380,9 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert "method: BASE has 1 and 9, NEW has 1" in capsys.readouterr().out
     assert main(["compare", old, alike, "--new", folder("new")]) == 0
     out = capsys.readouterr().out
-    assert f"missing in BASE 2: {CASE.format(64, 'tiled')}: not asked for" in out
+    assert re.search(rf"missing in BASE 2: .*{CASE.format(64, 'tiled')}: not asked for", out)
     assert main(["compare", old, alike, "--new", folder("new", {16: BOTH})]) == 0
-    assert f"missing in BASE 2, NEW: {CASE.format(64, 'tiled')}: not asked for" in capsys.readouterr().out
+    assert re.search(rf"missing in BASE 2, NEW: .*{CASE.format(64, 'tiled')}: not asked for", capsys.readouterr().out)
     assert "of 2 cases" in out
     assert "runs: 2 BASE, 1 NEW" in out
 
@@ -439,3 +443,34 @@ def test_agreement_tells_groups_apart_and_finds_what_is_planted(tmp_path, capsys
     assert said["other-0, other-1"][:4] == ["0 of 2", "0.00", "0", "2"]
     assert main(["agreement", runs[0], other[0]]) == 2
     assert "there is no pair" in capsys.readouterr().err
+
+
+def over_a_wire(folder, comm_s, lost):
+    """A run whose arm hides all but `lost` of a gather that takes `comm_s`."""
+    case = gather_matmul(tp=16)
+    lines = gathering(case, 20e-3, comm_s, lost={"serial": 1.0, "chunk_launches": lost, "serial_all_cores": 0.4})
+    return journal.load(save(folder, [HEAD, *lines]))
+
+
+def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
+    base = [over_a_wire(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
+    faster_wire = [over_a_wire(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
+    same = compare(base, faster_wire)
+    (arm,) = same.cases
+    assert (arm.judged_by, arm.verdict) == ("hidden", SAME)
+    assert arm.change == pytest.approx(0, abs=1e-3)
+    assert arm.new_wire_bytes_per_s == pytest.approx(arm.base_wire_bytes_per_s * 4 / 3)
+    assert re.match(r"wire [\d.]+ and [\d.]+ GB/s", arm.notes)
+    assert [entry["case"].rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
+    assert "--ffn-wires-of" in same.missing[0]["reason"]
+    worse = compare(base, [over_a_wire(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
+    assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
+    assert worse.cases[0].change == pytest.approx(-0.2, abs=1e-3)
+    assert "hidden -0.20 [" in "\n".join(terminal(worse))
+
+
+def test_an_arm_that_hides_nothing_is_judged_by_speed_where_the_wires_are_alike(tmp_path):
+    runs = [[over_a_wire(tmp_path / f"{side}{n}", 16e-3, 0.2) for n in range(3)] for side in ("base", "new")]
+    assert {case.case.rpartition("-")[2]: case.judged_by for case in compare(*runs).cases} == {
+        "chunk_launches": "hidden", "serial_all_cores": "speed",
+    }  # fmt: skip

@@ -221,6 +221,20 @@ def test_readme_shows_table_and_picture_of_a_committed_run():
     assert f"](results/reference/{shown}/report.md)" in readme
 
 
+def test_readme_answers_whether_the_wire_hides():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    hidden, gain, all_cores = re.search(
+        r"hides by ([\d.]+), which makes it ([\d.]+) times as fast as `serial`, and ([\d.]+) times as fast as a gather "
+        "behind which all cores", text
+    ).groups()  # fmt: skip
+    run = journal.load(REFERENCE / re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
+    record = next(r for r in run.records() if r["case"].endswith("p8-tp16-m4096-fp32-ridge-chunk_launches"))
+    assert record["op"] == "all_gather_matmul"
+    assert [hidden, gain, all_cores] == [
+        f"{record[name]:.2f}" for name in ("hidden_fraction", "ratio_to_vendor", "gain_all_cores")
+    ]
+
+
 def test_trust_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
     runs = [journal.load(REFERENCE / name) for name in RUNS]
     newest = max(run.metadata["method_version"] for run in runs)

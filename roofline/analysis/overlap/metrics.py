@@ -198,9 +198,8 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         """Its typical value, over passes and processes."""
         return time_of(series, groups, shape.anchor).value if series else None
 
-    gemms = [name for name in shape.of_role("gemm") if shape.times_s(name)]
-    gemm_name = min(gemms, key=lambda name: typical(shape.times_s(name)), default=None)
-    link_name, preset_name = (next(iter(shape.of_role(role)), None) for role in ("link", "preset"))
+    gemm_name, link_name = _unsplit(shape)
+    preset_name = next(iter(shape.of_role("preset")), None)
     own, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
     t_gemm_s, t_comm_s = typical(gemm), typical(link)
     both, fabric = bool(gemm and link), about.get("link")
@@ -270,6 +269,18 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     found = throughput.metrics(run, shape, arm) | found
     own_gemm_s = None if alone is gemm else typical(alone)
     return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+
+
+def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
+    """The names of the fastest unsplit matmul of `shape` and of its link alone."""
+    times = {name: times_s for name in shape.of_role("gemm") if (times_s := shape.times_s(name))}
+    typical_s = {name: time_of(times_s, shape.groups, shape.anchor).value for name, times_s in times.items()}
+    return min(typical_s, key=typical_s.get, default=None), next(iter(shape.of_role("link")), None)
+
+
+def unsplit_times_s(shape: Shape) -> tuple[dict[int, float], dict[int, float]]:
+    """{round: seconds} of T_gemm and of T_comm."""
+    return tuple(map(shape.times_s, _unsplit(shape)))
 
 
 def asked_of(shape: Shape) -> dict[int, float]:
