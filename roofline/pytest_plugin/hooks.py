@@ -431,7 +431,10 @@ def pytest_sessionfinish(session):
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: {state.session.lacking}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
-    failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    over, missing = state.session.over, state.session.run.missing
+    if over and over not in (entry["reason"] for entry in missing):  # every case has its rounds of the first process
+        state.problems.append(f"the run ended early: {over}")
+    failed = over or any(entry["outcome"] == "failed" for entry in missing)
     if not state.session.fruitful:
         state.problems.append(
             "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
