@@ -89,7 +89,7 @@ class Layer(scatters.Telling):
         error = super().relative_error(arm, link, operands, **about)
         if link.timeline().transfers is not operands.reduced:
             return error
-        of_all = checks.error_of(operands.whole, checks.reference_rows(self._rows(operands), self._weights))
+        of_all = checks.error_of(operands.whole, checks.reference_sums(self._rows(operands), self._weights))
         return checks.worst([error, of_all])
 
 

@@ -289,7 +289,7 @@ class Setting:
         link.timeline()  # raises where the link is dead
         if not all(map(self.arrived, transfers)):
             return math.nan
-        return checks.error_of(operands.out, checks.reference_rows(x, w))
+        return checks.error_of(operands.out, checks.reference_sums(x, w))
 
 
 def alone(link, transfers) -> None:

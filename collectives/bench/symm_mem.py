@@ -99,7 +99,7 @@ def _checked(one: Peer, setting) -> Entrant | Rejection:
             torch.set_deterministic_debug_mode("default")
         if ranks.world:
             ranks.world.synchronize()
-        errors.append(checks.error_of(out, checks.reference_rows(*setting.whole(operands))))
+        errors.append(checks.error_of(out, checks.reference_sums(*setting.whole(operands))))
     error = checks.worst(errors)
     config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": one.link.format(case.ranks)}
     refused = verdict(one.name, error, case.dtype, tolerance(case.dtype, case.ranks))

@@ -94,14 +94,13 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
     """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter, each with its `facts`."""
     sets = operands(case, options)
     x, w, out = sets[0]
-    reference = checks.reference_rows(x, w)
+    reference = checks.reference_sums(x, w)
     turn = itertools.cycle(sets)
 
     def check(name: str, contender) -> Entrant | Rejection:
         error = checks.relative_error(contender.run, x, w, out, reference)
         limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-        own = name, contender.run, x, w, out, reference, case.dtype, limit
-        again = functools.partial(checks.refuse, *own, beside=sets[1][2] if len(sets) > 1 else None)
+        again = functools.partial(checks.refuse, name, contender.run, x, w, out, reference, case.dtype, limit)
         if refused := verdict(name, error, case.dtype, limit) or again():
             return refused
         return Entrant(
@@ -110,7 +109,7 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
             config=contender.config(x, w),
             relative_error=error,
             facts=(facts or {}).get(name, {}),
-            recheck=functools.partial(checks.by_true_clocks, name, again),
+            recheck=functools.partial(checks.inputs_kept, name, x, w, again),
         )
 
     for name, contender in contenders.items():
@@ -124,7 +123,7 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
         if reason:
             prepared.rejected[name] = Rejection(SKIPPED, reason)
         else:
-            checked = functools.partial(checks.by_true_clocks, name, functools.partial(check, name, contender))
+            checked = functools.partial(checks.inputs_kept, name, x, w, functools.partial(check, name, contender))
             prepared.enter(name, checked, contender.first_call_s)
     size = len(sets) * case.work.device_bytes
     prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
@@ -211,7 +210,7 @@ def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor
         return reason
     dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
     limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
-    reference = checks.reference_rows(x, w)
+    reference = checks.reference_sums(x, w)
     error = checks.relative_error(contender.run, x, w, out, reference)
     wrong = verdict(contender.name, error, dtype, limit)
     wrong = wrong or checks.refuse(contender.name, contender.run, x, w, out, reference, dtype, limit)

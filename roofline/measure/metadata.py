@@ -29,6 +29,8 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
     )
     scale = " (scaled down)" if "/" in options.model else ""
     kind = "Tuning of " if options.tune_s else "Quick run of " if options.quick else ""
+    names = dict.fromkeys(case.partition("-")[0] for case in cases)
+    measured = "FFN matmuls" if "matmul" in names or options.tune_s else ", ".join(names)
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
@@ -40,7 +42,7 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"{kind}FFN matmuls of {options.model}{scale} on {about['chip']}",
+        "title": f"{kind}{measured} of {options.model}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -47,6 +48,8 @@ class State:
     folder: Path | None
     resumed: Run | None
     """The run that --ffn-resume goes on with."""
+    held: BinaryIO | None = None
+    """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
     ranks: Alone | Ranks = ALONE
     watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
@@ -134,7 +137,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     if measuring and not timed:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
     wanted = ffn_options.value("device", get) or "auto"
-    resume, run, folder = ffn_options.value("resume", get), None, None
+    resume, run, folder, held = ffn_options.value("resume", get), None, None, None
     if ranks is not ALONE:
         together.refuse_restarts()
         together.own_cores()
@@ -145,6 +148,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
         options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
     else:
         resume = together.of_rank_0(ranks, resume)
+        held = journal.hold(resume)
         run = journal.load(resume)
         options = ffn_options.resumed(get, run.metadata, resume)
         if options.world != ranks.size:
@@ -166,7 +170,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
         else:
             ffn_options.require_writable(options.results)
             folder = resume or options.results / metadata.folder_name(options.device)
-    return State(options, folder, run, ranks)
+    return State(options, folder, run, held, ranks)
 
 
 def _go_on(config, state: State) -> None:
@@ -331,6 +335,7 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
     state.folder = state.session.folder  # another one, where that of its name was there
+    state.held = state.held or journal.hold(state.folder)
     narrator = request.config.pluginmanager.get_plugin("ffn-narrator")
     narrator.plan = state.plan(ffn_clock.passes, state.session.processes)
     state.session.at, say = narrator.at, narrator.say
@@ -421,7 +426,10 @@ def pytest_sessionfinish(session):
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: {state.session.lacking}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
-    failed = state.session.over or any(entry["outcome"] == "failed" for entry in state.session.run.missing)
+    over, missing = state.session.over, state.session.run.missing
+    if over and over not in (entry["reason"] for entry in missing):  # every case has its rounds of the first process
+        state.problems.append(f"the run ended early: {over}")
+    failed = over or any(entry["outcome"] == "failed" for entry in missing)
     if not state.session.fruitful:
         state.problems.append(
             "nothing that was asked for could be measured, for the reasons above: that counts as a failure"

@@ -29,6 +29,8 @@ class Narrator:
         self._config, self._state = config, state
         self._saved: dict | None = None
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
+        self._files = [journal.NAME]
+        """What the run's folder has of it by now."""
         self.plan: Plan | None = None
         self._told_s, self._told = 0.0, None
         self._is_live = False
@@ -75,11 +77,12 @@ class Narrator:
         try:
             if self._saved or not path.exists():
                 path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
+            self._files.append(path.name)
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         try:
-            write(folder)
+            self._files += [path.name for path in write(folder)]
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             said = f"{type(error).__name__}: {error}"
             if isinstance(error, KeyboardInterrupt):
@@ -97,7 +100,7 @@ class Narrator:
             if body := [*shown, *section.lines]:
                 lines += [section.title, *body, ""]
         lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
-        return [*lines, *ways_on(run, folder, *self._state.problems)]
+        return [*lines, *ways_on(run, folder, *self._state.problems, saved=self._files)]
 
     def pytest_benchmark_update_json(self, config, output_json):
         """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.

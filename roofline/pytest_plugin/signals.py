@@ -1,21 +1,21 @@
 """SIGTERM (a batch system's limit) and SIGHUP (a closed terminal) end a run as Ctrl-C does: with all it measured."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from roofline.store.journal import Run
+from roofline.store import journal
+from roofline.store.run import Run
 
 NAMES = ("SIGTERM", "SIGHUP")
 
 
-def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
-    """How to go on with `run`, if something is left to measure, `problems`, and what lies in its `folder`."""
+def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (journal.NAME,)) -> list[str]:
+    """How to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
-    files = ", ".join(sorted(path.name for path in folder.iterdir()))
-    return [*more, *problems, f"saved in {shown}: {files}"]
+    return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]
 
 
 def _raise(number: int, frame) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from roofline.store import upgrade
-from roofline.store.run import INTERRUPTED, Run
+from roofline.store.run import Run
 
 SCHEMA = 8
 READABLE = (*upgrade.OLDER, 6, 7, SCHEMA)
@@ -128,6 +128,24 @@ class Journal:
         self._file.close()
 
 
+def hold(folder: Path) -> BinaryIO | None:
+    """The journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where there
+    is none. Raises ValueError where another process holds it."""
+    if not (path := find(folder)):
+        return None
+    file = path.open("ab")  # NFS wants what is held to be writable
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(f"{folder} is being measured by another process: wait for its end") from None
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        pass
+    return file
+
+
 def _require_room(folder: Path) -> None:
     """Raise OSError now, before anything is measured, if the folder cannot be written or its disk is full."""
     probe = folder / ".room"
@@ -216,7 +234,7 @@ def load(folder: Path) -> Run:
     for number, line in enumerate(lines, 2):  # what was upgraded can be read
         try:
             run.take(line)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None
@@ -225,9 +243,7 @@ def load(folder: Path) -> Run:
         parts += [one[0] for timeline in shape.timelines.values() for one in timeline.get("runs") or ()]
         if not all(isinstance(own, int) and own <= MOST_PARTS for own in parts):
             raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
-        # Samples are lacking where the run was killed between the line of the shape and its rounds.
-        if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
-            shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
+    run.note_lost_rounds()
     return run
 
 

@@ -239,7 +239,10 @@ class Run:
         line = line.copy()
         kind = line.pop("kind")
         if kind == "round":
-            self.shapes[line.pop("shape")].rounds.append(Round(**line))
+            shape, new = self.shapes[line.pop("shape")], Round(**line)
+            if shape.rounds and new.index <= shape.rounds[-1].index:
+                raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
+            shape.rounds.append(new)
         elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
             shape = Shape(**line | {"work": Work(**line["work"])})
             self.shapes[shape.id] = shape
@@ -262,8 +265,16 @@ class Run:
             getattr(self, LISTS[kind]).append(line)
         elif kind in ("resumed", "end"):
             self.end = line if kind == "end" else None
+            if kind == "resumed":
+                self.note_lost_rounds()
             for name in self.interrupted if kind == "resumed" else ():
                 self.shapes[name].keep_whole_shares()
+
+    def note_lost_rounds(self) -> None:
+        """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds."""
+        for shape in self.shapes.values():
+            if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
+                shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
 
     def frame(self):
         """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""

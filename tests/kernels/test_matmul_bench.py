@@ -10,6 +10,7 @@ from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from kernels.registry import Contender
 from roofline.measure import device_errors
+from roofline.measure.prepared import verdict
 from roofline.operations.matmul import Matmul, sweep
 from roofline.pytest_plugin.options import Options
 
@@ -161,14 +162,6 @@ def test_machine_is_described_once_and_not_for_each_shape(timed, monkeypatch):
     assert asked == ["cpu"]
 
 
-@pytest.mark.parametrize("m", [1, 256, 257, 1000, 8192])
-def test_checked_rows_visit_every_tile_and_both_ends(m):
-    rows = checks.checked_rows(m).tolist()
-    assert rows[0] == 0
-    assert rows[-1] == m - 1
-    assert {row // 32 for row in rows} == set(range((m + 31) // 32))
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(timed, dtype):
     probes = matmul.probes(dataclasses.replace(timed, dtypes=(dtype, "fp32")))
@@ -197,3 +190,25 @@ def test_a_contender_that_names_no_jit_or_cannot_be_asked_fails_alone(timed, mon
     prepared = matmul.Runner(timed).prepare(CASE, ["plain", "mute", "numpy"])
     assert prepared.contenders == ["torch", "plain", "numpy"]
     assert prepared.rejected["mute"].reason.startswith("mute: AttributeError: no attribute 'shape'")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda out: out[-33:-3].mul_(1.1),
+        lambda out: out[170, 17].add_(0.2),
+        lambda out: out[-1, -1].add_(0.2),
+        lambda out: out[157:159].copy_(out[157:159].flip(0)),
+        lambda out: out[:, 32:34].copy_(out[:, 32:34].flip(1)),
+        lambda out: out[64:80, 128:144].copy_(out[64:80, 144:160]),
+    ],
+    ids=["rows off by a tenth", "an element", "the last element", "rows exchanged", "columns exchanged", "a tile"],
+)
+@pytest.mark.parametrize("m", [200, 1000])
+def test_any_wrong_element_is_refused_and_rounding_is_not(m, damage):
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(rows, 256, generator=generator) / 4 for rows in (m, 301))
+    reference, out = checks.reference_sums(x, w), (x @ w.T).bfloat16()
+    assert verdict("rounded", checks.error_of(out, reference), "bf16") is None
+    damage(out)
+    assert "is above 3e-03" in verdict("damaged", checks.error_of(out, reference), "bf16").reason

@@ -74,6 +74,7 @@ def found(outcome):
 def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
     outcome = run(passes=passes)
     assert outcome.code == 0, outcome.text
+    assert outcome.kept.metadata["title"].startswith("all_gather_matmul of ")
     assert list(found(outcome)) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
     assert found(outcome)[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
     saved = outcome.saved["benchmarks"]

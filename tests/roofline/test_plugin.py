@@ -264,5 +264,6 @@ def test_report_that_fails_costs_no_data(run_project):
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", more=broken)
     assert outcome.code == 0
     assert "IndexError: pop from empty list" in outcome.text
+    assert ": benchmark.json, samples.jsonl\n" in outcome.text
     assert "roofline report" in outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}

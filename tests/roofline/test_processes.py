@@ -64,6 +64,7 @@ def test_a_later_process_that_is_killed_ends_the_run_with_all_it_had_and_another
     run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL")
     assert run.code == 1
     assert "process 2 of 3 ended by signal 9 (SIGKILL)" in run.report
+    assert "the run ended early: process 2 of 3 ended by signal 9 (SIGKILL)" in run.text
     shapes = run.kept.shapes
     assert {shape.processes for shape in shapes.values()} == {1}
     assert sorted(run.rounds) == sorted(ALL)  # by the first process

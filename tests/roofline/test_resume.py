@@ -1,8 +1,11 @@
 """Which runs are gone on with, and with what of them: test_faults.py has what cuts a run off."""
 
+import functools
 import json
 
 import pytest
+
+from roofline.store import journal
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
@@ -51,6 +54,25 @@ def test_resume_goes_on_under_the_same_conditions_only(three_shapes):
     assert "method was 0, is " in again.text
     assert "commit was fedcba9, is " in again.text
     assert (again.folder / "samples.jsonl").read_text() == changed
+
+
+def test_run_is_gone_on_with_by_one_process_at_a_time(three_shapes):
+    run = three_shapes(fault="prepare 128 SIGKILL")
+    again = functools.partial(three_shapes, f"--ffn-resume={run.folder}", root=run.root)
+    with journal.hold(run.folder):
+        again().assert_refused(f"{run.folder} is being measured by another process: wait for its end")
+    assert again().code == 0
+
+
+def test_new_run_is_held_while_it_measures(three_shapes):
+    more = """
+def strike(place, number, known=strike):
+    if (place, number) == ("prepare", 128):
+        from roofline.store import journal
+        journal.hold(next(Path("results/local").iterdir()))
+    known(place, number)
+"""
+    assert "another process" in three_shapes(more=more).reasons["m128-torch"][1]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,20 @@ def test_run_that_was_killed_among_its_rounds_is_cut_short(tmp_path):
     assert roofline.load(save(tmp_path / "run", LINES[:-4])).interrupted == ["matmul-1024x1024-up-tp1-m8192-bf16"]
 
 
+def test_round_that_is_there_already_is_an_error_with_its_line(tmp_path):
+    with pytest.raises(ValueError, match=r"samples\.jsonl:6 .*'round' .* round 1 is there already; two processes"):
+        roofline.load(save(tmp_path / "run", [*WRITTEN, ROUNDS[1].line(SHAPE.id)]))
+
+
+def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(tmp_path):
+    last = WRITTEN[3] | {"processes": 2, "round_count": 3}
+    share = [last, ROUNDS[1].line(SHAPE.id)]
+    resumed = {"kind": "resumed", "started": "2026-11-24T00:00:00+00:00"}
+    third = Round(2, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1)
+    run = roofline.load(save(tmp_path / "run", [*WRITTEN[:3], *share, resumed, *share, third.line(SHAPE.id)]))
+    assert run.shapes[SHAPE.id].rounds == [*ROUNDS, third]
+
+
 @pytest.mark.parametrize("number", ["", "-2", "-5", "-6"])
 def test_samples_of_older_journals_are_those_that_were_written(number):
     folder = REFERENCE / f"amd-epyc-2026-11-21{number}"

@@ -369,9 +369,9 @@ COLUMNS = (
     Column("vendor_time_s", "its time on this shape", "s"),
     Column("ratio_low", "95 % interval of `ratio_to_vendor`", "1"),
     Column("ratio_high", "its other end", "1"),
-    Column("relative_error", "Frobenius norm against float64, before timing, on an output poisoned with NaN. At most "
-           "3e-3 in bf16, 5e-4 in fp16, 1e-5 in fp32; of the vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K "
-           "that are rounded", "1"),
+    Column("relative_error", "Frobenius norm against float64 (or a tenth of the largest error, if that is more), "
+           "before timing, on an output poisoned with NaN. At most 3e-3 in bf16, 5e-4 in fp16, 1e-5 in fp32; of the "
+           "vendor 1e-2 and 2e-3, since cuBLAS may add up parts of K that are rounded", "1"),
     CONFIG,
     Column("late", "samples dropped because the host enqueued the work too late, or of real ranks one lacked its core",
            "1"),
