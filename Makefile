@@ -1,11 +1,12 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
 # make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
+# TORCH_INDEX=URL takes torch from that index: an NVIDIA driver below 580 needs https://download.pytorch.org/whl/cu126
 # ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="--ffn-tokens 1,4096 -k test_matmul"
 
 PYTHON ?= python3
 VENV ?= .venv
-ENV := $(VENV)/.installed
+ENV := $(VENV)/.installed$(addprefix -,$(notdir $(TORCH_INDEX)))
 NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py)
@@ -34,7 +35,8 @@ lint: $(ENV)
 	$(VENV)/bin/ruff format --check
 
 $(ENV): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(if $(TORCH_INDEX),--clear) $(VENV)
+	$(if $(TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c constraints.txt torch --index-url $(TORCH_INDEX))
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	touch $@
 

@@ -35,6 +35,22 @@ def positive(text: str) -> float:
     return value
 
 
+def flops(text: str) -> float:
+    """An option's FLOP/s. A number below any chip's lacks its unit."""
+    return _with_unit(text, 1e9, f"{text}e12 FLOP/s, which is {text} TFLOP/s")
+
+
+def bandwidth(text: str) -> float:
+    """An option's bytes/s. A number below any wire's lacks its unit."""
+    return _with_unit(text, 1e6, f"{text}e9 bytes/s, which is {text} GB/s")
+
+
+def _with_unit(text: str, least: float, meant: str) -> float:
+    if (value := positive(text)) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is below {least:g}: did you mean {meant}?")
+    return value
+
+
 def _words(parser):
     """Every option and choice of `parser` and of its commands."""
     for action in parser._actions:

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
 from roofline.analysis.prediction import command as predicting
-from roofline.arguments import Parser, positive
+from roofline.arguments import Parser, bandwidth, flops, positive
 from roofline.theory import chips
 from roofline.theory.bounds import balance
 
@@ -27,8 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
-    command.add_argument("--flops", type=positive, metavar="FLOP/s", help="e.g. 275e12")
-    command.add_argument("--bandwidth", type=positive, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
+    command.add_argument("--flops", type=flops, metavar="FLOP/s", help="e.g. 275e12")
+    command.add_argument("--bandwidth", type=bandwidth, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
     command.add_argument("--chip", help="take both from a datasheet (bf16; memory and links), e.g. 'H100 SXM'")
     command.set_defaults(run=_balance)
 
@@ -78,7 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, as `head`, has read enough; nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         print(f"roofline {options.command}: {error}", file=sys.stderr)
         return 2

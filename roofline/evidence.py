@@ -163,9 +163,8 @@ def collect(evidence: Evidence, steps: list[Step], budget_s: float, say=print) -
         if step.name == "doctor" and code:
             say("mend what it says and add the word doctor, or go on without: give this command again")
             break
-        if step.name == "tune" and commit_of(Path.cwd()).endswith("+dirty"):
-            say("commit kernels/configs, or what follows cannot become a reference; then give this command again")
-            break
+    if "tune" in evidence.ended and commit_of(Path.cwd()).endswith("+dirty"):
+        say("commit kernels/configs: what was measured by a table that is not committed cannot become a reference")
     if left := evidence.left(steps):
         say(f"left: {', '.join(step.name for step in left)}; give this command again")
         return 3

@@ -1,77 +1,153 @@
-"""The answer of `roofline account`, as plain data in SI units: what `--json` prints, and the text and plots show.
-
-docs/accounting.md documents the fields.
-"""
+"""The question of `roofline account` and its answer, in SI units. `--json` prints the fields, `text` formats them."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from roofline.account import splits, techniques
-from roofline.account.command import Hidden, Question
-from roofline.account.communication_bound import WIRES, Setting, Term
-from roofline.account.meshes import Torus
-from roofline.account.utilisation import ARMS, COMPUTING, computing_tokens, hidden_s, step_s
-from roofline.theory.chips import GB, GIB
+from roofline.account.communication_bound import WIRES, Bound, Setting, Term
+from roofline.account.memory import Memory
+from roofline.account.meshes import Sharding
+from roofline.theory.chips import GB, GIB, Chip
 
-SCHEMA = 1
+SCHEMA = 2
+
+GIVEN = ("flops", "bandwidth", "network", "node", "memory")
+"""Constants of the chip that an option overrides."""
 
 
-def answer(question: Question) -> dict:
+@dataclass(frozen=True)
+class Question:
+    """What is asked: the memory, the setting, and how large a device is. `given`: constants of the chip overridden."""
+
+    chip: Chip
+    memory: Memory
+    setting: Setting
+    tokens: int
+    device_bytes: int | None
+    given: dict[str, float]
+    chosen: str = ""
+    """How the devices were divided, where the question left it open."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One of `memory.READINGS`. `device_bytes`: on each device of the largest stage."""
+
+    name: str
+    sharded_bytes: int
+    whole_bytes: int
+    least_devices: dict[str, int | None]
+    device_bytes: float
+    fits: bool | None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass through a block: FLOP and seconds of its matmuls for each token, and seconds of it at `tokens`."""
+
+    step: str
+    flop_per_token: float
+    s_per_token: float
+    math_s: float
+    wire_s: float
+    serial_s: float
+    overlapped_s: float
+    """Where matmuls and wires run beside each other, as the bound has it."""
+
+
+@dataclass(frozen=True)
+class SplitBound:
+    """How the devices are divided, and from how many tokens on the chips set the pace then."""
+
+    sharding: Sharding
+    tokens: float
+
+
+@dataclass(frozen=True)
+class Lever:
+    """What a technique does to the bound, and its cost. `tokens` is None where it cannot be used."""
+
+    name: str
+    why: str
+    helps: bool
+    tokens: float | None
+    of_the_bound_now: float | None
+    memory_bytes: float
+    flop: float
+    wire_bytes: float | None
+    """What a device receives in a step of as many tokens as the bound is now."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that is known of a question."""
+
+    schema: int
+    question: Question
+    devices: float
+    stage_blocks: int
+    parameters: int
+    state_bytes: int
+    parts_bytes: dict[str, int]
+    saved_bytes: int
+    gathered_bytes: float
+    """Of weights, at a time: a block's, or where a pipeline keeps them a stage's."""
+    readings: list[Reading]
+    passes: list[Pass]
+    terms: tuple[Term, ...]
+    bounds: dict[str, Bound]
+    """By what adds up: `communication_bound.WIRES`."""
+    least_d_ff: float | None
+    """The F above which the activations of tensor parallelism take less time than the matmuls; None without it."""
+    devices_without_tokens: int
+    best_splits: dict[str, SplitBound]
+    levers: list[Lever]
+
+    @property
+    def bound(self) -> Bound:
+        return self.bounds[self.question.setting.wires]
+
+    def as_json(self) -> dict:
+        """All fields; null where there is no such number of tokens."""
+        return _finite(asdict(self))
+
+
+def answer(question: Question) -> Answer:
     """All terms and answers."""
-    setting = question.setting
-    return {
-        "schema": SCHEMA,
-        "model": asdict(setting.model) | {"experts": setting.experts, "top_k": setting.top_k},
-        "chip": _chip(question),
-        "sharding": _degrees(setting) | {"stage_blocks": setting.stage_blocks, "chosen": question.chosen},
-        "memory": _memory(question),
-        "pace": _pace(setting, question.tokens, question.hidden),
-        "techniques": _techniques(question),
-    }
+    memory, setting = question.memory, question.setting
+    best = {"whole": splits.best_whole(setting), "real": splits.best_real(setting)}
+    idle = 1 - question.tokens / setting.gathers / setting.sharding.batch_parts
+    return Answer(
+        schema=SCHEMA,
+        question=question,
+        devices=setting.sharding.devices,
+        stage_blocks=setting.stage_blocks,
+        parameters=memory.parameters,
+        state_bytes=memory.state_bytes,
+        parts_bytes=memory.parts,
+        saved_bytes=memory.saved_bytes,
+        gathered_bytes=techniques.gathered_bytes(setting),
+        readings=[_reading(question, name) for name in memory.readings],
+        passes=[_pass(setting, step, question.tokens) for step in setting.steps],
+        terms=setting.terms,
+        bounds={wires: replace(setting, wires=wires).bound() for wires in WIRES},
+        least_d_ff=_least_d_ff(setting),
+        devices_without_tokens=math.floor(setting.sharding.devices * max(0.0, idle)) if question.tokens else 0,
+        best_splits={name: SplitBound(split.setting.sharding, split.tokens) for name, split in best.items() if split},
+        levers=_levers(question),
+    )
 
 
-def _chip(question: Question) -> dict:
-    chip, mesh, sharding = question.chip, question.setting.mesh, question.setting.sharding
-    about = {"name": chip.name, "source": chip.source, "given": question.given, "flops": question.setting.flops}
-    if isinstance(mesh, Torus):
-        axes = {kind: mesh.axes_of(kind, sharding) for kind in sharding.used}
-        about |= {"mesh": "torus", "axes": axes, "axis_bytes_per_s": mesh.axis_bytes_per_s, "ways": mesh.ways}
-    else:
-        inside = {"node_size": mesh.size, "link_bytes_per_s": mesh.link_bytes_per_s, "sharp": mesh.sharp}
-        about |= {"mesh": "nodes"} | inside
-    return about | {
-        "network_bytes_per_s": mesh.network_bytes_per_s,
-        "collectives": "exact" if mesh.exact else "whole",
-        "memory_bytes": question.device_bytes,
-    }
-
-
-def _memory(question: Question) -> dict:
+def _reading(question: Question, name: str) -> Reading:
     memory, setting, device_bytes = question.memory, question.setting, question.device_bytes
-    of_tokens = ("saved", "tokens", "saved_bytes_per_token", "all_saved_bytes_per_token", "saved_bytes")
-    gathered = techniques.gathered_bytes(setting)
-    kept = gathered if techniques.keeps_stage(setting) else 0
-
-    def read(reading: str) -> dict:
-        whole = memory.whole_bytes(reading)
-        on_device = techniques.held_bytes(setting, memory) + whole + kept
-        return {
-            "reading": reading,
-            "sharded_bytes": memory.sharded_bytes,
-            "whole_bytes": whole,
-            "least_devices": {name: memory.least_degree(size, reading) for name, size in _sizes(device_bytes).items()},
-            "device_bytes": on_device,
-            "fits": on_device <= device_bytes if device_bytes else None,
-        }
-
-    return {
-        "dtypes": asdict(memory.dtypes),
-        "parameters": memory.parameters,
-        **{f"{kind}_bytes": size for kind, size in memory.parts.items()},
-        **{name: getattr(memory, name) for name in ("state_bytes", *of_tokens)},
-        "readings": [read(reading) for reading in memory.readings],
-        "gathered_bytes": gathered,
-    }
+    whole = memory.whole_bytes(name)
+    on_device = techniques.held_bytes(setting, memory) + whole
+    if techniques.keeps_stage(setting):
+        on_device += techniques.gathered_bytes(setting)
+    least = {size: memory.least_degree(count, name) for size, count in _sizes(device_bytes).items()}
+    return Reading(
+        name, memory.sharded_bytes, whole, least, on_device, on_device <= device_bytes if device_bytes else None
+    )
 
 
 def _sizes(device_bytes: int | None) -> dict[str, int]:
@@ -82,121 +158,40 @@ def _sizes(device_bytes: int | None) -> dict[str, int]:
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}
 
 
-def _pace(setting: Setting, tokens: int, hidden: Hidden | None) -> dict:
-    return {
-        **{name: getattr(setting, name) for name in ("step", "wires", "gathers", "recompute")},
-        "math": [
-            {"step": step, "flop_per_token": setting.math_flop(step), "s_per_token": setting.math_s(step, 1)}
-            for step in setting.steps
-        ],
-        "terms": [_term(term) for term in setting.terms],
-        "bound": _bound(setting),
-        "bounds": {wires: _bound(replace(setting, wires=wires)) for wires in WIRES},
-        "least_d_ff": _least_d_ff(setting),
-        "hidden": _hidden(setting, hidden) if hidden else None,
-        "at_tokens": _at(setting, tokens, hidden) if tokens else None,
-        "best_split": {
-            "whole": _best_bound(splits.best_whole(setting)),
-            "real": _best_bound(splits.best_real(setting)),
-            "least_wire_whole": _least_wire(splits.best_whole(setting, tokens)) if tokens else None,
-            "least_wire_real": _least_wire(splits.best_real(setting, tokens)) if tokens else None,
-        },
-    }
-
-
-def _term(term: Term) -> dict:
-    return {
-        **{key: getattr(term, key) for key in ("step", "name", "op", "kind", "fixed_bytes")},
-        "bytes_per_token": term.token_bytes,
-        "crossings": [crossing._asdict() for crossing in term.crossings],
-        "fabric": term.slowest.fabric,
-        "fixed_s": term.fixed_bytes * term.slowest.seconds,
-        "s_per_token": term.token_bytes * term.slowest.seconds,
-    }
-
-
-def _bound(setting: Setting) -> dict:
-    bound = setting.bound()
-    return bound._asdict() | _tokens(setting, bound.tokens)
-
-
-def _tokens(setting: Setting, tokens: float) -> dict:
-    """Of a bound, on all devices and on each: None where no number of them helps."""
-    if tokens == math.inf:
-        return {"tokens": None, "tokens_per_device": None}
-    return {"tokens": tokens, "tokens_per_device": tokens / setting.sharding.devices}
+def _pass(setting: Setting, step: str, tokens: int) -> Pass:
+    math_s, wire_s = setting.math_s(step, tokens), setting.wire_s(step, tokens)
+    times = math_s, wire_s, setting.serial_s(step, tokens), max(math_s, wire_s)
+    return Pass(step, setting.math_flop(step), setting.math_s(step, 1), *times)
 
 
 def _least_d_ff(setting: Setting) -> float | None:
-    """The F above which the activations of tensor parallelism take less time than the matmuls; None without it."""
-    found = []
+    needs = []
     for step in setting.steps:
-        own = [term for term in setting.terms if (term.step, term.kind) == (step, "tp")]
-        wire_s = sum(term.token_bytes * term.slowest.seconds for term in own)
-        found += [setting.model.d_ff * wire_s / setting.math_s(step, 1)] * bool(own)
-    return max(found, default=None)
+        activations = [term for term in setting.terms if (term.step, term.kind) == (step, "tp")]
+        wire_s = sum(term.token_bytes * term.slowest.seconds for term in activations)
+        needs += [setting.model.d_ff * wire_s / setting.math_s(step, 1)] * bool(activations)
+    return max(needs, default=None)
 
 
-def _hidden(setting: Setting, hidden: Hidden) -> dict:
-    found = _tokens(setting, computing_tokens(setting, hidden.share))
-    return hidden._asdict() | {"computes_at_bound": 1 / (2 - hidden.share), "computing": COMPUTING} | found
-
-
-def _at(setting: Setting, tokens: int, hidden: Hidden | None) -> dict:
-    def of_step(step: str) -> dict:
-        math_s, wire_s = setting.math_s(step, tokens), setting.wire_s(step, tokens)
-        return {
-            "step": step,
-            "math_s": math_s,
-            "wire_s": wire_s,
-            **{f"{arm}_s": step_s(setting, step, tokens, arm) for arm in ARMS},
-            "hidden_s": hidden_s(setting, step, tokens, hidden.share) if hidden else None,
-            # Rounding does not decide at the bound itself.
-            "pace": "chips" if wire_s <= math_s * (1 + 1e-9) else "wire",
-        }
-
-    sharding = setting.sharding
-    idle = sharding.devices * max(0.0, 1 - tokens / setting.gathers / sharding.batch_parts)
-    return {
-        "tokens": tokens,
-        "tokens_per_device": tokens / sharding.devices,
-        "devices_without_tokens": math.floor(idle),
-        "steps": [of_step(step) for step in setting.steps],
-    }
-
-
-def _degrees(setting: Setting) -> dict:
-    return asdict(setting.sharding) | {"devices": setting.sharding.devices}
-
-
-def _best_bound(split: splits.Split | None) -> dict | None:
-    return split and _degrees(split.setting) | _tokens(split.setting, split.least)
-
-
-def _least_wire(split: splits.Split) -> dict:
-    return _degrees(split.setting) | {"wire_s": split.least}
-
-
-def _techniques(question: Question) -> list[dict]:
+def _levers(question: Question) -> list[Lever]:
     now = question.setting
-    before = _bound(now)["tokens"] or 0
+    before = now.bound().tokens
 
-    def row(technique: techniques.Technique) -> dict:
+    def lever(technique: techniques.Technique) -> Lever:
         after = technique.setting
-        found = _tokens(after or now, after.bound().tokens if after else math.inf)
-        return {
-            "name": technique.name,
-            "helps": technique.helps(now),
-            "possible": after is not None,
-            **found,
-            "of_the_bound_now": found["tokens"] / before if before and found["tokens"] is not None else None,
-            "memory_bytes": technique.memory_bytes,
-            "flop": technique.flop,
-            "wire_bytes": _wire_bytes(after, before) if after else None,
-            "why": technique.why,
-        }
+        tokens = after.bound().tokens if after else None
+        return Lever(
+            name=technique.name,
+            why=technique.why,
+            helps=technique.helps(now),
+            tokens=tokens,
+            of_the_bound_now=tokens / before if after and 0 < before < math.inf > tokens else None,
+            memory_bytes=technique.memory_bytes,
+            flop=technique.flop,
+            wire_bytes=_wire_bytes(after, before if before < math.inf else 0) if after else None,
+        )
 
-    return [row(technique) for technique in techniques.ranked(now, question.memory, question.device_bytes)]
+    return [lever(technique) for technique in techniques.ranked(now, question.memory, question.device_bytes)]
 
 
 def _wire_bytes(setting: Setting, tokens: float) -> float:
@@ -206,3 +201,12 @@ def _wire_bytes(setting: Setting, tokens: float) -> float:
         for term in setting.terms
         for crossing in term.crossings
     )
+
+
+def _finite(value):
+    """`value` with None for infinity, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if value == math.inf else value

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from roofline.account.memory import BYTES, PLAIN, Dtypes
 from roofline.account.meshes import Crossing, Mesh, Sharding
@@ -24,7 +23,8 @@ WIRES = {
 """What adds up: only the terms of one kind of parallelism, whatever they share; all that crosses one fabric; or all."""
 
 
-class Term(NamedTuple):
+@dataclass(frozen=True)
+class Term:
     """One collective of a block: V is `fixed_bytes` + `token_bytes` B."""
 
     step: str
@@ -44,7 +44,8 @@ class Term(NamedTuple):
         return (self.fixed_bytes + self.token_bytes * tokens) * self.slowest.seconds
 
 
-class Bound(NamedTuple):
+@dataclass(frozen=True)
+class Bound:
     """From `tokens` (on all devices) on the chips set the pace, and `fabric` is the last to hold them up in `step`.
 
     `tokens` is infinite where the wire takes longer for a token than the chip does: then no number of them helps.
@@ -60,8 +61,6 @@ class Setting:
     """A model, sharded over a mesh of chips of `flops` FLOP/s each.
 
     Degrees may be real numbers, as a best split has them: whether they divide what they cut is not checked here.
-
-    Raises ValueError for top_k above the experts.
     """
 
     model: Model
@@ -71,16 +70,10 @@ class Setting:
     dtypes: Dtypes = PLAIN
     step: str = "forward"
     wires: str = "fabric"
-    experts: int = 1
-    top_k: int = 1
     gathers: int = 1
     """How often the weights are gathered in a step: once for each of its microbatches, unless they stay gathered."""
     recompute: bool = False
     """Whether the backward pass multiplies D -> F again, from checkpoints. (It has no use for what F -> D gave.)"""
-
-    def __post_init__(self):
-        if self.top_k > self.experts:
-            raise ValueError(f"top-k {self.top_k}: a token cannot go to more than its {self.experts} experts")
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -94,20 +87,21 @@ class Setting:
     @property
     def block_weights(self) -> float:
         """Of one block, those that the devices of an FSDP group share."""
-        model, sharding = self.model, self.sharding
-        return 2 * model.d_model * model.d_ff * self.experts / (sharding.tp * sharding.ep)
+        return self.model.matrices * self.model.d_model * self.model.d_ff / self.sharding.tp
 
     def math_flop(self, step: str) -> float:
         """Of one device in one block, for each token (of all devices)."""
-        model, passes = self.model, 1 if step == "forward" else 2 + self.recompute / 2
-        matmuls = 2 * 2 * model.d_model * model.d_ff * self.top_k
-        return passes * matmuls / (self.sharding.batch_parts * self.sharding.tp)
+        matrices = self.model.matrices * (1 if step == "forward" else 2)
+        if step == "backward" and self.recompute:
+            matrices += self.model.matrices - 1
+        parts = self.sharding.batch_parts * self.sharding.tp
+        return 2 * matrices * self.model.d_model * self.model.d_ff / parts
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """All that crosses a wire in a block."""
         return tuple(
-            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding, self.top_k))
+            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding))
             for step in self.steps
             for name, op, kind, fixed, of_token in self._collectives(step)
             if getattr(self.sharding, kind) > 1
@@ -116,26 +110,19 @@ class Setting:
     def _collectives(self, step: str) -> Iterator[tuple[str, str, str, float, float]]:
         sharding, weights, backward = self.sharding, self.block_weights, step == "backward"
         sent = BYTES[self.dtypes.wire]
-        rows = 1 / sharding.batch_parts  # of each token, those on one device
-        activations = rows * self.model.d_model * sent
-        copies = min(self.top_k, sharding.ep)  # experts on the same devices share one copy of a token
+        activations = self.model.d_model * sent / sharding.batch_parts  # of each token, what is on one device
 
         yield "gather weights", "all-gather", "fsdp", self.gathers * weights * BYTES[self.dtypes.gathers], 0
         if backward:
             yield "scatter gradients", "reduce-scatter", "fsdp", self.gathers * weights * sent, 0
             yield "reduce gradients", "all-reduce", "dp", weights / sharding.fsdp * sent, 0
         if getattr(self.mesh, "sharp", False):  # whole activations, reduced by the switch
-            yield "reduce activations", "all-reduce", "tp", 0, activations * copies
+            yield "reduce activations", "all-reduce", "tp", 0, activations
         else:
-            yield "gather activations", "all-gather", "tp", 0, activations * copies
-            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations * copies
+            yield "gather activations", "all-gather", "tp", 0, activations
+            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations
             if backward:  # only the own shard of the input was saved
-                yield "gather inputs again", "all-gather", "tp", 0, activations * copies
-        routed = sharding.ep * activations / sharding.tp * copies
-        yield "dispatch to experts", "all-to-all", "ep", 0, routed
-        yield "combine from experts", "all-to-all", "ep", 0, routed
-        if backward and self.recompute:  # the checkpoint is of before the dispatch
-            yield "dispatch again", "all-to-all", "ep", 0, routed
+                yield "gather inputs again", "all-gather", "tp", 0, activations
         # Once for a stage, so a share of it for each of its blocks.
         yield "send to next stage", "send", "pp", 0, activations / sharding.tp / self.stage_blocks
 
@@ -146,6 +133,10 @@ class Setting:
     def wire_s(self, step: str, tokens: float) -> float:
         """Seconds in which a block's collectives cross the wires, beside each other or not as `wires` says."""
         return max((fixed + slope * tokens for fixed, slope in self._lines(step).values()), default=0.0)
+
+    def serial_s(self, step: str, tokens: float) -> float:
+        """Seconds of one block where every collective waits for the matmuls before it, and they for it."""
+        return self.math_s(step, tokens) + sum(term.seconds(tokens) for term in self.terms if term.step == step)
 
     def bound(self, *steps: str) -> Bound:
         """From how many tokens on the chips set the pace, in all `steps` (by default, every one)."""

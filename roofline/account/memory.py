@@ -16,7 +16,11 @@ SAVED = {
     "half": "the inputs of both layers of every second block",
     "checkpointed": "the blocks' inputs, and one block's inner ones",
 }
-"""What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again."""
+"""What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again.
+Of a block with a gate, F counts twice: the outputs of `gate` and `up`, whose product is the input of `down`."""
+
+MOMENTS = 2
+"""Of the optimizer, AdamW, for each parameter."""
 
 READINGS = {
     "sharded": "all sharded",
@@ -69,8 +73,6 @@ class Memory:
     >>> xxl = Memory(parse("xxl"))
     >>> xxl.parameters, round(xxl.state_bytes / 1e9, 2), xxl.state_bytes / 2**30
     (219848638464, 3517.58, 3276.0)
-
-    Raises ValueError for negative moments.
     """
 
     model: Model
@@ -78,17 +80,10 @@ class Memory:
     tokens: int = 0
     """Alive at once, on all devices: those of a step, or of each of its microbatches."""
     saved: str = "all"
-    moments: int = 2
-    experts: int = 1
-    top_k: int = 1
-
-    def __post_init__(self):
-        if self.moments < 0:
-            raise ValueError(f"moments={self.moments}: it must be 0 or more")
 
     @property
     def parameters(self) -> int:
-        return self.model.blocks * 2 * self.model.d_model * self.model.d_ff * self.experts
+        return self.model.blocks * self.model.matrices * self.model.d_model * self.model.d_ff
 
     @property
     def parts(self) -> dict[str, int]:
@@ -97,7 +92,7 @@ class Memory:
         return {
             "weights": parameters * (BYTES[plan.weights] + BYTES[plan.copy]),
             "gradients": parameters * BYTES[plan.gradients],
-            "optimizer": parameters * self.moments * BYTES[plan.optimizer],
+            "optimizer": parameters * MOMENTS * BYTES[plan.optimizer],
         }
 
     @property
@@ -105,16 +100,20 @@ class Memory:
         return sum(self.parts.values())
 
     @property
+    def _inner(self) -> int:
+        """Elements of a token that a block saves beside its input."""
+        return (self.model.matrices - 1) * self.model.d_ff
+
+    @property
     def all_saved_bytes_per_token(self) -> int:
         """What the forward pass saves under `saved="all"`, of which `half` keeps one half."""
-        model = self.model
-        return model.blocks * (model.d_model + model.d_ff) * self.top_k * BYTES[self.dtypes.activations]
+        return self.model.blocks * (self.model.d_model + self._inner) * BYTES[self.dtypes.activations]
 
     @property
     def saved_bytes_per_token(self) -> int:
         """What the policy saves. Under `half` the other half comes on top where it is `whole`."""
         if self.saved == "checkpointed":
-            elements = self.model.blocks * self.model.d_model + self.model.d_ff * self.top_k
+            elements = self.model.blocks * self.model.d_model + self._inner
             return elements * BYTES[self.dtypes.activations]
         return self.all_saved_bytes_per_token // (2 if self.saved == "half" else 1)
 

@@ -9,10 +9,9 @@ Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" a
 
 import math
 from dataclasses import astuple, dataclass
-from typing import NamedTuple
 
-KINDS = ("tp", "ep", "fsdp", "dp", "pp")
-"""Tensor, expert, fully sharded data, data and pipeline parallelism. On nodes the first are the innermost: their
+KINDS = ("tp", "fsdp", "dp", "pp")
+"""Tensor, fully sharded data, data and pipeline parallelism. On nodes the first are the innermost: their
 devices are neighbours."""
 
 
@@ -25,7 +24,6 @@ class Sharding:
     """
 
     tp: float = 1
-    ep: float = 1
     fsdp: float = 1
     dp: float = 1
     pp: float = 1
@@ -37,7 +35,7 @@ class Sharding:
     @property
     def batch_parts(self) -> float:
         """Into how many parts the tokens are cut."""
-        return self.ep * self.fsdp * self.dp
+        return self.fsdp * self.dp
 
     @property
     def used(self) -> list[str]:
@@ -49,7 +47,8 @@ class Sharding:
         return math.prod(getattr(self, inner) for inner in KINDS[: KINDS.index(kind)])
 
 
-class Crossing(NamedTuple):
+@dataclass(frozen=True)
+class Crossing:
     """What one device receives over one fabric in a collective: `amount` of V bytes, at `bytes_per_s`."""
 
     fabric: str
@@ -64,47 +63,36 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Torus:
-    """Chips in rings along axes. `axes` deals them out to the kinds of parallelism, and a kind with 0 is on the
-    network; by default each kind in use has one, and FSDP what is left (without FSDP: the first kind). Kinds with too
-    many axes together share them all, and take turns.
+    """Chips in rings along axes. Each kind of parallelism in use has an axis of its own, and FSDP all that are left
+    (without FSDP: the first kind).
 
-    `axis_bytes_per_s`: one axis, in as many directions (`ways`) as are used. `network_bytes_per_s`: of one chip.
-    `all_axes`: how many the torus has.
+    `axis_bytes_per_s`: one axis, in as many directions (`ways`) as are used. `all_axes`: how many the torus has.
     """
 
     axis_bytes_per_s: float
-    axes: dict[str, int] | None = None
     ways: int = 2
-    network_bytes_per_s: float | None = None
     exact: bool = False
     all_axes: int = 3
 
     def axes_of(self, kind: str, sharding: Sharding) -> int:
-        if self.axes is not None:
-            return self.axes.get(kind, 1)
         used = sharding.used
         widest = "fsdp" if "fsdp" in used else used[0] if used else None
-        return max(1, self.all_axes - len(used) + 1) if kind == widest else 1
+        return self.all_axes - len(used) + 1 if kind == widest else 1
 
-    def taken(self, sharding: Sharding) -> int:
-        """Axes of all kinds in use."""
-        return sum(self.axes_of(kind, sharding) for kind in sharding.used)
+    def misfit(self, sharding: Sharding) -> str | None:
+        """The first kind for which no axis is left.
 
-    def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind`, two or more, takes. To how many experts a token goes does
-        not matter here: each copy takes its own way round the rings."""
-        parts, axes = getattr(sharding, kind), self.axes_of(kind, sharding)
-        fabric = f"{kind} axes" if self.taken(sharding) <= self.all_axes else "axes"
-        if not axes:
-            if not self.network_bytes_per_s:
-                raise ValueError(f"axes {kind}=0: the chip's network is not known; give --network BYTES/s, or an axis")
-            return (Crossing("network", _amount(op, parts, self.exact), self.network_bytes_per_s),)
+        >>> Torus(180e9).misfit(Sharding(tp=4, fsdp=16, dp=2, pp=2))
+        'pp'
+        """
+        return next(iter(sharding.used[self.all_axes :]), None)
+
+    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
+        """What a collective `op` of the devices of `kind`, two or more, takes."""
         if op == "send":
-            return (Crossing(fabric, 1, self.axis_bytes_per_s / self.ways),)
-        if op == "all-to-all":  # axis by axis, pipelined: the data of a chip goes round a ring of parts^(1/axes)
-            around = parts ** (1 / axes) / parts / (2 * self.ways)
-            return (Crossing(fabric, around, self.axis_bytes_per_s),)
-        return (Crossing(fabric, _amount(op, parts, self.exact), axes * self.axis_bytes_per_s),)
+            return (Crossing(f"{kind} axes", 1, self.axis_bytes_per_s / self.ways),)
+        amount = _amount(op, getattr(sharding, kind), self.exact)
+        return (Crossing(f"{kind} axes", amount, self.axes_of(kind, sharding) * self.axis_bytes_per_s),)
 
 
 @dataclass(frozen=True)
@@ -130,9 +118,8 @@ class Nodes:
         groups = {kind: sharding.inside(kind) * getattr(sharding, kind) for kind in sharding.used}
         return next((kind for kind, group in groups.items() if self.size % group and group % self.size), None)
 
-    def crossings(self, kind: str, op: str, sharding: Sharding, top_k: int = 1) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind`, two or more, takes: both fabrics run at the same time. Of an
-        all-to-all V holds a copy of a token for each device that has some of its `top_k` experts."""
+    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
+        """What a collective `op` of the devices of `kind`, two or more, takes: both fabrics run at the same time."""
         parts = getattr(sharding, kind)
         here = min(parts, max(1, self.size / sharding.inside(kind)))
         away = parts / here
@@ -144,14 +131,12 @@ class Nodes:
         if op == "send":
             fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.network_bytes_per_s)
             return (Crossing(fabric, 1, rate),)
-        if op == "all-to-all":
-            inner = (here - 1) / here / parts
-            outer = (away - 1) / away / parts * min(top_k, away) / min(top_k, parts)
-        else:
-            reduces = self.sharp and op == "all-reduce"
-            inner, outer = (_amount(op, count, self.exact, reduces) if count > 1 else 0 for count in (here, away))
-            outer /= here
-        both = Crossing("node", inner, self.link_bytes_per_s), Crossing("network", outer, self.network_bytes_per_s)
+        reduces = self.sharp and op == "all-reduce"
+        inner, outer = (_amount(op, count, self.exact, reduces) if count > 1 else 0 for count in (here, away))
+        both = (
+            Crossing("node", inner, self.link_bytes_per_s),
+            Crossing("network", outer / here, self.network_bytes_per_s),
+        )
         return tuple(crossing for crossing in both if crossing.amount)
 
 
@@ -161,5 +146,4 @@ Mesh = Torus | Nodes
 def _amount(op: str, parts: float, exact: bool, switch_reduces: bool = False) -> float:
     """The share of V that one device receives."""
     share = (parts - 1) / parts if exact else 1
-    others = {"all-reduce": 1 if switch_reduces else 2 * share, "all-to-all": (parts - 1) / parts**2, "send": 1}
-    return others.get(op, share)
+    return share if op != "all-reduce" else 1 if switch_reduces else 2 * share

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from roofline.account import splits
 from roofline.account.communication_bound import Setting
 from roofline.account.memory import BYTES, Memory
-from roofline.account.meshes import Nodes, Sharding, Torus
-from roofline.account.utilisation import utilisation
+from roofline.account.meshes import Nodes, Torus
 from roofline.theory.chips import GB
 
 MICROBATCHES = 4
@@ -79,8 +78,9 @@ def overlap_matmuls(now: Setting) -> Technique:
     tokens = now.bound().tokens
     why = "the bound takes it for granted"
     if 0 < tokens < math.inf:
-        serial, overlapped = (100 * utilisation(now, tokens, arm) for arm in ("serial", "overlapped"))
-        why += f": there chips are used to {serial:.0f} % by serial gathers, to {overlapped:.0f} % by overlapped ones"
+        serial_s = sum(now.serial_s(step, tokens) for step in now.steps)
+        share = sum(now.math_s(step, tokens) for step in now.steps) / serial_s
+        why += f": there chips are used to {100 * share:.0f} % by serial gathers, to 100 % by overlapped ones"
     return Technique(why, now)
 
 
@@ -101,17 +101,13 @@ def more_axes(now: Setting) -> Technique:
     sharding, most = now.sharding, now.mesh.all_axes
     if sharding.fsdp <= 1:
         return Technique("no weights are gathered")
-    axes = {kind: now.mesh.axes_of(kind, sharding) for kind in sharding.used}
-    own = axes["fsdp"]
-    after = replace(now, mesh=replace(now.mesh, axes={**axes, "fsdp": own + 1}))
-    if now.mesh.taken(sharding) < most:
-        instead = f"{own + 1} axes in place of {own}" if own else "an axis in place of the network"
-        return Technique(f"the weights come over {instead}", after)
-    if own < most and axes.get("tp") == 1:
-        alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
-        why = f"all {most} axes are taken: it costs tensor parallelism its own"
-        return Technique(why, replace(after, sharding=alone))
-    return Technique(f"the torus has no more than {most}" if own >= most else f"all {most} axes are taken")
+    if now.mesh.axes_of("fsdp", sharding) == most:
+        return Technique(f"the torus has no more than {most}")
+    if sharding.tp <= 1:
+        return Technique(f"all {most} axes are taken")
+    alone = replace(sharding, fsdp=sharding.fsdp * sharding.tp, tp=1)
+    why = f"all {most} axes are taken: it costs tensor parallelism its own"
+    return Technique(why, replace(now, sharding=alone))
 
 
 def better_split(now: Setting) -> Technique:
@@ -139,26 +135,21 @@ def pipeline(now: Setting) -> Technique:
     if now.model.blocks < stages:
         return Technique(f"the model has fewer blocks, {now.model.blocks}")
     cut = replace(sharding, fsdp=sharding.fsdp / STAGES, pp=stages)
-    after = replace(now, sharding=cut, gathers=1)
+    if kind := now.mesh.misfit(cut):
+        torus, nodes = "the torus has no axis left for stages", f"the groups of {kind} then do not pack into nodes"
+        return Technique(torus if isinstance(now.mesh, Torus) else nodes)
+    after = replace(now, sharding=cut)
     if cut.fsdp > 1:
         why = f"{STAGES} times fewer devices gather the weights of a stage, once for all microbatches, and keep them"
+        takes_axis = isinstance(now.mesh, Torus) and now.mesh.axes_of("fsdp", cut) < now.mesh.axes_of("fsdp", sharding)
+        why += "; they take an axis from FSDP" if takes_axis else ""
     else:
-        why = "a device holds all the weights of its stage (of a part of F, of some experts), and gathers none"
-    why += _axes_of_stages(now, cut)
+        why = "a device holds all the weights of its stage (or of a part of F), and gathers none"
     why += f"; the largest stage has {after.stage_blocks} blocks" if now.model.blocks % stages else ""
-    microbatches = MICROBATCHES * stages
-    why += f"; a bubble of {100 * (stages - 1) / microbatches:.0f} % at {microbatches:g} microbatches"
-    return Technique(why, after, microbatches=1 / now.gathers)  # what those of a pipeline save is alive at once
-
-
-def _axes_of_stages(now: Setting, cut: Sharding) -> str:
-    """What the stages of `cut` take from the other kinds on a torus."""
-    if not isinstance(now.mesh, Torus):
-        return ""
-    if now.mesh.taken(cut) > now.mesh.all_axes >= now.mesh.taken(now.sharding):
-        return "; counted as if all kinds now took turns on the torus"
-    fewer = cut.fsdp > 1 and now.mesh.axes_of("fsdp", cut) < now.mesh.axes_of("fsdp", now.sharding)
-    return "; they take an axis from FSDP" if fewer else ""
+    # A stage works for as many slots as there are microbatches, and waits while the others fill and drain.
+    idle, slots = stages - 1, MICROBATCHES * stages + stages - 1
+    why += f"; a bubble of {idle:g}/{slots:g} = {100 * idle / slots:.0f} % of the time at {slots - idle:g} microbatches"
+    return Technique(why, after)
 
 
 def short_gathers(now: Setting) -> Technique:
@@ -174,50 +165,45 @@ def short_gathers(now: Setting) -> Technique:
 def checkpointing(now: Setting, memory: Memory) -> Technique:
     if now.recompute:
         return Technique("it is used already", now)
+    matrices = now.model.matrices  # three passes multiply with each; D -> F is multiplied once more
     less = (replace(memory, saved="checkpointed").saved_bytes - memory.saved_bytes) / now.sharding.devices
     gathered = now.sharding.fsdp > 1
     if now.step == "forward":
         why = "the forward pass stays as it is; in training it adds FLOP to the backward pass"
         return Technique(why + ", and no gather of weights" * gathered, now, less)
     why = f"the backward pass computes more{' for the weights that it gathers' * gathered}; the forward pass does not"
-    return Technique(why, replace(now, recompute=True), less, flop=7 / 6)  # D -> F once more, beside six products
+    return Technique(why, replace(now, recompute=True), less, flop=1 + (matrices - 1) / (3 * matrices))
 
 
 def switch_reductions(now: Setting, tokens: float) -> Technique:
     if not isinstance(now.mesh, Nodes):
         return Technique("a torus has no switch")
-    if now.mesh.sharp:
-        return Technique("it is used already", now)
     why = (
         "all-reduces are V in place of 2 V (P - 1) / P: of gradients under dp, and of activations under tp, which stay "
         "whole; gathers and scatters of weights are what they were"
     )
-    copies = tokens / now.sharding.batch_parts * now.top_k
-    whole = copies * now.model.d_model * now.stage_blocks * BYTES[now.dtypes.activations]
+    elements = tokens / now.sharding.batch_parts * now.model.d_model * now.stage_blocks
+    whole = elements * BYTES[now.dtypes.activations]
     return Technique(why, replace(now, mesh=replace(now.mesh, sharp=True)), whole * (1 - 1 / now.sharding.tp))
 
 
 def accumulation(now: Setting, kept: bool) -> Technique:
     """In microbatches, for each of which the weights are gathered again, unless they are `kept` gathered."""
-    microbatches = 1 if kept and (now.gathers > 1 or keeps_stage(now)) else MICROBATCHES
+    microbatches = 1 if kept and keeps_stage(now) else MICROBATCHES
     if now.sharding.fsdp <= 1:
         return Technique("no weights are gathered, for one microbatch or for many", now, microbatches=microbatches)
     if not kept:
         why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
-        return Technique(why, replace(now, gathers=now.gathers * MICROBATCHES), microbatches=microbatches)
+        return Technique(why, replace(now, gathers=MICROBATCHES), microbatches=microbatches)
     why = "one gather for all microbatches: a microbatch may be below the bound, the step may not; it saves activations"
-    after = replace(now, gathers=1)
-    more = gathered_bytes(after, whole_stage=True) - gathered_bytes(after)
-    return Technique(why, after, more, microbatches=microbatches)
+    more = gathered_bytes(now, whole_stage=True) - gathered_bytes(now)
+    return Technique(why, now, more, microbatches=microbatches)
 
 
 def sequence_parallel(now: Setting) -> Technique:
     gain = "it keeps what is saved between the layers sharded, and lets X be more than the sequences"
     if now.sharding.tp <= 1:
         return Technique("there is no tensor parallelism that it could go with", now)
-    if getattr(now.mesh, "sharp", False):
-        why = f"a gather and a scatter in place of an all-reduce in the switch; {gain}"
-        return Technique(why, replace(now, mesh=replace(now.mesh, sharp=False)))
     return Technique(
         f"a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; {gain}", now
     )

@@ -1,77 +1,78 @@
 """The answer of `roofline account` for people: what was asked, then every term, to check each figure by hand."""
 
+import math
 import textwrap
 
-from roofline.account.command import GIVEN
+from roofline.account.answer import GIVEN, Answer, Lever, Pass
 from roofline.account.communication_bound import WIRES
 from roofline.account.memory import READINGS, SAVED
+from roofline.account.meshes import Sharding, Torus
+from roofline.account.techniques import keeps_stage
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB
 
 WIDTH = 120
 
 
-def text(answer: dict) -> list[str]:
+def text(answer: Answer) -> list[str]:
     """Its lines: what was asked, and a table for each part."""
-    return [*_asked(answer), "", *_head(answer), "", *_memory(answer), "", *_pace(answer), "", *_techniques(answer)]
+    return [*_asked(answer), "", *_head(answer), "", *_memory(answer), "", *_pace(answer), "", *_levers(answer)]
 
 
-def _asked(answer: dict) -> list[str]:
-    """Whether it fits, from how many tokens on it is compute-bound, and what lowers that most."""
-    sharding, stage = answer["sharding"], answer["sharding"]["stage_blocks"]
-    uneven = f" (stages of {stage} blocks and of fewer: counted as of {stage})"
-    about = f" ({sharding['chosen']})" if sharding["chosen"] else ""
-    about += uneven if answer["model"]["blocks"] % stage else ""
-    lines = [f"{_many(sharding['devices'], 'device')}: {_degrees(sharding)}{about}"]
-    replicas = f" (the state whole in each of {sharding['dp']:,} replicas)" if sharding["dp"] > 1 else ""
-    for reading in answer["memory"]["readings"]:
-        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading["fits"]]
-        held = f"{READINGS[reading['reading']]}: {_both(reading['device_bytes'])} on each device{replicas}"
-        lines.append(f"  {verdict}, {held}")
-        if least := reading["least_devices"]:
+def _asked(answer: Answer) -> list[str]:
+    """What is counted, whether it fits, from how many tokens on it is compute-bound, and what lowers that most."""
+    question, setting = answer.question, answer.question.setting
+    sharding, stage = setting.sharding, answer.stage_blocks
+    about = f" ({question.chosen})" if question.chosen else ""
+    uneven = setting.model.blocks % stage
+    about += f" (stages of {stage} blocks and of fewer: counted as of {stage})" if uneven else ""
+    matrices = {2: "two", 3: "three"}[setting.model.matrices]
+    lines = [
+        f"{setting.model.name}, FFN only: {matrices} matrices a block; attention and embeddings are not counted",
+        f"{_many(answer.devices, 'device')}: {_degrees(sharding)}{about}",
+    ]
+    replicas = f" (the state whole in each of {sharding.dp:,} replicas)" if sharding.dp > 1 else ""
+    for reading in answer.readings:
+        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
+        lines.append(f"  {verdict}, {READINGS[reading.name]}: {_both(reading.device_bytes)} on each device{replicas}")
+        if least := reading.least_devices:
             enough = (f"{size} " + (f"from N = {count:,} on" if count else "at no N") for size, count in least.items())
             lines.append(f"    enough: {', '.join(enough)}")
-    lines.append(f"  {_bound_text(answer['pace'])}")
-    if hidden := answer["pace"]["hidden"]:
-        lines += _wrapped(_hidden_text(hidden, answer["pace"]["bound"]["tokens"]), "  ")
-    if best := next((one for one in answer["techniques"] if one["helps"]), None):
-        tokens, each = best["tokens"], _plain(best["tokens_per_device"], 1)
-        above = f"above {each} tokens on each device" if tokens else "at any number of tokens"
-        lines += _wrapped(f"best lever: {best['name']}: compute-bound {above}; {best['why']}", "  ")
+    lines.append(f"  {_bound(answer)}")
+    if best := next((lever for lever in answer.levers if lever.helps), None):
+        each = f"above {_plain(best.tokens / answer.devices, 1)} tokens on each device"
+        above = each if best.tokens else "at any number of tokens"
+        lines += _wrapped(f"best lever: {best.name}: compute-bound {above}; {best.why}", "  ")
     return lines
 
 
-def _head(answer: dict) -> list[str]:
-    model, chip = answer["model"], answer["chip"]
-    experts = f", {model['experts']} experts, {model['top_k']} a token" if model["experts"] > 1 else ""
-    given = {name: " (given)" if name in chip["given"] else "" for name in GIVEN}
-    if chip["mesh"] == "torus":
-        ways = "both ways" if chip["ways"] == 2 else "one way"
-        dealt = ", ".join(f"{count} for {kind}" for kind, count in chip["axes"].items())
-        mesh = f"torus axes of {chip['axis_bytes_per_s'] / 1e9:g} GB/s {ways}{given['bandwidth']}"
-        mesh += f" ({dealt})" if dealt else ""
+def _head(answer: Answer) -> list[str]:
+    question, model, mesh = answer.question, answer.question.setting.model, answer.question.setting.mesh
+    given = {name: " (given)" if name in question.given else "" for name in GIVEN}
+    if isinstance(mesh, Torus):
+        sharding, ways = question.setting.sharding, "both ways" if mesh.ways == 2 else "one way"
+        dealt = ", ".join(f"{mesh.axes_of(kind, sharding)} for {kind}" for kind in sharding.used)
+        wires = f"torus axes of {mesh.axis_bytes_per_s / 1e9:g} GB/s {ways}{given['bandwidth']}"
+        wires += f" ({dealt})" if dealt else ""
     else:
-        mesh = f"nodes of {chip['node_size']}{given['node']}, {chip['link_bytes_per_s'] / 1e9:g} GB/s inside"
-        mesh += given["bandwidth"] + (", switches reduce" if chip["sharp"] else "")
-    network = f"{chip['network_bytes_per_s'] / 1e9:g} GB/s" if chip["network_bytes_per_s"] else "unknown"
-    memory = _both(chip["memory_bytes"]) if chip["memory_bytes"] else "memory unknown"
+        network = f"{mesh.network_bytes_per_s / 1e9:g} GB/s" if mesh.network_bytes_per_s else "unknown"
+        wires = (
+            f"nodes of {mesh.size}{given['node']}, {mesh.link_bytes_per_s / 1e9:g} GB/s inside{given['bandwidth']}, "
+            f"network {network}{given['network']}"
+        )
+    memory = f"{_both(question.device_bytes)}{given['memory']}" if question.device_bytes else "memory unknown"
     return [
-        f"{model['name']}: {_many(model['blocks'], 'block')}, D = {model['d_model']} -> F = {model['d_ff']} "
-        f"-> D{experts}; {answer['memory']['parameters']:,} parameters",
-        f"{chip['name']}: {chip['flops']:.4g} FLOP/s{given['flops']}, {mesh}, network {network}{given['network']}, "
-        f"{memory}{given['memory']}",
-        *_wrapped(chip["source"], "  "),
+        f"{model.name}: {_many(model.blocks, 'block')}, D = {model.d_model} -> F = {model.d_ff} -> D; "
+        f"{answer.parameters:,} parameters",
+        f"{question.chip.name}: {question.setting.flops:.4g} FLOP/s{given['flops']}, {wires}, {memory}",
+        *_wrapped(question.chip.source, "  "),
     ]
 
 
-def _degrees(sharding: dict) -> str:
-    names = {"fsdp": "fsdp X", "tp": "tp Y", "dp": "dp", "ep": "ep", "pp": "pp"}
-    used = [f"{name} = {_short(sharding[kind])}" for kind, name in names.items() if sharding[kind] != 1]
+def _degrees(sharding: Sharding) -> str:
+    names = {"fsdp": "fsdp X", "tp": "tp Y", "dp": "dp", "pp": "pp"}
+    used = [f"{name} = {degree:g}" for kind, name in names.items() if (degree := getattr(sharding, kind)) != 1]
     return ", ".join(used) or "not sharded"
-
-
-def _x_and_y(sharding: dict) -> str:
-    return f"X = {_short(sharding['fsdp'])}, Y = {_short(sharding['tp'])}"
 
 
 def _short(value: float) -> str:
@@ -99,86 +100,90 @@ def _both(size: float) -> str:
     return f"{_plain(size / GB, 2)} GB = {_plain(size / GIB, 2)} GiB"
 
 
-def _memory(answer: dict) -> list[str]:
-    memory, dtypes = answer["memory"], answer["memory"]["dtypes"]
-    weights = dtypes["weights"] + (f" and {dtypes['copy']}" if dtypes["copy"] != "none" else "")
-    at_once = " at once" if answer["pace"]["gathers"] > 1 else ""
-    of_token = f"{memory['saved_bytes_per_token']:,} bytes a token: {SAVED[memory['saved']]}"
+def _memory(answer: Answer) -> list[str]:
+    memory, dtypes = answer.question.memory, answer.question.memory.dtypes
+    weights = dtypes.weights + (f" and {dtypes.copy}" if dtypes.copy != "none" else "")
+    parts, saved = answer.parts_bytes, SAVED[memory.saved]
+    if memory.model.matrices > 2:
+        saved = saved.replace("inputs of both layers", "input and the gate's and up's outputs")
     rows = (
-        (f"weights, {weights}", "weights", ""),
-        (f"gradients, {dtypes['gradients']}", "gradients", ""),
-        (f"optimizer, {dtypes['optimizer']}", "optimizer", ""),
-        ("state", "state", "the three together"),
-        (f"saved for {_many(memory['tokens'], 'token')}{at_once}, {dtypes['activations']}", "saved", of_token),
+        (f"weights, {weights}", parts["weights"], ""),
+        (f"gradients, {dtypes.gradients}", parts["gradients"], ""),
+        (f"optimizer, {dtypes.optimizer}", parts["optimizer"], ""),
+        ("state", answer.state_bytes, "the three together"),
+        (
+            f"saved for {_many(memory.tokens, 'token')}, {dtypes.activations}",
+            answer.saved_bytes,
+            f"{memory.saved_bytes_per_token:,} bytes a token: {saved}",
+        ),
     )
-    sizes = {name: memory[f"{name}_bytes"] for _, name, _ in rows}
-    cells = [
-        (f"  {what}", _plain(sizes[name] / GB, 2), _plain(sizes[name] / GIB, 2), note) for what, name, note in rows
-    ]
+    cells = [(f"  {what}", _plain(size / GB, 2), _plain(size / GIB, 2), note) for what, size, note in rows]
     lines = aligned([("MEMORY in training", "GB", "GiB", ""), *cells], "<>><")
-    for reading in memory["readings"]:
-        whole = reading["whole_bytes"]
-        kept = f" + {_plain(whole / GB, 2)} GB" if whole else ""
-        sharded = f"({_plain(sizes['state'] / GB, 2)} + {_plain(sizes['saved'] / GB, 2)}) GB / N"
-        lines.append(f"  {READINGS[reading['reading']]}: {sharded}{kept}")
-    if memory["gathered_bytes"]:
-        kept = answer["sharding"]["pp"] > 1 and answer["pace"]["gathers"] == 1
+    for reading in answer.readings:
+        kept = f" + {_plain(reading.whole_bytes / GB, 2)} GB" if reading.whole_bytes else ""
+        sharded = f"({_plain(answer.state_bytes / GB, 2)} + {_plain(answer.saved_bytes / GB, 2)}) GB / N"
+        lines.append(f"  {READINGS[reading.name]}: {sharded}{kept}")
+    if answer.gathered_bytes:
+        kept = keeps_stage(answer.question.setting)
         what = "counted, kept for all microbatches: a stage's" if kept else "not counted, alive for a moment: a block's"
-        lines.append(f"  {what} gathered weights, {_both(memory['gathered_bytes'])}")
+        lines.append(f"  {what} gathered weights, {_both(answer.gathered_bytes)}")
     return lines
 
 
-def _pace(answer: dict) -> list[str]:
-    pace, d_ff = answer["pace"], answer["model"]["d_ff"]
-    of_block = "forward pass of one block" if pace["step"] == "forward" else "one block, forward and backward pass"
+def _pace(answer: Answer) -> list[str]:
+    setting = answer.question.setting
+    of_block = "forward pass of one block" if setting.step == "forward" else "one block, forward and backward pass"
     rows = [("  ", "term", "over", "V, fixed", "V, a token", "received", "rate", "time", "a token")]
-    for math in pace["math"]:
-        flop, rate = f"{_plain(math['flop_per_token'])} FLOP", f"{answer['chip']['flops'] / 1e12:.4g} TFLOP/s"
-        rows.append((f"  {math['step']}", "matmuls", "chips", "", flop, "", rate, "-", _time(math["s_per_token"])))
-    for term in pace["terms"]:
-        crossing = next(crossing for crossing in term["crossings"] if crossing["fabric"] == term["fabric"])
-        sent = _plain(term["fixed_bytes"]), _plain(term["bytes_per_token"])
-        received = f"{crossing['amount']:.4g} V", f"{crossing['bytes_per_s'] / 1e9:.4g} GB/s"
-        times = _time(term["fixed_s"]), _time(term["s_per_token"])
-        rows.append((f"  {term['step']}", term["name"], term["fabric"], *sent, *received, *times))
+    for each in answer.passes:
+        flop, rate = f"{_plain(each.flop_per_token)} FLOP", f"{setting.flops / 1e12:.4g} TFLOP/s"
+        rows.append((f"  {each.step}", "matmuls", "chips", "", flop, "", rate, "-", _time(each.s_per_token)))
+    for term in answer.terms:
+        crossing = term.slowest
+        sent = _plain(term.fixed_bytes), _plain(term.token_bytes)
+        received = f"{crossing.amount:.4g} V", f"{crossing.bytes_per_s / 1e9:.4g} GB/s"
+        times = _time(term.fixed_bytes * crossing.seconds), _time(term.token_bytes * crossing.seconds)
+        rows.append((f"  {term.step}", term.name, crossing.fabric, *sent, *received, *times))
     lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), "  compute-bound above"]
-    marks = {pace["wires"]: "<- taken here"}
-    bounds = [(f"    {WIRES[wires]}:", _tokens(bound), marks.get(wires, "")) for wires, bound in pace["bounds"].items()]
-    lines += aligned(bounds, "<<<")
-    if pace["least_d_ff"]:
-        verdict = "so they keep up" if pace["least_d_ff"] <= d_ff else "so they do not keep up"
-        lines.append(f"  activations need F above {pace['least_d_ff']:,.0f}, and F = {d_ff:,}: {verdict}")
-    best = {name: pace["best_split"][name] for name in ("whole", "real") if pace["best_split"][name]}
-    lines += [f"  {f'best {name} split':<17} {_x_and_y(split)}: {_tokens(split)}" for name, split in best.items()]
+    taken = {setting.wires: "<- taken here"}
+    lines += aligned(
+        [
+            (f"    {WIRES[wires]}:", _tokens(bound.tokens, answer.devices), taken.get(wires, ""))
+            for wires, bound in answer.bounds.items()
+        ],
+        "<<<",
+    )
+    if answer.least_d_ff:
+        d_ff = setting.model.d_ff
+        verdict = "so they keep up" if answer.least_d_ff <= d_ff else "so they do not keep up"
+        lines.append(f"  activations need F above {answer.least_d_ff:,.0f}, and F = {d_ff:,}: {verdict}")
+    for name, split in answer.best_splits.items():
+        degrees = f"X = {_short(split.sharding.fsdp)}, Y = {_short(split.sharding.tp)}"
+        lines.append(f"  {f'best {name} split':<17} {degrees}: {_tokens(split.tokens, answer.devices)}")
     return lines + _at(answer)
 
 
-def _bound_text(pace: dict) -> str:
-    bound, at = pace["bound"], pace["at_tokens"]
-    if bound["tokens"] is None:
-        return f"never compute-bound: over the {bound['fabric']} each token takes longer than on the chips"
-    if not bound["tokens"]:
+def _bound(answer: Answer) -> str:
+    bound, tokens = answer.bound, answer.question.tokens
+    if bound.tokens == math.inf:
+        return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
+    if not bound.tokens:
         return "compute-bound at any number of tokens"
-    few = at and any(step["pace"] == "wire" for step in at["steps"])
-    enough = f" ({at['tokens']:,} are {'too few' if few else 'enough'})" if at else ""
-    below = f"the {bound['step']} pass waits for the {bound['fabric']}"
-    return f"compute-bound above {_tokens(bound)}{enough}; below, {below}"
+    enough = f" ({tokens:,} are {'too few' if any(map(_waits, answer.passes)) else 'enough'})" if tokens else ""
+    below = f"the {bound.step} pass waits for the {bound.fabric}"
+    return f"compute-bound above {_tokens(bound.tokens, answer.devices)}{enough}; below, {below}"
 
 
-def _hidden_text(hidden: dict, bound: float | None) -> str:
-    shares = [100 * hidden["computes_at_bound"]] * bool(bound) + [100 * hidden["computing"]]
-    there, enough = " of the time there, and for ".join(f"{share:.0f} %" for share in shares), _tokens(hidden)
-    return (
-        f"with {hidden['share']:.2f} hidden ({hidden['source']}) the chips compute for {there} from here on: {enough}"
-    )
+def _waits(each: Pass) -> bool:
+    """Whether the chips wait for the wire. Rounding does not decide at the bound itself."""
+    return each.wire_s > each.math_s * (1 + 1e-9)
 
 
-def _tokens(bound: dict) -> str:
-    if bound["tokens"] is None:
+def _tokens(tokens: float, devices: float) -> str:
+    if tokens == math.inf:
         return "none, the wire takes longer for each token"
-    if bound["tokens"] == 0:
+    if not tokens:
         return "any number of tokens"
-    return f"{_plain(bound['tokens'])} tokens, {_plain(bound['tokens_per_device'], 1)} on each device"
+    return f"{_plain(tokens)} tokens, {_plain(tokens / devices, 1)} on each device"
 
 
 def _time(seconds: float) -> str:
@@ -187,57 +192,50 @@ def _time(seconds: float) -> str:
     return f"{seconds / scale:.4g} {unit}" if seconds else "-"
 
 
-def _at(answer: dict) -> list[str]:
-    at = answer["pace"]["at_tokens"]
-    if not at:
+def _at(answer: Answer) -> list[str]:
+    tokens, parts = answer.question.tokens, answer.question.setting.sharding.batch_parts
+    if not tokens:
         return []
-    lines = [f"  at {_many(at['tokens'], 'token')}, {_plain(at['tokens_per_device'], 1)} on each device:"]
-    if at["devices_without_tokens"]:
-        parts = answer["sharding"]["fsdp"] * answer["sharding"]["ep"] * answer["sharding"]["dp"]
-        step = " of a microbatch" if answer["pace"]["gathers"] > 1 else ""
+    lines = [f"  at {_many(tokens, 'token')}, {_plain(tokens / answer.devices, 1)} on each device:"]
+    if answer.devices_without_tokens:
         lines.append(
-            f"    too few: {_many(at['devices_without_tokens'], 'device')} have none, since the tokens{step} are dealt "
+            f"    too few: {_many(answer.devices_without_tokens, 'device')} have none, since the tokens are dealt "
             f"out to {_plain(parts)}; the times are of an even share"
         )
-    share = answer["pace"]["hidden"]
-    for step in at["steps"]:
-        pace = "the wire sets" if step["pace"] == "wire" else "the chips set"
-        times = {name: _time(step[f"{name}_s"]) for name in ("math", "wire", "serial", "overlapped")}
-        hidden = f", with {share['share']:.2f} hidden {_time(step['hidden_s'])}" if share else ""
+    for each in answer.passes:
+        times = {name: _time(getattr(each, f"{name}_s")) for name in ("math", "wire", "serial", "overlapped")}
         lines.append(
-            f"    {step['step']:<9} matmuls {times['math']}, wires {times['wire']}: {pace} the pace; "
-            f"serial {times['serial']}, overlapped {times['overlapped']}{hidden}"
+            f"    {each.step:<9} matmuls {times['math']}, wires {times['wire']}: "
+            f"the {'wire sets' if _waits(each) else 'chips set'} the pace; "
+            f"serial {times['serial']}, overlapped {times['overlapped']}"
         )
-    best = answer["pace"]["best_split"]
-    whole, real = best["least_wire_whole"], best["least_wire_real"]
-    busy = f"wires are busy least, {_time(whole['wire_s'])}, at {_x_and_y(whole)}"
-    return [*lines, f"    {busy} (over the reals {_x_and_y(real)})"]
+    return lines
 
 
-def _techniques(answer: dict) -> list[str]:
-    found, bound = answer["techniques"], answer["pace"]["bound"]
-    if bound["tokens"] == 0:
+def _levers(answer: Answer) -> list[str]:
+    bound = answer.bound.tokens
+    if not bound:
         return ["WHAT LOWERS THE BOUND: there is none, the chips set the pace at any number of tokens"]
-    bytes_now = next(one["wire_bytes"] for one in found if one["name"] == "overlap gathers with matmuls")
+    bytes_now = next(lever.wire_bytes for lever in answer.levers if lever.name == "overlap gathers with matmuls")
     rows = [("  technique", "a device", "of now", "memory", "FLOP", "bytes")]
-    header, *lines = aligned(rows + [_cells(technique, bytes_now) for technique in found], "<>>>>>")
-    said = {True: [], False: ["  and what does not:"]}
-    for technique, line in zip(found, lines, strict=True):
-        said[technique["helps"]] += [line, *_wrapped(technique["why"], "      ")]
-    return [f"WHAT LOWERS THE BOUND, now {_tokens(bound)}", header, *said[True], *said[False]]
+    header, *lines = aligned(rows + [_cells(lever, answer.devices, bytes_now) for lever in answer.levers], "<>>>>>")
+    sections = {True: [], False: ["  and what does not:"]}
+    for lever, line in zip(answer.levers, lines, strict=True):
+        sections[lever.helps] += [line, *_wrapped(lever.why, "      ")]
+    return [f"WHAT LOWERS THE BOUND, now {_tokens(bound, answer.devices)}", header, *sections[True], *sections[False]]
 
 
-def _cells(technique: dict, bytes_now: float) -> tuple[str, ...]:
-    name = f"  {technique['name']}"
-    if not technique["possible"]:
+def _cells(lever: Lever, devices: float, bytes_now: float) -> tuple[str, ...]:
+    name = f"  {lever.name}"
+    if lever.tokens is None:
         return name, "-", "", "", "", ""
-    tokens, of_now = technique["tokens_per_device"], technique["of_the_bound_now"]
-    memory, flop = technique["memory_bytes"], technique["flop"]
+    bound = "none" if lever.tokens == math.inf else _plain(lever.tokens / devices, 1) if lever.tokens else "any"
+    sign = "-" if lever.memory_bytes < 0 else "+"
     return (
         name,
-        "none" if tokens is None else _plain(tokens, 1) if tokens else "any",
-        f"{of_now:.2f}" if of_now is not None else "",
-        f"{'-' if memory < 0 else '+'}{_plain(abs(memory) / GB, 2)} GB" if memory else "",
-        f"{flop:.2f}" if flop != 1 else "",
-        f"{technique['wire_bytes'] / bytes_now:.2f}" if bytes_now else "",
+        bound,
+        f"{lever.of_the_bound_now:.2f}" if lever.of_the_bound_now is not None else "",
+        f"{sign}{_plain(abs(lever.memory_bytes) / GB, 2)} GB" if lever.memory_bytes else "",
+        f"{lever.flop:.2f}" if lever.flop != 1 else "",
+        f"{lever.wire_bytes / bytes_now:.2f}" if bytes_now else "",
     )

@@ -45,8 +45,15 @@ def choose_device(wanted: str, timed: bool) -> str:
     return "cuda"
 
 
+TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
+"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.11 to 2.13 is for CUDA 13.0, of which
+the driver is 580 or newer."""
+
 WAYS_OUT = {
-    "driver on your system is too old": "update the driver, or install a torch for an older CUDA (see pytorch.org)",
+    "driver on your system is too old": (
+        f"update the driver to 580 or newer, or take a torch for CUDA 12: make bench TORCH_INDEX={TORCH_INDEX} "
+        f"(in an environment of your own: pip install --force-reinstall torch --index-url {TORCH_INDEX})"
+    ),
     "Error 802": "start the service nvidia-fabricmanager, of the driver's own version, and wait until it is done",
     "Error 803": "reboot: the driver's library is of another version than its module",
     "Error 804": "take the compat library of CUDA out of LD_LIBRARY_PATH, or update the driver",

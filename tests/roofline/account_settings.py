@@ -17,10 +17,10 @@ H100 = find("H100 SXM").flops["bf16"]
 EXERCISE = Setting(XXL, 275e12, Torus(100e9, ways=1, all_axes=1), Sharding(fsdp=8))
 
 
-def v5p(axes=None, flops=4.6e14, exact=False, degrees=None, **more) -> Setting:
+def v5p(flops=4.6e14, exact=False, degrees=None, **more) -> Setting:
     """TPU v5p as the sources round it: 16 x 4 chips, two axes to FSDP and one to tensor parallelism."""
     sharding = Sharding(**({"fsdp": 16, "tp": 4} if degrees is None else degrees))
-    return Setting(XXL, flops, Torus(V5P_AXIS, axes, exact=exact), sharding, **more)
+    return Setting(XXL, flops, Torus(V5P_AXIS, exact=exact), sharding, **more)
 
 
 def h100(degrees, flops=H100, model=XXL, **more) -> Setting:
@@ -42,18 +42,23 @@ powers = st.integers(0, 5).map(lambda power: 2**power)
 
 
 @st.composite
-def made_up(draw, kinds=("tp", "ep", "fsdp", "dp", "pp"), meshes=("torus", "nodes"), steps=("forward", "training")):
+def made_up(draw, kinds=("tp", "fsdp", "dp", "pp"), meshes=("torus", "nodes"), steps=("forward", "training")):
     """Any setting whose degrees are powers of two."""
-    model = Model("any", draw(st.integers(64, 2**15)), 2**5 * draw(st.integers(1, 2**12)), draw(st.integers(1, 200)))
+    model = Model(
+        "any",
+        draw(st.integers(64, 2**15)),
+        2**5 * draw(st.integers(1, 2**12)),
+        draw(st.integers(1, 200)),
+        draw(st.integers(2, 3)),
+    )
     sharding = Sharding(**{kind: draw(powers) for kind in kinds})
-    experts = sharding.ep * draw(st.integers(1, 8))
     exact, flops = draw(st.booleans()), draw(st.floats(1e12, 1e16))
     if draw(st.sampled_from(meshes)) == "torus":
-        mesh = Torus(draw(st.floats(1e9, 1e12)), None, draw(st.integers(1, 2)), None, exact, draw(st.integers(1, 3)))
+        axes = max(len(sharding.used), draw(st.integers(1, 3)))
+        mesh = Torus(draw(st.floats(1e9, 1e12)), draw(st.integers(1, 2)), exact, axes)
     else:
         node = 2 ** draw(st.integers(0, 6))
         mesh = Nodes(node, draw(st.floats(1e11, 1e12)), draw(st.floats(1e9, 1e11)), draw(st.booleans()), exact)
     return Setting(
-        model, flops, mesh, sharding, step=draw(st.sampled_from(steps)), experts=experts,
-        top_k=draw(st.integers(1, experts)), recompute=draw(st.booleans()),
+        model, flops, mesh, sharding, step=draw(st.sampled_from(steps)), recompute=draw(st.booleans())
     )  # fmt: skip

@@ -19,8 +19,6 @@ from roofline.cli import main
         ("--saved hlaf", "did you mean half?"),
         ("--wires share", "did you mean shared?"),
         ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
-        ("--axes fspd=2 --chip tpuv5p --fsdp 8", "--axes 'fspd=2': it is KIND=N, of tp, ep, fsdp"),
-        ("--axes fsdp=-1 --chip tpuv5p --fsdp 8", "--axes 'fsdp=-1': it is KIND=N"),
         ("--dtypes weights=fp12", "dtypes 'weights=fp12': it is KIND=DTYPE, of activations, copy"),
         # Sizes, counts and rates.
         ("--memory 80", "'80' has no unit: say it in B, KB, MB, GB, TB, KiB, MiB, GiB, TiB (a GiB is 2**30 bytes)"),
@@ -33,12 +31,11 @@ from roofline.cli import main
         ("--tokens 1.5", "not a whole number of tokens"),
         ("--tokens 1e99 --fsdp 8", "'1e99' is above 1e+15 tokens: give those of one step, as 4e6"),
         ("--tp 0", "'0' is not a whole number above 0"),
+        ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
+        ("--bandwidth 100", "'100' is below 1e+06: did you mean 100e9 bytes/s, which is 100 GB/s?"),
+        ("--network 50", "did you mean 50e9 bytes/s"),
         ("--flops 0", "'0' is not a number above 0"),
         ("--network inf", "'inf' is not a number above 0"),
-        ("--hidden 1.1", "--hidden 1.1: it is a share from 0 to 1, or the folder of a run"),
-        ("--hidden nowhere", "nowhere is no run folder"),
-        ("--moments -1", "moments=-1: it must be 0 or more"),
-        ("--moments many", "invalid int value: 'many'"),
         # What does not fit together.
         ("--tp 7", "--tp 7 does not divide F = 53248: take 4 or 8"),
         ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),
@@ -46,8 +43,6 @@ from roofline.cli import main
         ("--tp 13", "--tp 13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
         ("--fsdp 12", "--fsdp 12: groups of 12 devices do not pack into nodes of 8"),
         ("--fsdp 4 --dp 3", "--dp 3: groups of 12 devices"),
-        ("--top-k 2", "top-k 2: a token cannot go to more than its 1 experts"),
-        ("--experts 8 --ep 3", "--ep 3 does not divide the 8 experts"),
         ("--pp 127", "--pp 127: xxl has 126 blocks, and a stage needs one"),
         ("--devices 64 --fsdp 16 --tp 8", "--devices 64: the degrees given make 128; leave one out"),
         ("--devices 12", "account: --devices 12: groups of 12 devices do not pack into nodes of 8: let them"),
@@ -60,22 +55,16 @@ from roofline.cli import main
         ("--node 12", "account: 64 devices, the least power of two whose memory holds it all: groups of 64 devices"),
         ("--devices 64 --tp 26", "--devices 64 is no multiple of the degrees given, 26 together"),
         ("--chip exercise", "how many devices? Give --devices N, or degrees"),
-        ("--axes fsdp=2", "--axes fsdp=2: H100 SXM is on a switch, it has no torus axes; leave it out"),
-        ("--ways one", "--ways one: H100 SXM is on a switch"),
-        ("--chip tpuv5p --sharp", "--sharp: TPU v5p is in a torus, it has no nodes and no switch"),
-        ("--chip exercise --fsdp 8 --ways both", "--ways both: exercise has links one way only"),
+        ("--chip tpuv5p --node 8 --tp 2", "--node: TPU v5p is in a torus, it has no nodes; leave it out"),
+        ("--chip tpuv5p --network 1e10 --tp 2", "--network: TPU v5p is in a torus"),
         (
-            "--chip tpuv5p --fsdp 16 --tp 4 --axes fsdp=3",
-            "--axes: tp=1, fsdp=3 are 4 axes, and the torus has 3; name fewer",
+            "--chip tpuv5p --fsdp 16 --tp 4 --dp 2 --pp 2",
+            "--tp 4, --fsdp 16, --dp 2, --pp 2 need 4 axes of a torus, and TPU v5p has 3: leave one out",
         ),
-        ("--chip tpuv4 --axes dp=0 --dp 2 --step training", "axes dp=0: the chip's network is not known"),
+        ("--chip exercise --devices 8 --tp 2", "--tp 2, fsdp of --devices 8 need 2 axes of a torus, and exercise has"),
         (
             "--chip L40S --tp 2",
             "tp=2 spans 2 nodes of 1, and the chip's network is not known; give --network BYTES/s, or",
-        ),
-        (
-            "--chip h100pcie --tp 2 --plot nowhere",
-            "--plot looks at more chips, and fsdp=65536 spans 65536 nodes of 2, and the chip's network is not known",
         ),
     ],
 )
@@ -100,7 +89,7 @@ def test_huge_questions_end(capsys):
         "--memory 1B",
         "--tokens 1e15 --fsdp 8",
         "--model 1,1 --fsdp 8 --tokens 1",
-        "--flops 1e-300 --fsdp 8",
+        "--flops 1e9 --fsdp 8",
     ):
         start = time.process_time()
         assert main(["account", *line.split()]) == 0

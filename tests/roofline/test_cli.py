@@ -1,5 +1,7 @@
 """The `roofline` command: quick, and one line for bad input."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,13 @@ def test_balance_of_a_chip(capsys):
     out = capsys.readouterr().out
     assert "2198.67" in out
     assert "whitepaper" in out
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = [sys.executable, "-m", "roofline", "account", "--fsdp", "8", "--json"]
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    done.stdout.close()
+    assert (done.stderr.read(), done.wait()) == (b"", 0)
 
 
 def test_the_version(capsys):
@@ -50,12 +59,14 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["balance", "--flops", "275", "--bandwidth", "1e11"], "did you mean 275e12 FLOP/s"),
+        (["balance", "--flops", "2e14", "--bandwidth", "100"], "did you mean 100e9 bytes/s, which is 100 GB/s?"),
         (["balance"], "give --flops and --bandwidth"),
         (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
-        (["balance", "--flops", "fast", "--bandwidth", "1"], "'fast' is not a number above 0"),
-        (["balance", "--flops", "1", "--bandwidth", "-1"], "'-1' is not a number above 0"),
+        (["balance", "--flops", "fast", "--bandwidth", "1e9"], "'fast' is not a number above 0"),
+        (["balance", "--flops", "1e12", "--bandwidth", "-1"], "'-1' is not a number above 0"),
         (["balance", "--chip", "h20"], "did you mean 'H200'"),
-        (["balance", "--chip", "H200", "--flops", "1"], "either --chip"),
+        (["balance", "--chip", "H200", "--flops", "1e12"], "either --chip"),
         (["balances"], "did you mean balance?"),
         (["balance", "--flsop", "1"], "unrecognized arguments: --flsop 1; did you mean --flops?"),
         (["report", "nowhere"], "nowhere is no run folder"),

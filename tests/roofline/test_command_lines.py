@@ -1,6 +1,7 @@
 """Command lines that a stranger types: exit codes, and one line that names the way out where something is wrong."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from roofline.cli import main
+from roofline.measure.machine import TORCH_INDEX
 from roofline_pytest import pytest_load_initial_conftests
 
 ROOT = Path(__file__).parents[2]
@@ -184,3 +186,20 @@ def test_the_roofline_command(words, code, said, capsys, monkeypatch):
     assert ended == code
     assert said in (err if code else out)
     assert len(err.splitlines()) == (code == 2)
+
+
+def test_make_takes_torch_from_an_index_once(tmp_path):
+    """Also where `make` has set up the environment before, with the torch that this driver is too old for."""
+    (tmp_path / ".installed").touch()
+    index = f"TORCH_INDEX={TORCH_INDEX}"
+
+    def commands(*words):
+        done = subprocess.run(["make", "-n", "test", f"VENV={tmp_path}", *words], cwd=ROOT, capture_output=True)
+        return done.stdout.decode().splitlines()
+
+    clear, torch_first, project, *_ = commands(index)
+    assert "venv --clear" in clear
+    assert torch_first.endswith(f"torch --index-url {TORCH_INDEX}")
+    assert "-e" in project
+    (tmp_path / ".installed-cu126").touch()
+    assert len(commands(index)) == 1

@@ -95,7 +95,8 @@ def test_whole_gpu_has_nothing_lacking(gpu, capsys):
     ("warning", "help"),
     [
         # github.com/IEIT-Yuan/Yuan-2.0/issues/65
-        ("CUDA initialization: The NVIDIA driver on your system is too old (found version 11000).", "update the"),
+        ("CUDA initialization: The NVIDIA driver on your system is too old (found version 12040).",
+         f"make bench TORCH_INDEX={machine.TORCH_INDEX}"),
         # github.com/hiyouga/LlamaFactory/issues/7888
         ("CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
          "calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",

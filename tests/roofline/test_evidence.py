@@ -49,11 +49,13 @@ def test_doctor_that_finds_a_lack_is_heard_first(tmp_path, said):
     assert Evidence.load(tmp_path).ended == {"doctor": 1, "next": 0}
 
 
-@pytest.mark.parametrize(("commit", "ended"), [("abc+dirty", {"tune"}), ("abc", {"tune", "next"})])
-def test_tables_are_to_be_committed_before_anything_is_measured_by_them(tmp_path, said, monkeypatch, commit, ended):
+@pytest.mark.parametrize(("commit", "asked"), [("abc+dirty", True), ("abc", False)])
+def test_what_is_tuned_is_measured_and_is_to_be_committed(tmp_path, said, monkeypatch, commit, asked):
     monkeypatch.setattr(evidence, "commit_of", lambda root: commit)
-    collect(Evidence.load(tmp_path), [Step("tune", 1, (python(""),)), Step("next", 1, (python(""),))], 100, said.append)
-    assert Evidence.load(tmp_path).ended.keys() == ended
+    steps = [Step("tune", 1, (python(""),)), Step("next", 1, (python(""),))]
+    assert collect(Evidence.load(tmp_path), steps, 100, said.append) == 0
+    assert Evidence.load(tmp_path).ended.keys() == {"tune", "next"}
+    assert said[-1].startswith("commit kernels/configs") == asked
 
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from account_settings import EXERCISE, H100, V5P_AXIS, D, F, h100, made_up, per_token, tokens_each, v5p
+from account_settings import EXERCISE, H100, D, F, h100, made_up, per_token, tokens_each, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,25 +21,16 @@ WEIGHTS = 4 * D * F
 EXACT = replace(EXERCISE, mesh=replace(EXERCISE.mesh, exact=True))
 
 
-def experts(experts, top_k):
-    return replace(EXERCISE, experts=experts, top_k=top_k)
-
-
 @pytest.mark.parametrize(
     ("setting", "each"),
     [
         (EXERCISE, 2750),
         (replace(EXERCISE, sharding=Sharding(fsdp=4096)), 2750),
         (EXACT, 2406.25),  # 7/8 of it
-        # Experts multiply the bound by those unused, gathers by the bytes of their dtype.
-        (experts(8, 2), 2750 * 4),
-        (experts(16, 1), 2750 * 16),
-        (experts(4, 4), 2750),
         (replace(EXERCISE, dtypes=Dtypes(gathers="fp8")), 2750 / 2),
         (replace(EXERCISE, dtypes=Dtypes(gathers="fp32")), 2750 * 2),
         # The source's 850 on three axes.
         (v5p(flops=4.59e14, degrees={"fsdp": 512}), 850),
-        (v5p({"fsdp": 1}, 4.59e14, degrees={"fsdp": 512}), 2550),
         # Inside a node, over 1024 GPUs, and as the source counts these.
         (h100({"fsdp": 8}), 7 / 8 * H100 / 450e9),
         (h100({"fsdp": 1024}), H100 / 400e9 * 127 / 128),
@@ -51,14 +42,6 @@ def experts(experts, top_k):
 )
 def test_tokens_on_each_device_at_the_bound(setting, each):
     assert tokens_each(setting) == pytest.approx(each)
-
-
-def test_pods_over_the_network_need_71360_tokens_each():
-    """Data parallel pods: C / W of the network, 4.46e14 / 6.25e9, counted on each chip."""
-    torus = Torus(V5P_AXIS, {"dp": 0, "fsdp": 3}, network_bytes_per_s=6.25e9)
-    setting = replace(v5p(flops=4.46e14), mesh=torus, sharding=Sharding(fsdp=64, dp=4), step="training")
-    assert setting.bound().tokens / 4 == pytest.approx(71_360)
-    assert (setting.bound().step, setting.bound().fabric) == ("backward", "network")
 
 
 def test_without_a_bound():
@@ -124,34 +107,16 @@ def test_flop_of_the_passes():
     assert replace(setting, recompute=True).math_flop("forward") == WEIGHTS / 16
 
 
-# Experts, stages, dtypes, microbatches
+def test_a_gate_is_half_as_much_again_to_gather_and_to_multiply():
+    plain = h100({"fsdp": 8, "tp": 2}, step="training", recompute=True)
+    gated = replace(plain, model=replace(plain.model, matrices=3))
+    assert gated.math_flop("forward") == 1.5 * WEIGHTS / 16
+    assert gated.math_flop("backward") == (2 * 1.5 + 1) * WEIGHTS / 16  # up and gate again
+    assert gated.terms[0].fixed_bytes == 1.5 * plain.terms[0].fixed_bytes
+    assert per_token(gated, "gather activations") == per_token(plain, "gather activations")
 
 
-def test_experts_dealt_out():
-    """4 groups of 2 experts: each gathers a quarter of all; a token is sent to its 2 experts, and comes back."""
-    setting = h100({"ep": 4, "fsdp": 16, "tp": 2}, experts=8, top_k=2, step="training")
-    assert setting.terms[0].fixed_bytes == WEIGHTS * 8 / (2 * 4)
-    own = 2 * D / (4 * 16)  # a token's activations, over those who share the batch
-    assert per_token(setting, "gather activations") == 2 * own
-    assert per_token(setting, "dispatch to experts") == per_token(setting, "combine from experts") == 4 * own / 2 * 2
-    dispatch = next(term for term in setting.terms if term.name == "dispatch to experts")
-    assert dispatch.crossings[0].amount == 3 / 16
-    assert setting.math_flop("forward") == 2 * WEIGHTS / (4 * 16 * 2)
-
-
-def test_experts_on_the_same_devices_share_a_copy_of_a_token():
-    alone = h100({"fsdp": 16, "tp": 2}, experts=8, top_k=4)
-    assert per_token(alone, "gather activations") == 2 * D / 16
-    two = h100({"fsdp": 16, "tp": 2, "ep": 2}, experts=8, top_k=4)
-    assert per_token(two, "gather activations") == 2 * 2 * D / 32
-    assert per_token(two, "dispatch to experts") == 2 * 2 * D / 32 * 2 / 2
-
-
-def test_checkpoints_of_experts_are_dispatched_again():
-    setting = h100({"fsdp": 16, "ep": 4}, experts=8, step="training", recompute=True)
-    names = [term.name for term in setting.terms if term.kind == "ep"]
-    assert names == ["dispatch to experts", "combine from experts"] * 2 + ["dispatch again"]
-    assert len(replace(setting, recompute=False).terms) == len(setting.terms) - 1
+# Stages, dtypes, microbatches
 
 
 def test_stages_divide_those_who_gather_and_send_once_each():
@@ -210,9 +175,8 @@ def test_faster_chips_raise_the_bound_and_faster_wires_lower_it(setting, factor)
 
 @quick
 @given(made_up(), st.integers(2, 8))
-def test_more_experts_raise_the_bound_and_smaller_gathers_lower_it(setting, factor):
+def test_more_gathers_raise_the_bound_and_smaller_ones_lower_it(setting, factor):
     bound = setting.bound().tokens
-    assert at_most(bound, replace(setting, experts=setting.experts * factor).bound().tokens)
     assert at_most(bound, replace(setting, gathers=factor).bound().tokens)
     assert at_most(replace(setting, dtypes=Dtypes(gathers="fp8")).bound().tokens, bound)
     assert at_most(bound, replace(setting, dtypes=Dtypes(wire="fp32")).bound().tokens)
@@ -222,7 +186,7 @@ def test_more_experts_raise_the_bound_and_smaller_gathers_lower_it(setting, fact
 @given(made_up(kinds=("fsdp", "tp"), meshes=("torus",)), st.integers(1, 3))
 def test_more_axes_and_exact_collectives_lower_the_bound(setting, own):
     def bound(axes, exact=False):
-        mesh = replace(setting.mesh, axes={"fsdp": axes, "tp": 1}, all_axes=9, exact=exact)
+        mesh = replace(setting.mesh, all_axes=axes + 1, exact=exact)
         return replace(setting, mesh=mesh).bound().tokens
 
     assert at_most(bound(own + 1), bound(own))

@@ -19,9 +19,9 @@ ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
 quick = settings(deadline=None, derandomize=True, max_examples=15)
 
 
-def ranked(setting, tokens=TOKENS, **memory):
-    what = Memory(setting.model, setting.dtypes, tokens, experts=setting.experts, top_k=setting.top_k, **memory)
-    return {technique.name: technique for technique in techniques.ranked(setting, what)}
+def ranked(setting, tokens=TOKENS, saved="all"):
+    memory = Memory(setting.model, setting.dtypes, tokens, saved)
+    return {technique.name: technique for technique in techniques.ranked(setting, memory)}
 
 
 def each(technique):
@@ -29,7 +29,7 @@ def each(technique):
 
 
 def test_numbers_for_v5p():
-    now = v5p({"fsdp": 2, "tp": 1})
+    now = v5p()
     found = ranked(now)
     bounds = {name: round(each(technique), 1) for name, technique in found.items() if technique.setting}
     assert bounds == {
@@ -38,7 +38,7 @@ def test_numbers_for_v5p():
         "more mesh axes for FSDP": 851.9,  # all three for FSDP, none for tensor parallelism: alpha / 3
         "a better split of X and Y": 79.9,
         "tensor parallelism, as far as it goes": 79.9,
-        "4 pipeline stages": 99.0,  # 319.4 / 4 if stages had an axis of their own; here all take turns
+        "4 pipeline stages": 159.7,  # 319.4 / 4 but for the axis that they take from FSDP
         "8-bit gathers of weights": 159.7,
         "activation checkpointing": 319.4,
         "gradient accumulation": 1277.8,
@@ -52,15 +52,10 @@ def test_numbers_for_v5p():
     ]  # fmt: skip
 
 
-def test_stages_with_an_axis_of_their_own():
-    now = v5p({"fsdp": 1, "tp": 1})
-    stages = ranked(now)["4 pipeline stages"]
-    assert each(stages) == pytest.approx(tokens_each(now) / 4)
-    dealt = ranked(v5p())["4 pipeline stages"]  # FSDP has one in place of two
-    assert each(dealt) == pytest.approx(tokens_each(v5p()) / 2)
+def test_stages_take_an_axis_from_fsdp():
+    assert each(ranked(v5p())["4 pipeline stages"]) == pytest.approx(tokens_each(v5p()) / 2)
 
 
-NETWORK = replace(v5p().mesh, axes={"fsdp": 0, "tp": 1}, network_bytes_per_s=6.25e9)
 CHECKPOINTED = {"step": "training", "recompute": True}
 
 
@@ -80,21 +75,20 @@ CHECKPOINTED = {"step": "training", "recompute": True}
         ("overlap the wires with each other", h100({"fsdp": 128, "tp": 8}), "they already run beside each other"),
         ("overlap the wires with each other", h100({"fsdp": 4, "tp": 2}), "what shares one has to take turns"),
         ("overlap the wires with each other", h100({"fsdp": 64, "tp": 16}), "what shares one has to take turns"),
-        ("more mesh axes for FSDP", v5p({"fsdp": 1, "tp": 1}), "the weights come over 2 axes in place of 1"),
-        ("more mesh axes for FSDP", v5p({"fsdp": 2, "tp": 1}), "axes are taken: it costs tensor parallelism its own"),
-        ("more mesh axes for FSDP", v5p({"fsdp": 3}, degrees={"fsdp": 64}), "the torus has no more than 3"),
+        ("more mesh axes for FSDP", v5p(), "axes are taken: it costs tensor parallelism its own"),
+        ("more mesh axes for FSDP", v5p(degrees={"fsdp": 64}), "the torus has no more than 3"),
         ("more mesh axes for FSDP", v5p(degrees={"fsdp": 8, "dp": 4, "pp": 2}), "all 3 axes are taken"),
         ("more mesh axes for FSDP", v5p(degrees={"tp": 4}), "no weights are gathered"),
         ("more mesh axes for FSDP", h100({"fsdp": 8}), "a GPU's links are all used by every collective already"),
-        ("more mesh axes for FSDP", replace(v5p(), mesh=NETWORK), "come over an axis in place of the network"),
         # F / alpha = 20.8
         ("tensor parallelism, as far as it goes", v5p(), "Y = 16 is the most at which the activations keep up (now 4)"),
         ("4 pipeline stages", replace(v5p(), model=Model("few", 4096, 16384, 3)), "the model has fewer blocks, 3"),
         ("4 pipeline stages", v5p(degrees={"fsdp": 6}), "fsdp=6 does not divide into 4"),
-        ("4 pipeline stages", v5p({"fsdp": 2, "tp": 1}), "a bubble of 19 % at 16 microbatches"),  # 3 / 16
-        ("4 pipeline stages", v5p({"fsdp": 2, "tp": 1}), "all kinds now took turns on the torus"),
+        ("4 pipeline stages", v5p(), "a bubble of 3/19 = 16 % of the time at 16 microbatches"),
+        ("4 pipeline stages", EXERCISE, "the torus has no axis left for stages"),
+        ("4 pipeline stages", h100({"fsdp": 24}), "the groups of fsdp then do not pack into nodes"),
         ("4 pipeline stages", v5p(), "; they take an axis from FSDP; the largest stage has 32 blocks; a bubble"),
-        ("4 pipeline stages", v5p({"fsdp": 1, "tp": 1}), "once for all microbatches, and keep them; the largest"),
+        ("4 pipeline stages", h100({"fsdp": 64}), "once for all microbatches, and keep them; the largest"),
         ("16 pipeline stages", v5p(degrees={"fsdp": 4, "tp": 4, "pp": 4}), "gathers none"),
         ("8-bit gathers of weights", v5p(degrees={"tp": 4}), "no weights are gathered"),
         ("activation checkpointing", h100({"dp": 8}, step="training"), "computes more; the forward pass does not"),
@@ -106,12 +100,10 @@ CHECKPOINTED = {"step": "training", "recompute": True}
         ("activation checkpointing", h100({"tp": 8}), "in training it adds FLOP to the backward pass"),
         ("activation checkpointing", h100({"fsdp": 8}), "and no gather of weights"),
         ("activation checkpointing", h100({"fsdp": 8}, **CHECKPOINTED), "it is used already"),
-        ("reductions in the switch (SHARP)", h100({"fsdp": 8}, sharp=True), "it is used already"),
         ("reductions in the switch (SHARP)", v5p(), "a torus has no switch"),
         ("gradient accumulation", h100({"tp": 8}), "no weights are gathered, for one microbatch or for many"),
         ("sequence parallelism", v5p(), "in place of an all-reduce are the same bytes"),
         ("sequence parallelism", v5p(degrees={"fsdp": 8}), "there is no tensor parallelism that it could go with"),
-        ("sequence parallelism", h100({"fsdp": 8, "tp": 8}, sharp=True), "in place of an all-reduce in the switch"),
     ],
 )
 def test_what_is_said_is_said_where_it_is_true(name, setting, said):
@@ -126,21 +118,8 @@ def test_overlap_of_wires_helps_where_they_are_added(wires):
     assert technique.setting.wires == ("fabric" if wires == "shared" else wires)
 
 
-@pytest.mark.parametrize(("axes", "more"), [({"fsdp": 1, "tp": 1}, 2), ({"fsdp": 2, "tp": 1}, 3)])
-def test_more_axes_for_the_same_devices(axes, more):
-    after = ranked(v5p(axes))["more mesh axes for FSDP"].setting
-    assert after.mesh.axes_of("fsdp", after.sharding) == more
-    assert (after.sharding.devices, after.mesh.taken(after.sharding)) == (64, 3)
-
-
-def test_an_axis_in_place_of_the_network():
-    setting = replace(v5p(), mesh=NETWORK)
-    technique = ranked(setting)["more mesh axes for FSDP"]
-    assert each(technique) == pytest.approx(tokens_each(setting) * 6.25e9 / 1.8e11)
-
-
 def test_memory_of_stages_is_that_of_the_weights_they_keep():
-    now = v5p({"fsdp": 2, "tp": 1})
+    now = v5p()
     stages = ranked(now)["4 pipeline stages"]
     # All 32 blocks of the largest stage in place of one, each over tp = 4; and what it holds for 31.5.
     held = (16 * ALL_WEIGHTS / 2 + TOKENS * BLOCKS * (D + F) * 2) / 64
@@ -149,11 +128,6 @@ def test_memory_of_stages_is_that_of_the_weights_they_keep():
     more = ranked(stages.setting)["16 pipeline stages"]
     assert more.setting.sharding == Sharding(fsdp=1, tp=4, pp=16)
     assert more.memory_bytes == pytest.approx(-32 * ALL_WEIGHTS / 4 / BLOCKS)
-    again = ranked(replace(now, gathers=8))["4 pipeline stages"]
-    assert each(again) == pytest.approx(each(stages))
-    # The activations of all eight microbatches are alive at once.
-    more = 7 * TOKENS * BLOCKS * (D + F) * 2 / 64 * 32 / 31.5
-    assert again.memory_bytes - stages.memory_bytes == pytest.approx(more)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +146,28 @@ def test_eight_bit_gathers(gathers, said, share):
 
 
 @pytest.mark.parametrize(
-    ("more", "memory", "less"),
+    ("saved", "matrices", "less"),
     [
-        ({}, {}, 125 * F * 2),
-        ({}, {"saved": "half"}, 126 * (D + F) - 2 * (126 * D + F)),
-        ({"experts": 4, "top_k": 2}, {}, 2 * (126 * 2 * (D + F) - 126 * D - 2 * F)),
+        ("all", 2, 125 * F * 2),
+        ("half", 2, 126 * (D + F) - 2 * (126 * D + F)),
+        ("all", 3, 125 * 2 * F * 2),
     ],
 )
-def test_checkpointing_saves_all_but_the_inputs_of_blocks(more, memory, less):
-    technique = ranked(v5p(**more), **memory)["activation checkpointing"]
+def test_checkpointing_saves_all_but_the_inputs_of_blocks(saved, matrices, less):
+    now = v5p()
+    now = replace(now, model=replace(now.model, matrices=matrices))
+    technique = ranked(now, saved=saved)["activation checkpointing"]
     assert technique.memory_bytes == pytest.approx(-TOKENS * less / 64)
-    assert (technique.flop, each(technique)) == (1, tokens_each(v5p(**more)))
+    assert (technique.flop, each(technique)) == (1, tokens_each(now))
+
+
+@pytest.mark.parametrize("matrices", [2, 3])
+def test_checkpointing_multiplies_once_more_with_all_but_down(matrices):
+    now = h100({"fsdp": 8}, step="training")
+    now = replace(now, model=replace(now.model, matrices=matrices))
+    technique = ranked(now)["activation checkpointing"]
+    flop = [sum(setting.math_flop(step) for step in now.steps) for setting in (now, technique.setting)]
+    assert technique.flop == pytest.approx(flop[1] / flop[0]) == pytest.approx(1 + (matrices - 1) / matrices / 3)
 
 
 def test_checkpointing_in_training():
@@ -217,13 +202,9 @@ def test_accumulation_gathers_again_unless_weights_are_kept():
         technique = ranked(EXERCISE)[name]
         assert each(technique) == pytest.approx(2750 * of_now)
         assert technique.memory_bytes == pytest.approx(kept - saved * 3 / 4)
-    kept = ranked(replace(EXERCISE, gathers=4))["gradient accumulation, weights kept gathered"]
-    assert each(kept) == pytest.approx(2750)
-    assert kept.memory_bytes == pytest.approx(ALL_WEIGHTS * 125 / 126)
-    staged = replace(EXERCISE, sharding=Sharding(fsdp=4, pp=2))
+    staged = h100({"fsdp": 4, "pp": 2})
     name = "gradient accumulation, weights kept gathered"
     assert ranked(staged)[name].memory_bytes == 0
-    assert ranked(replace(staged, gathers=2))[name].memory_bytes == pytest.approx(ALL_WEIGHTS / 2 - ALL_WEIGHTS / 126)
 
 
 def test_without_fsdp_nothing_is_gathered_or_kept():
@@ -231,11 +212,10 @@ def test_without_fsdp_nothing_is_gathered_or_kept():
     for name in ("gradient accumulation", "gradient accumulation, weights kept gathered"):
         assert found[name].memory_bytes == pytest.approx(-TOKENS * BLOCKS * (D + F) * 2 / 32 * 3 / 4)
     assert techniques.gathered_bytes(h100({"tp": 8})) == 0
-    assert techniques.gathered_bytes(h100({"fsdp": 2, "tp": 8, "ep": 2}, experts=4)) == 2 * D * F * 2 * 4 / 16
 
 
 def test_techniques_for_a_wire_that_is_too_slow_for_every_token():
-    now = v5p({"fsdp": 2, "tp": 1}, degrees={"fsdp": 2, "tp": 32})
+    now = v5p(degrees={"fsdp": 2, "tp": 32})
     assert now.bound().tokens == math.inf
     found = ranked(now)
     assert found["a better split of X and Y"].helps(now)
@@ -245,7 +225,7 @@ def test_techniques_for_a_wire_that_is_too_slow_for_every_token():
 @quick
 @given(made_up())
 def test_those_that_help_come_first_and_keep_the_devices(now):
-    memory = Memory(now.model, now.dtypes, 1000, experts=now.experts, top_k=now.top_k)
+    memory = Memory(now.model, now.dtypes, 1000)
     found = techniques.ranked(now, memory)
     helps = [technique.helps(now) for technique in found]
     assert helps == sorted(helps, reverse=True)
