@@ -145,7 +145,7 @@ class _Pulled(_OfRanks):
 class Symmetric(_Pulled, PCIe):
     """Pulled by the copy engine, which takes no SM."""
 
-    kind, copies = "symmetric", "cudaMemcpyDeviceToDevice"
+    kind = "symmetric"
 
 
 class SymmetricCopier(_Pulled, PacedCopier):
