@@ -17,6 +17,18 @@ from roofline.theory.chips import of_device
 THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
+OF_GPU = (
+    *("CUDA_", "CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_DEFAULT_FP_FUSION"),
+)
+"""Likewise those that change what a GPU computes, and how fast."""
+
+TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""Those that have cuBLAS multiply fp32 in TF32."""
+
+CONNECTIONS = 32
+"""CUDA_DEVICE_MAX_CONNECTIONS of a run, which the root conftest sets."""
+
 PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
 
 
@@ -24,7 +36,8 @@ def choose_device(wanted: str, timed: bool) -> str:
     """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Imports torch only where a GPU may be used.
 
     Raises ValueError for a GPU that torch cannot use, unless the CPU was asked for, and where Triton's interpreter is
-    switched on while something is to be timed, or to run on a GPU, and where launches block on one that is timed.
+    switched on while something is to be timed, or to run on a GPU, where a GPU has too few hardware queues for the
+    streams of links, and where launches block on one that is timed.
     """
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     if interpreting and (timed or wanted == "cuda"):
@@ -37,12 +50,28 @@ def choose_device(wanted: str, timed: bool) -> str:
         raise ValueError(problem)
     if not torch_sees_gpu():
         raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
+    if not queues.isdecimal() or int(queues) < CONNECTIONS:
+        raise ValueError(
+            f"CUDA_DEVICE_MAX_CONNECTIONS is set to {queues!r}, and {CONNECTIONS} is the least: a copy would stand in "
+            "the queue behind the kernel that waits for it; unset it, or set that many"
+        )
     if timed and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         raise ValueError(
             "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel's end, and gates open once all of "
             "a sample is launched; unset it"
         )
     return "cuda"
+
+
+def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:
+    """Raises ValueError where an environment variable has a GPU multiply in TF32 what is measured as fp32."""
+    found = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
+    if found and device == "cuda" and "fp32" in dtypes:
+        raise ValueError(
+            f"{found} is set to {os.environ[found]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply it in TF32, "
+            "10 of its 23 bits; unset it, or leave fp32 out"
+        )
 
 
 WAYS_OUT = {
@@ -134,7 +163,11 @@ def describe(device: str) -> dict:
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)},
+        "environment": {
+            name: anonymous(value)
+            for name, value in sorted(os.environ.items())
+            if name.startswith(THREADING + OF_GPU * (device == "cuda"))
+        },
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)

@@ -24,7 +24,7 @@ H100 = types.SimpleNamespace(
 
 @pytest.fixture(autouse=True)
 def free_environment(monkeypatch):
-    for variable in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING"):
+    for variable in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS"):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -128,7 +128,7 @@ def test_card_in_the_hands_of_another_process(gpu):
     assert "compute mode" in finding.way_out
 
 
-@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET"])
+@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET", "CUDA_DEVICE_MAX_CONNECTIONS"])
 def test_variables_that_a_run_refuses(gpu, variable):
     gpu.setenv(variable, "1")
     finding = doctor.examine()[-1]
