@@ -132,7 +132,8 @@ def gathers(rank, count, path, kind):
     own = stand_in(rank, count, path)
     link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
-    gathered = torch.empty(B, D)
+    gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
+    dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
     shards = shards_of(torch.zeros(B, D), 1, link, own)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
@@ -142,7 +143,10 @@ def gathers(rank, count, path, kind):
         shards[rank].copy_(mine)
         operands.columns(rank, gathered).copy_(mine)
         time.sleep(LATE_S * (late == rank))
+        batches.clear()
         assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
+        each = 3 * [2 * (count - 1)] if name == "row_block_launches" else (count - 1) * [2]
+        assert batches == each * (kind == "nccl")
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
