@@ -1,5 +1,6 @@
 """What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
 
+import ctypes
 import functools
 import os
 import platform
@@ -28,6 +29,9 @@ TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 CONNECTIONS = 32
 """CUDA_DEVICE_MAX_CONNECTIONS of a run, which the root conftest sets."""
+
+NATIVE_ATOMIC = 3
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED (cuda.h)."""
 
 PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
 
@@ -117,6 +121,13 @@ def torch_sees_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def native_atomics(one: int, other: int) -> bool:
+    """Whether GPU `one`'s atomics are atomic in GPU `other`'s memory, which over PCIe they are not, though it reads
+    there. Asked of the driver, since torch does not."""
+    found, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    return not library.cuDeviceGetP2PAttribute(ctypes.byref(found), NATIVE_ATOMIC, one, other) and bool(found.value)
 
 
 def gpu_driver() -> str | None:

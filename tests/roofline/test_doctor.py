@@ -251,8 +251,9 @@ def test_counters_bindings_and_peers_are_asked_for_by_few(gpu):
     gpu.setattr(ncu, "why_not", lambda device: ncu.FORBIDDEN)
     gpu.setattr(torch.cuda, "device_count", lambda: 4)
     gpu.setattr(torch.cuda, "can_device_access_peer", lambda one, other: other != 3)
+    gpu.setattr(machine, "native_atomics", lambda one, other: other != 2)
     assert found("counters").found == ncu.FORBIDDEN
-    assert found("peers").found == "4 GPUs, and GPU 0 does not reach 3"
+    assert found("peers").found == "4 GPUs, and GPU 0 does not reach 2, 3 with atomics"
     assert {found(name).state for name in ("counters", "peers")} == {doctor.LIMITED}
     assert main(["doctor"]) == 0
 
