@@ -379,19 +379,20 @@ class PCIe(Enqueued):
     """The copy engine brings shards from pinned host memory as fast as it can. `Transfer.source` is a pinned CPU
     tensor."""
 
-    kind, copies = "pcie", "cudaMemcpyHostToDevice"
+    kind = "pcie"
 
     def _bring(self, route: Route, index: int) -> None:
-        from cuda.bindings import runtime
+        from cuda.bindings import driver
 
         transfer = route.transfers[index]
         source, target, size = transfer.source, transfer.target, transfer.source.element_size()
-        _succeed(
-            runtime.cudaMemcpy2DAsync(
-                target.data_ptr(), target.stride(0) * size, source.data_ptr(), source.stride(0) * size,
-                source.shape[1] * size, len(source), runtime.cudaMemcpyKind[self.copies], self._stream.cuda_stream,
-            )
-        )  # fmt: skip
+        copy = driver.CUDA_MEMCPY2D()
+        # By its address CUDA knows whose memory it is: the host's, this GPU's, or another's.
+        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+        copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size
+        copy.dstDevice, copy.dstPitch = target.data_ptr(), target.stride(0) * size
+        copy.WidthInBytes, copy.Height = source.shape[1] * size, len(source)
+        _succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
 
 
 def _leave_shared_memory(function: int) -> None:

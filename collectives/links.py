@@ -187,15 +187,22 @@ class Preset:
         for transfer in transfers:
             transfer.target.copy_(transfer.source)
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, apart: bool = False) -> None:
+    def start(
+        self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1, apart: bool = False
+    ) -> None:
         self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
 
     def ready(self, count: int) -> None:
         pass
 
-    def signals(self) -> Signals:
+    def signals(self, count: int | None = None) -> Signals:
         flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
         return Signals(flags, 0, flags.new_zeros(1), 1)
+
+    @property
+    def counters(self) -> tuple[Tensor, Tensor]:
+        flags = self.signals().flags
+        return flags, flags.long()
 
     def wait(self, count: int) -> int:
         now = time.perf_counter() - self._t0
@@ -207,6 +214,15 @@ class Preset:
 
     def timeline(self) -> Timeline:
         return Timeline(self._transfers, [0.0] * len(self._transfers), self._waits, self._end)
+
+
+class WarmUp(Preset):
+    """Takes an arm through the launches of a link that brings just what is waited for. Each kernel is loaded then: that
+    may wait for the device, where over a link another one spins until what was to be launched next has run."""
+
+    def wait(self, count: int) -> int:
+        super().wait(count)
+        return count
 
 
 class WallClock:

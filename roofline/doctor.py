@@ -269,7 +269,7 @@ def _bindings() -> Finding:
     try:
         return Finding("bindings", OK, f"cuda-bindings {metadata.version('cuda-bindings')}")
     except metadata.PackageNotFoundError:
-        costs = "--ffn-link-bandwidth pcie is skipped"
+        costs = "the links nccl, symmetric and pcie are skipped"
         return Finding("bindings", LIMITED, "no cuda-bindings", costs, "pip install cuda-bindings")
 
 
@@ -279,9 +279,10 @@ def _peers() -> Finding:
     count = torch.cuda.device_count()
     if count == 1:
         return Finding("peers", OK, "one GPU; wires are emulated, as by default")
-    apart = [index for index in range(1, count) if not torch.cuda.can_device_access_peer(0, index)]
+    reach = torch.cuda.can_device_access_peer
+    apart = [index for index in range(1, count) if not (reach(0, index) and machine.native_atomics(0, index))]
     if apart:
-        found = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))}"
+        found = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))} with atomics"
         return Finding("peers", LIMITED, found, "real ranks take the link nccl alone, not symmetric")
     return Finding("peers", OK, f"{count} GPUs that reach one another")
 

@@ -88,7 +88,7 @@ class AllGather(settings.Setting):
         if arm not in waiting_arms(self.device) or not self.options.timed or link.kind == "preset":
             return None
         for _ in range(TRACES):
-            host_ahead(self.device)
+            host_ahead(self.device, len(self.sets[0].prepared[arm].transfers))
             traced = flagged_arms.trace(self.sets[0], link, arm)
         return traced
 

@@ -16,7 +16,7 @@ import torch
 from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
-from collectives.links import LinkError
+from collectives.links import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import ALL_CORES, base_arm
 from roofline.analysis.overlap.metrics import OFF_PACE, REQUESTED
@@ -143,8 +143,9 @@ class Runner(matmul.Runner):
             if reason := setting.why_not(name):
                 return Rejection(SKIPPED, f"{name}: {reason}")
             link = setting.link(setting.gather if base_arm(name) == prepared.baseline else None)
-            if setting.device == "cuda":  # compiles and loads: a link that waits for what is computed may give up
-                with suppress(LinkError):
+            if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
+                setting.relative_error(arm, WarmUp(), sets[0])
+                with suppress(LinkError):  # one that waits for what is computed may give up
                     setting.relative_error(arm, link, sets[0])
             error = checks.worst([setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets])
             if wrong := verdict(name, error, prepared.case.dtype, setting.limit):

@@ -65,7 +65,7 @@ class Messages(Observer):
         gather = Gather((Transfer(rank, 0, message, landing[rank]) for rank in others), [message])
         for _ in range(WARM_UP + ROUNDS):
             self._ranks.barrier()
-            host_ahead(link.device)
+            host_ahead(link.device, len(gather))
             start = time.perf_counter()
             alone(link, gather) if pattern == "all" else self._round_trip(message, landing[0])
             times.append(max(link.timeline().arrivals_s) if self._ranks.world else time.perf_counter() - start)

@@ -28,18 +28,19 @@ def computing(device: str, *, all_cores: bool = False):
             torch.set_num_threads(threads)
 
 
-HOLD_CYCLES = 4_000_000
-"""Of an SM, some 2 ms: longer than the host takes to enqueue an arm."""
+HOLD_CYCLES, TRANSFER_CYCLES = 4_000_000, 400_000
+"""Of an SM, some 2 ms and 0.2: longer than the host takes to enqueue an arm, and each transfer of its link."""
 
 
-def host_ahead(device: str) -> None:
-    """On a GPU, hold the current stream until what comes next is enqueued, as the gate of the clock does.
+def host_ahead(device: str, transfers: int) -> None:
+    """On a GPU, hold the current stream until what comes next is enqueued, as the gate of the clock does: an arm whose
+    link has so many transfers.
 
     Without it a link's time begins with its stamp, some tenths of a millisecond before the host has launched the copier
     and the kernel that waits for it, and a gather at 450 GB/s takes no more than half of one.
     """
     if device == "cuda":
-        torch.cuda._sleep(HOLD_CYCLES)
+        torch.cuda._sleep(HOLD_CYCLES + transfers * TRANSFER_CYCLES)
 
 
 def seconds(call: Callable, device: str, *, all_cores: bool = False) -> float:

@@ -194,7 +194,7 @@ class Setting:
         """About the times of `count` gathers with nothing beside them, without latency and skew that were asked for."""
         link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
-            host_ahead(self.device)
+            host_ahead(self.device, len(transfers))
             alone(link, transfers)
             timeline = link.timeline()
             found.append(max(timeline.arrivals_s) - timeline.late_s)

@@ -23,7 +23,8 @@ GAP_US = 100
 """The idle gap before a sample, which the host enqueues while the one before runs; longer where that one is short."""
 
 PATIENCE_US = 20_000
-"""A gate ends after this, open or not: a call that itself waits for the device would hang behind it."""
+"""A gate ends after this, open or not: a call that itself waits for the device would hang behind it. Where the host
+takes longer for a call, after twice what it takes."""
 
 SPAN_NS = 40_000
 """Of a reading of the SM clock: the timer's tick is a microsecond at most, and both ends are told to a poll of it."""
@@ -99,15 +100,19 @@ class Instruments:
         self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._host = self._flag.numpy()  # a store costs less than through torch
         self._readings = torch.zeros((SLOTS, 2), dtype=torch.int64, device=device)
-        self._closed = 0
+        self._closed, self._patience_us = 0, PATIENCE_US
         self._gate(0)
         self.read_clock(0)
         torch.cuda.synchronize(self._readings.device)
 
     def close(self) -> None:
-        """Have the current stream wait until `open`, `GAP_US` at least and `PATIENCE_US` at most."""
+        """Have the current stream wait until `open`, `GAP_US` at least and as long as `expect` says at most."""
         self._closed += 1
         self._gate(self._closed)
+
+    def expect(self, host_s: float) -> None:
+        """The host takes so long for a call, at most, behind the gates from now on."""
+        self._patience_us = max(PATIENCE_US, round(2e6 * host_s))
 
     def open(self) -> None:
         """Let the stream go on past every gate so far: the flag only grows."""
@@ -124,4 +129,4 @@ class Instruments:
         return [1e9 * cycles / ns if ns else 0.0 for cycles, ns in self._readings[:count].tolist()]
 
     def _gate(self, wanted: int) -> None:
-        gate_launch(self._flag, wanted).run(self._readings.device)
+        gate_launch(self._flag, wanted, patience=self._patience_us).run(self._readings.device)

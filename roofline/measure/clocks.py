@@ -152,9 +152,9 @@ class CudaClock:
     `said` as `sm_clock_hz`. Without `instruments`, a kernel spins for a time set beforehand, the pre-roll.
 
     Whether it held is checked: once the stop event is enqueued, the start event must not have happened yet. If it has,
-    the sample holds host time and is dropped (None). A gate that ran out of patience has the same the next time; the
-    pre-roll doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip
-    idling before every sample to come.
+    the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need. The pre-roll
+    doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip idling
+    before every sample to come.
     """
 
     timer = "cuda_event_replay"
@@ -187,6 +187,20 @@ class CudaClock:
         else:
             self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
         return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in events]
+
+    def warm(self, calls: list[Call]) -> None:
+        """Make each call twice, without a gate, and have gates expect what the host took for the second: a call of a
+        hundred launches and messages may take it longer than they wait by default."""
+        slowest_s = 0.0
+        for call in calls:
+            for _ in range(2):
+                began = self.now()
+                call()
+                host_s = self.now() - began
+                self._synchronize()
+            slowest_s = max(slowest_s, host_s)
+        if self.instruments:
+            self.instruments.expect(slowest_s)
 
     def burst(self, call: Call, calls: int) -> float:
         """For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for."""

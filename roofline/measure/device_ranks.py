@@ -20,11 +20,15 @@ import torch
 import torch.distributed as dist
 
 from roofline.measure.clocks import Call, CudaClock
+from roofline.measure.machine import native_atomics
 from roofline.measure.ranks import LATE_S, LOOK_S, Ranks
 from roofline.measure.telemetry import nvml_handle
 
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """torch's variable that lets several ranks of one GPU share memory: for tests of what is right, not of time."""
+
+TIMEOUT = timedelta(seconds=4 * LATE_S)
+"""Of the group: NCCL ends the process then. A link gives up before that, and says what did not come."""
 
 
 class World:
@@ -43,7 +47,7 @@ class World:
     def group(self):
         """torch.distributed's own, which the others make too when they first ask for it; another once a rank failed."""
         if not dist.is_initialized():
-            about = dict(rank=self._ranks.rank, world_size=self._ranks.size, timeout=timedelta(seconds=LATE_S))
+            about = dict(rank=self._ranks.rank, world_size=self._ranks.size, timeout=TIMEOUT)
             dist.init_process_group(self.backend, store=self._ranks.fresh_store("world"), **about)
         return dist.group.WORLD
 
@@ -88,6 +92,8 @@ class World:
         for one, other in ((a, b) for a in range(min(self.here, self.gpus)) for b in range(a)):
             if not torch.cuda.can_device_access_peer(one, other):
                 return f"GPU {one} cannot read GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
+            if not native_atomics(one, other):  # by which ranks count their meetings
+                return f"GPU {one} has no atomics in GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
         return None
 
     def align(self) -> None:

@@ -1,5 +1,6 @@
 """What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
 
+import ctypes
 import functools
 import os
 import platform
@@ -17,6 +18,21 @@ from roofline.theory.chips import of_device
 THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
+OF_GPU = (
+    *("CUDA_", "CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_DEFAULT_FP_FUSION"),
+)
+"""Likewise those that change what a GPU computes, and how fast."""
+
+TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""Those that have cuBLAS multiply fp32 in TF32."""
+
+CONNECTIONS = 32
+"""CUDA_DEVICE_MAX_CONNECTIONS of a run, which the root conftest sets."""
+
+NATIVE_ATOMIC = 3
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED (cuda.h)."""
+
 PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
 
 
@@ -24,7 +40,8 @@ def choose_device(wanted: str, timed: bool) -> str:
     """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Imports torch only where a GPU may be used.
 
     Raises ValueError for a GPU that torch cannot use, unless the CPU was asked for, and where Triton's interpreter is
-    switched on while something is to be timed, or to run on a GPU, and where launches block on one that is timed.
+    switched on while something is to be timed, or to run on a GPU, where a GPU has too few hardware queues for the
+    streams of links, and where launches block on one that is timed.
     """
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     if interpreting and (timed or wanted == "cuda"):
@@ -37,6 +54,12 @@ def choose_device(wanted: str, timed: bool) -> str:
         raise ValueError(problem)
     if not torch_sees_gpu():
         raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
+    if not queues.isdecimal() or int(queues) < CONNECTIONS:
+        raise ValueError(
+            f"CUDA_DEVICE_MAX_CONNECTIONS is set to {queues!r}, and {CONNECTIONS} is the least: a copy would stand in "
+            "the queue behind the kernel that waits for it; unset it, or set that many"
+        )
     if timed and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         raise ValueError(
             "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel's end, and gates open once all of "
@@ -48,6 +71,17 @@ def choose_device(wanted: str, timed: bool) -> str:
 TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
 """Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.11 to 2.13 is for CUDA 13.0, of which
 the driver is 580 or newer."""
+
+
+def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:
+    """Raises ValueError where an environment variable has a GPU multiply in TF32 what is measured as fp32."""
+    found = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
+    if found and device == "cuda" and "fp32" in dtypes:
+        raise ValueError(
+            f"{found} is set to {os.environ[found]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply it in TF32, "
+            "10 of its 23 bits; unset it, or leave fp32 out"
+        )
+
 
 WAYS_OUT = {
     "driver on your system is too old": (
@@ -97,6 +131,13 @@ def torch_sees_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def native_atomics(one: int, other: int) -> bool:
+    """Whether GPU `one`'s atomics are atomic in GPU `other`'s memory, which over PCIe they are not, though it reads
+    there. Asked of the driver, since torch does not."""
+    found, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    return not library.cuDeviceGetP2PAttribute(ctypes.byref(found), NATIVE_ATOMIC, one, other) and bool(found.value)
+
+
 def gpu_driver() -> str | None:
     """The NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is none."""
     try:
@@ -141,7 +182,11 @@ def describe(device: str) -> dict:
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(THREADING)},
+        "environment": {
+            name: anonymous(value)
+            for name, value in sorted(os.environ.items())
+            if name.startswith(THREADING + OF_GPU * (device == "cuda"))
+        },
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)

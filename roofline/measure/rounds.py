@@ -133,6 +133,8 @@ class Rounds:
             return
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
         again = True
+        if hasattr(self._clock, "warm"):
+            self._agreed("first calls", lambda: self._clock.warm(calls))
         while again:
             self._agreed("a warm-up", lambda: self._clock.turn(calls))
             again = self._share(self._clock.now() < deadline)

@@ -20,7 +20,7 @@ import pytest
 
 from roofline import doctor, operations, trial, worker
 from roofline.measure import clocks, machine, metadata, runner, telemetry
-from roofline.measure.machine import choose_device
+from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.plan import Plan, duration, estimate
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
@@ -159,6 +159,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
         if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    refuse_tf32(options.device, options.dtypes)
     if ranks is not ALONE and options.device == "cuda":
         together.own_gpu(ranks)
     counts = timed and options.counters is not None and not (run and run.unfinished)

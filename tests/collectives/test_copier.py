@@ -16,7 +16,7 @@ import triton.language as tl
 from collectives import copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
-from collectives.links import LinkError, Transfer
+from collectives.links import LinkError, Transfer, WarmUp
 from kernels.contract import KernelLaunch, Signals
 from kernels.inspect.beside import KEPT, allotted
 
@@ -143,6 +143,21 @@ def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poiso
         close(mine)
         transfers = 12 if arm == "row_block_launches" else 3
         assert len(link.timeline().transfers) == len(link.timeline().arrivals_s) == transfers
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(arm, interpreted_link, operands):
+    def matmul(x, w, out):
+        shapes.append((*x.shape, *w.shape))
+        return torch.mm(x, w.T, out=out)
+
+    seen = []
+    for link in (interpreted_link(1e9), WarmUp()):
+        shapes = []
+        ARMS[arm](operands(rows=16, chunk_plan=(2, 4), block_plan=(3, 4), matmul=matmul, products=matmul), link)
+        seen.append(shapes)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == (1 if arm == "serial" else 2)
 
 
 def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operands):

@@ -1,10 +1,13 @@
 """Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-in for CUDA does at once
-what it is told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL."""
+what it is told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL. The package
+cuda-bindings is the real one, over the driver of `libcuda.c`."""
 
 import contextlib
 import ctypes
 import functools
 import itertools
+import shutil
+import subprocess
 import sys
 import time
 import types
@@ -59,25 +62,6 @@ class Event:
         return (later.at - self.at) * 1e3
 
 
-class Runtime:
-    """As much of cuda.bindings as is called."""
-
-    cudaMemcpyKind = {"cudaMemcpyHostToDevice": 1, "cudaMemcpyDeviceToDevice": 3}  # noqa: N815, RUF012
-    CUstream = int
-
-    @staticmethod
-    def cudaMemcpy2DAsync(target, to_next, source, from_next, width, rows, kind, stream):  # noqa: N802
-        assert kind == 3
-        for row in range(rows):
-            ctypes.memmove(target + row * to_next, source + row * from_next, width)
-        return (0,)
-
-    @staticmethod
-    def cuStreamWriteValue32(stream, at, value, flags):  # noqa: N802
-        ctypes.c_int32.from_address(at).value = value
-        return (0,)
-
-
 class SymmetricMemory:
     """torch's, of this rank: a file for each allocation, which all ranks map. The last rank goes on late from a
     rendezvous."""
@@ -109,9 +93,7 @@ class SymmetricMemory:
 def stand_in(rank, count, path) -> ranks.Ranks:
     """The rank of a process whose GPU is its CPU."""
     torch.set_num_threads(1)
-    cuda = types.ModuleType("cuda.bindings")
-    cuda.driver = cuda.runtime = Runtime
-    sys.modules |= {"cuda": types.ModuleType("cuda"), "cuda.bindings": cuda}
+    ctypes.CDLL(Path(path).with_name("libcuda.so.1"))  # what asks for that name finds it loaded
     for name, other in dict(
         Stream=Stream, current_stream=Stream, Event=Event, device_count=lambda: count, set_device=lambda gpu: None,
         stream=lambda stream: contextlib.nullcontext(), can_device_access_peer=lambda one, other: True,
@@ -150,7 +132,8 @@ def gathers(rank, count, path, kind):
     own = stand_in(rank, count, path)
     link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
-    gathered = torch.empty(B, D)
+    gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
+    dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
     shards = shards_of(torch.zeros(B, D), 1, link, own)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
@@ -160,7 +143,10 @@ def gathers(rank, count, path, kind):
         shards[rank].copy_(mine)
         operands.columns(rank, gathered).copy_(mine)
         time.sleep(LATE_S * (late == rank))
+        batches.clear()
         assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
+        each = 3 * [2 * (count - 1)] if name == "row_block_launches" else (count - 1) * [2]
+        assert batches == each * (kind == "nccl")
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
@@ -298,7 +284,31 @@ def messages_of(rank, count, path, kind):
     assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in lines)
 
 
+def refused(rank, count, path, kind):
+    """What the driver refuses is told by the driver's name for it."""
+    from cuda.bindings import driver
+
+    stand_in(rank, count, path)
+    device_links._leave_shared_memory(8)
+    with pytest.raises(RuntimeError, match="CUDA error 1: cuFuncSetAttribute"):
+        device_links._leave_shared_memory(0)
+    with pytest.raises(RuntimeError, match="CUDA error: CUDA_ERROR_INVALID_VALUE"):
+        device_links._succeed(driver.cuStreamWriteValue32(driver.CUstream(0), 0, 1, 0))
+
+
 PULLED = ("symmetric", "symmetric_copier")
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory):
+    """The driver of `libcuda.c`."""
+    pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
+    if not (compiler := shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("there is no C compiler for the stand-in of CUDA's driver")
+    made = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    source, name = Path(__file__).with_name("libcuda.c"), f"-Wl,-soname,{made.name}"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", name, source, "-o", made, "-ldl"], check=True)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -312,8 +322,10 @@ PULLED = ("symmetric", "symmetric_copier")
         *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
         *[(late_for_good, kind, 2) for kind in PULLED],
+        (refused, "symmetric", 1),
     ],
 )
-def test_links_of_gpus(of_a_rank, kind, count, tmp_path):
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path, libcuda):
+    (tmp_path / libcuda.name).symlink_to(libcuda)
     store = str(tmp_path / "store")
     multiprocessing.start_processes(of_a_rank, (count, store, kind), count, start_method="fork")

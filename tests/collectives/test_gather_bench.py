@@ -31,11 +31,12 @@ def arm(monkeypatch):
     return lambda name, run: monkeypatch.setitem(all_gather_matmul.Runner.own_arms, name, run)
 
 
-def test_an_arm_of_a_gpu_whose_first_call_took_too_long_for_its_link_is_called_again(options):
+def test_an_arm_of_a_gpu_is_called_without_its_link_and_again_where_that_gave_up(options):
     """A kernel is compiled and loaded then, and a link that waits for what it computes gives up."""
-    errors = iter([links.LinkError("it was not computed for 2 s"), 0.0, 1e-7])
+    errors, over = iter([0.5, links.LinkError("it was not computed for 2 s"), 0.0, 1e-7]), []
 
     def relative_error(arm, link, operands, **about):
+        over.append(type(link))
         if isinstance(error := next(errors), links.LinkError):
             raise error
         return error
@@ -48,6 +49,7 @@ def test_an_arm_of_a_gpu_whose_first_call_took_too_long_for_its_link_is_called_a
     all_gather_matmul.Runner(options).enter(prepared, stand_in, "chunk_launches")
     assert prepared.entrants["chunk_launches"].relative_error == 1e-7
     assert next(errors, None) is None
+    assert over == [links.WarmUp, *[type(None)] * 3]
 
 
 def test_each_first_call_is_told_before_it_begins(options, monkeypatch):

@@ -109,16 +109,18 @@ class Link:
 
 def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
     order, work = [], SimpleNamespace(wire_bytes=1e9)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("held"))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append(cycles))
     monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
-    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None], options=SimpleNamespace(timed=True))
-    gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: [], **about)
+    one = SimpleNamespace(prepared={"row_block": SimpleNamespace(transfers=range(112))})
+    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[one], options=SimpleNamespace(timed=True))
+    gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: range(7), **about)
     gpu.gathers_s = lambda count: setting.Setting.gathers_s(gpu, count)
     assert arms.off_pace(gpu) is None
-    assert order == ["held", "start"] * operands.CALIBRATIONS
+    assert order == [operands.HOLD_CYCLES + 7 * operands.TRANSFER_CYCLES, "start"] * operands.CALIBRATIONS
     order.clear()
     all_gather_matmul.AllGather.trace(gpu, "row_block", Link(order))
-    assert order == ["held", "start"] * all_gather_matmul.TRACES
+    held = operands.HOLD_CYCLES + 112 * operands.TRANSFER_CYCLES
+    assert order == [held, "start"] * all_gather_matmul.TRACES
 
 
 def test_preset_link_has_no_time_of_its_own(options):

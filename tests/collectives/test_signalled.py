@@ -12,7 +12,7 @@ from collectives.bench import arms
 from collectives.bench import ffn as layer_bench
 from collectives.bench import matmul_reduce_scatter as bench
 from collectives.device_links import Route, copy_launch, raise_launch
-from collectives.links import LinkError, Transfer
+from collectives.links import LinkError, Transfer, WarmUp
 from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import part_sums
 from kernels import signalled as kernel
@@ -243,6 +243,15 @@ def test_every_arm_of_the_layer_over_the_gpus_link(arm, rank, deferred_link, mon
         others = RANKS - 1
         assert timeline["ready_s"][:others] == [0.0] * others or arm == "all_reduce"
         assert len(timeline["arrivals_s"]) == others * (3 if arm == "layer_signalled" else 2)
+
+
+def test_a_warm_up_runs_both_kernels_of_a_layer():
+    x, up, down = values(0, RANKS * HEIGHT, COLUMNS), values(9, DEPTH, COLUMNS), values(8, COLUMNS, DEPTH)
+    mine = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS)
+    signalled.added_by_kernel(mine.scatter)
+    signalled.run(mine, WarmUp())
+    assert torch.equal(mine.hidden, x @ up.T)
+    assert torch.equal(mine.scatter.products, mine.hidden @ down.T)
 
 
 @pytest.mark.parametrize("arm", ["serial of a scatter", "serial", "all_reduce"])

@@ -15,9 +15,10 @@ def interpreted(device, monkeypatch):
     """Instruments of the CPU whose gates have no timer, and whose clock is not read."""
     if device == "cuda":
         pytest.skip("a GPU has real ones")
-    untimed = functools.partial(gate_launch, gap=0, patience=5000, timed=False)
+    untimed = functools.partial(gate_launch, gap=0, timed=False)
     for where, name, stand_in in (
         (instruments, "gate_launch", untimed),
+        (instruments, "PATIENCE_US", 5000),
         (instruments.Instruments, "read_clock", lambda self, slot: None),
         (torch.Tensor, "pin_memory", lambda self: self),
         (torch.cuda, "synchronize", lambda device: None),
@@ -55,6 +56,10 @@ def test_gate_holds_until_the_host_opens_it_and_opening_lets_earlier_ones_go(int
     looks.then = {}
     assert [looks(lambda number=number: interpreted._gate(number)) for number in (1, 2, 3, 4)] == [1] * 4
     assert looks(interpreted.close) == 5001  # the next one is closed again, but not for ever
+    interpreted.expect(host_s=3e-3)
+    assert looks(interpreted.close) == 6001
+    interpreted.expect(host_s=1e-3)
+    assert looks(interpreted.close) == 5001
 
 
 def test_gate_that_is_open_already_keeps_the_gap(device, looks):

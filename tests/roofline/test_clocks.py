@@ -54,6 +54,9 @@ class Gated:
             elapsed_time=lambda stop: 0.05,
         )
 
+    def expect(self, host_s):
+        self.told.append(round(host_s, 3))
+
     def read_clock(self, slot):
         self.told.append(f"clock {slot}")
 
@@ -91,6 +94,14 @@ def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
     clock, _ = gated(expired=True)
     turns = take_turns({"a": lambda: None}, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
     assert (turns.late, turns.times_s, turns.rounds[0].values) == ({"a": 1}, {"a": {}}, {})
+
+
+def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated, fake_time):
+    time, (clock, told) = fake_time(clocks), gated()
+    first_s = iter((2.0, 0.03, 1.0, 0.01))
+    calls = dict.fromkeys("ab", lambda: time.sleep(next(first_s, 0.0)) or told.append("call"))
+    take_turns(calls, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
+    assert told[:10] == [*["call", "synchronize"] * 4, 0.03, "close"]
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):

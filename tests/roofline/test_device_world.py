@@ -1,5 +1,6 @@
 """Ranks with GPUs, without one: which GPU a rank takes, which links it can, what it says of them; and their clock."""
 
+import ctypes
 import types
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from roofline.measure import device_ranks, ranks
+from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
 from roofline.pytest_plugin.options import resolve
 
@@ -16,8 +17,13 @@ from roofline.pytest_plugin.options import resolve
 def own(monkeypatch):
     """`own(gpus, here, world)`: rank 1 of a world, so many of which share a machine with so many GPUs."""
 
-    def make(gpus=8, here=8, world=8, apart=()):
+    def make(gpus=8, here=8, world=8, apart=(), over_pcie=()):
         chosen = []
+
+        def atomics(found, attribute, one, other):
+            found._obj.value = {one, other} != {*over_pcie}
+            return attribute != machine.NATIVE_ATOMIC
+
         for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", str(here))):
             monkeypatch.setenv(name, value)
         monkeypatch.delenv(device_ranks.OVERLAPPING, raising=False)
@@ -25,6 +31,7 @@ def own(monkeypatch):
         monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: chosen[-1])
         monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: {one, other} != {*apart})
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace(cuDeviceGetP2PAttribute=atomics))
         found = ranks.Ranks(dist.HashStore(), 1, world)
         monkeypatch.setattr(found, "gather", lambda value, about="": [value] * world)
         found.world = device_ranks.World(found)
@@ -45,6 +52,8 @@ def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkey
     assert own(here=8, world=16).world.why_not("nccl") is None
     assert own(here=8, world=16).world.why_not("symmetric_copier").endswith("take nccl")
     assert own(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
+    assert own(over_pcie=(2, 5)).world.why_not("symmetric").startswith("GPU 5 has no atomics in GPU 2's memory: take ")
+    assert own(over_pcie=(2, 5)).world.why_not("nccl") is None
     few = own(gpus=1, here=2, world=2).world
     assert few.why_not("nccl") == (
         "2 ranks share 1 GPUs, and NCCL takes one for each: start torchrun --nproc-per-node 1"
@@ -52,6 +61,15 @@ def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkey
     assert few.why_not("symmetric") == "2 ranks share 1 GPUs: for tests set TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1"
     monkeypatch.setenv(device_ranks.OVERLAPPING, "1")
     assert few.why_not("symmetric") is None
+
+
+def test_a_link_gives_up_before_nccl_ends_the_process(own, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **about: asked.update(about))
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    rank = own(world=2, here=2)
+    assert rank.world.group is dist.group.WORLD
+    assert asked["timeout"].total_seconds() == 4 * rank.late_s
 
 
 def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(own, monkeypatch):

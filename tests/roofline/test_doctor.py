@@ -24,7 +24,7 @@ H100 = types.SimpleNamespace(
 
 @pytest.fixture(autouse=True)
 def free_environment(monkeypatch):
-    for variable in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING"):
+    for variable in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS"):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -129,7 +129,7 @@ def test_card_in_the_hands_of_another_process(gpu):
     assert "compute mode" in finding.way_out
 
 
-@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET"])
+@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET", "CUDA_DEVICE_MAX_CONNECTIONS"])
 def test_variables_that_a_run_refuses(gpu, variable):
     gpu.setenv(variable, "1")
     finding = doctor.examine()[-1]
@@ -252,8 +252,9 @@ def test_counters_bindings_and_peers_are_asked_for_by_few(gpu):
     gpu.setattr(ncu, "why_not", lambda device: ncu.FORBIDDEN)
     gpu.setattr(torch.cuda, "device_count", lambda: 4)
     gpu.setattr(torch.cuda, "can_device_access_peer", lambda one, other: other != 3)
+    gpu.setattr(machine, "native_atomics", lambda one, other: other != 2)
     assert found("counters").found == ncu.FORBIDDEN
-    assert found("peers").found == "4 GPUs, and GPU 0 does not reach 3"
+    assert found("peers").found == "4 GPUs, and GPU 0 does not reach 2, 3 with atomics"
     assert {found(name).state for name in ("counters", "peers")} == {doctor.LIMITED}
     assert main(["doctor"]) == 0
 

@@ -1,5 +1,9 @@
 """Clocks, turns, ceilings and telemetry on fakes: what must be dropped is dropped, what must stop stops."""
 
+import os
+import types
+from pathlib import Path
+
 import numpy as np
 import pytest
 from fake_clock import FakeClock
@@ -250,11 +254,15 @@ def test_gpu_that_torch_cannot_use_is_named_with_a_way_out(monkeypatch):
     assert machine.unusable_gpu() is None
 
 
-def test_launches_that_block_are_refused_where_a_gpu_is_timed(monkeypatch):
+@pytest.fixture
+def with_gpu(monkeypatch):
     monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
     monkeypatch.setattr(machine, "unusable_gpu", lambda: None)
     monkeypatch.setattr(machine, "torch_sees_gpu", lambda: True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+def test_launches_that_block_are_refused_where_a_gpu_is_timed(monkeypatch, with_gpu):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with pytest.raises(ValueError, match=r"CUDA_LAUNCH_BLOCKING is set.*; unset it"):
         machine.choose_device("auto", timed=True)
@@ -262,3 +270,50 @@ def test_launches_that_block_are_refused_where_a_gpu_is_timed(monkeypatch):
     assert machine.choose_device("cpu", timed=True) == "cpu"
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
     assert machine.choose_device("cuda", timed=True) == "cuda"
+
+
+def test_too_few_queues_of_a_gpu_are_refused(monkeypatch, with_gpu):
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"  # by the root conftest
+    for given in ("1", "8", "many"):
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given)
+        with pytest.raises(ValueError, match=rf"is set to '{given}', and 32 is the least: .*; unset it"):
+            machine.choose_device("auto", timed=False)
+        assert machine.choose_device("cpu", timed=True) == "cpu"
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    assert machine.choose_device("auto", timed=True) == "cuda"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, name):
+    monkeypatch.setenv(name, "0")
+    machine.refuse_tf32("cuda", ("fp32",))
+    monkeypatch.setenv(name, "1")
+    machine.refuse_tf32("cuda", ("bf16", "fp16"))
+    machine.refuse_tf32("cpu", ("fp32",))
+    with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
+        machine.refuse_tf32("cuda", ("bf16", "fp32"))
+
+
+def test_a_run_asks_whether_its_fp32_would_be_tf32(run_project):
+    on_gpu = "\nfrom roofline.pytest_plugin import hooks\nhooks.choose_device = lambda wanted, timed: 'cuda'\n"
+    run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={"NVIDIA_TF32_OVERRIDE": "1"})
+    assert (run.code, "NVIDIA_TF32_OVERRIDE is set to '1'" in run.text) == (2, True), run.text
+
+
+def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):
+    import torch
+
+    numbers = dict.fromkeys(("multi_processor_count", "major", "minor", "L2_cache_size", "total_memory"), 1)
+    gpu = types.SimpleNamespace(name="a GPU", **numbers)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    given = {
+        "CUDA_MODULE_LOADING": "EAGER", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUBLASLT_WORKSPACE_SIZE": "32768",
+        "NVIDIA_TF32_OVERRIDE": "0", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0", "TRITON_DEFAULT_FP_FUSION": "0",
+        "PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }  # fmt: skip
+    for name, value in given.items() | {("CUDA_CACHE_PATH", f"{Path.home()}/nv"), ("SECRET_CUDA_", "1")}:
+        monkeypatch.setenv(name, value)
+    recorded = machine.describe("cuda")["environment"]
+    assert given.items() | {("CUDA_CACHE_PATH", "~/nv")} <= recorded.items()
+    assert "SECRET_CUDA_" not in recorded
+    assert not machine.describe("cpu")["environment"].keys() & given
