@@ -74,7 +74,7 @@ class RunTimes:
             raise ValueError(f"{name} measured no matmuls, which predictions go by: choose another run, or --chip")
         self._roofs = {dtype: roof_of(run, dtype) for *_, dtype in self.curves}
         threads = 1 if self.gpu else machine.get("threads") or 1
-        self._share = max(1, threads - 1) / threads
+        self._share_of_cores = max(1, threads - 1) / threads
 
     def contenders(self, place: Place) -> list[str]:
         """Those that were measured alone."""
@@ -86,7 +86,7 @@ class RunTimes:
     def roof_beside_link(self, dtype: str) -> Roof | None:
         """What the cores that a link leaves can do of the ceilings."""
         roof = self._roofs[dtype]
-        return roof and Roof(*(self._share * rate for rate in roof))
+        return roof and Roof(*(self._share_of_cores * rate for rate in roof))
 
     def beside_link(self, case: Matmul) -> Estimate:
         """T_gemm; where none was measured, the fastest contender."""

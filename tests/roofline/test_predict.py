@@ -169,6 +169,13 @@ def test_run_without_matmuls_is_refused(tmp_path, capsys):
     assert "measured no matmuls, which predictions go by" in capsys.readouterr().err
 
 
+def test_tp_that_was_measured_beside_a_link_alone_is_not_offered(tmp_path, capsys):
+    alone = [json.loads(json.dumps(line).replace("bf16", "fp32")) for line in SHAPES]
+    run = save(tmp_path / "run", [HERE, *SWEEP, *alone])
+    assert main(["predict", "--run", str(run), "--tp", "16"]) == 2
+    assert capsys.readouterr().err.endswith("choose of 1024x1024 up tp=1 fp32\n")
+
+
 def test_answer_in_half_a_second_without_packages(in_a_blink):
     assert "chunk_launches" in in_a_blink("predict", "--chip", "H100 SXM", "--tokens", "8192", "--ranks", "8")
 
