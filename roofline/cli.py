@@ -8,8 +8,8 @@ from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
-from roofline.analysis.prediction import command as predicting
 from roofline.arguments import Parser, bandwidth, flops, positive
+from roofline.predict import command as predicting
 from roofline.theory import chips
 from roofline.theory.bounds import balance
 
@@ -68,11 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     predicting.add_command(commands)
 
-    command = commands.add_parser("forecast", help="seal what a chip will take for every default case, before any run")
-    command.add_argument("--chip", required=True, help="e.g. 'H100 SXM'")
-    command.add_argument("--into", metavar="DIR", type=Path, default=Path("results/forecasts"))
-    command.set_defaults(run=_forecast)
-
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
     command.add_argument("--json", action="store_true", help="every finding, as results/README.md documents it")
     command.set_defaults(run=_doctor)
@@ -114,15 +109,6 @@ def _explain(flops: float, bandwidth: float, where: str = "", *, wire: bool = Fa
     if wire:
         # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
         print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
-
-
-def _forecast(options) -> int:
-    from roofline.analysis.prediction import forecast
-    from roofline.pytest_plugin.options import resolve
-
-    asked = resolve(lambda name: None, device="cuda", timed=True, root=Path())
-    print(forecast.seal(forecast.make(chips.find(options.chip), asked), options.into))
-    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from roofline.analysis.base import grouped
 from roofline.analysis.overlap.arms import ALL_CORES, is_serial
 from roofline.analysis.overlap.metrics import GAIN, is_gathered
-from roofline.analysis.prediction import forecast
 from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
 from roofline.analysis.tuning import is_tuning
+from roofline.predict import forecasts
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import INTERRUPTED, Run
@@ -100,12 +100,11 @@ def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
 
 
 def _forecast(run: Run, records: list[dict]) -> Iterable[str]:
-    return [
-        f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
-        for name, one in forecast.of_chip(run)
-        for field, (inside, count) in forecast.held(one, records).items()
-        if inside < forecast.SHARE * count
-    ]
+    if newest := forecasts.of_chip(run):
+        name, forecast = newest
+        for field, (inside, count) in forecasts.held(forecast, records).items():
+            if inside < forecast["interval"] * count:
+                yield f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
 
 
 RULES = {

@@ -1,12 +1,11 @@
-"""Writes report.md, report.html, prediction.json, timeline.json and the plots of a run folder, from its journal."""
+"""Writes report.md, report.html, timeline.json and the plots of a run folder, from its journal."""
 
 from pathlib import Path
 
-from roofline.analysis import tuning
-from roofline.analysis.base import Figure, Section
+from roofline.analysis.base import Section
 from roofline.analysis.overlap import trace
-from roofline.analysis.prediction import figure, forecast, score, text
 from roofline.analysis.records import frame
+from roofline.predict import forecasts
 from roofline.report import html, sections, tables, theme
 from roofline.report.findings import findings
 from roofline.store.conditions import conditions
@@ -20,18 +19,17 @@ KERNELS = (
 
 
 def write(folder: Path) -> list[Path]:
-    """(Re)draw `folder`'s reports, prediction.json, plots (.svg, .png) and timeline.json; returns their paths. Raises
-    ValueError if there is no run."""
+    """(Re)draw `folder`'s reports, plots (.svg, .png) and timeline.json; returns their paths. Raises ValueError if
+    there is no run."""
     import matplotlib
 
     folder = Path(folder)
     run = load(folder)
     records = run.records()
-    predicted = score.predict_run(run, [record for record in records if not tuning.is_tuning(record["op"])])
-    found = _sections(run, records, predicted)
+    found = _sections(run, records)
     about, report = (run.metadata["title"], run.metadata["footer"]), folder / "report.md"
     report.write_text(_markdown(*about, found), encoding="utf-8")
-    written, pictures = [report, text.write(run, predicted, folder)], {}
+    written, pictures = [report], {}
     for section in found:
         for one in section.figures:
             with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
@@ -43,13 +41,11 @@ def write(folder: Path) -> list[Path]:
     return [*written, page]
 
 
-def _sections(run: Run, records: list[dict], predicted: score.Found) -> list[Section]:
+def _sections(run: Run, records: list[dict]) -> list[Section]:
     found = [Section("Findings", lines=findings(run, records)), *sections.sections(run, records)]
     if any(record["kernel_name"] for record in records):
         found.append(Section(about=KERNELS))
-    if not all(tuning.is_tuning(record["op"]) for record in records):
-        drawn = Figure(figure.NAME, frozenset(), lambda run, frame: figure.draw(run, predicted.scored))
-        found += [*text.sections(predicted, (drawn,)), *forecast.sections(run, records)]
+    found += forecasts.sections(run, records)
     ceilings = sections.ceilings(run)
     found.append(Section("Ceilings", "" if ceilings else "None was measured.", lines=ceilings))
     known = [f"{name}: {own}" for name, own in conditions(run.metadata).items()]

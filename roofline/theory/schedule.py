@@ -145,12 +145,11 @@ def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
 
 
 def inner_loops(
-    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float, loop_s: float = 0.0
+    arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
 ) -> tuple[InnerLoop, ...]:
     """The runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the flags.
 
-    `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk,
-    `loop_s` what a run takes beside its chunks.
+    `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
     """
     loops = []
     now, chunk = start_s, chunk_from
@@ -158,7 +157,7 @@ def inner_loops(
         look_s, first, now = now, chunk, max(now, arrival_s[chunk])
         while chunk < chunk_to and arrival_s[chunk] <= now:
             chunk += 1
-        start_s, now = now, now + loop_s + (chunk - first) * chunk_s
+        start_s, now = now, now + (chunk - first) * chunk_s
         loops.append(InnerLoop(first, chunk, look_s, start_s, now))
     return tuple(loops)
 

@@ -4,7 +4,7 @@ A wave is one tile on every SM. It takes as long as the slowest of three: its pr
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
 nearly empty takes as long as a full one, unless its tiles are shared out along K (kernels.stream_tail).
 
-Measured efficiencies are not known here: this ranks choices, `predict` scales it. The model of L2 and of the rows that
+Measured efficiencies are not known here: this ranks choices, and predicts no time. The model of L2 and of the rows that
 a wave fetches is that of DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
 

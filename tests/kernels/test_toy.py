@@ -14,7 +14,6 @@ from kernels.bench import matmul, tune
 from kernels.configs import Config
 from kernels.configs.table_writer import as_text, save_pick
 from kernels.tuning import candidates
-from roofline.analysis.prediction import command
 from roofline.cli import main
 from roofline.operations.matmul import sweep
 from roofline.pytest_plugin.options import Options
@@ -112,19 +111,13 @@ def test_it_stands_behind_those_that_stand_before_it_in_the_order(toy, monkeypat
     assert registry.preferred()[-1] == "toy"
 
 
-def test_it_is_predicted_of_a_datasheet(toy):
-    (row,) = command.predict(command.of_datasheet("H100 SXM"), "matmul-xxl-up-tp8-m4096-bf16-toy")
-    assert row["case"].endswith("-toy")
-    assert row["time_s"] > 0
-
-
 def test_its_run_is_reported_and_predicted(toy, tmp_path, capsys):
     lines = [*LINES, *(line for m in (64, 256) for line in shape(m, {"cublas": 3e-6, "toy": 2e-6 + m * 1e-9}))]
     run = save(tmp_path / "run", [line for line in lines if line["kind"] != "end"])
     assert main(["report", str(run)]) == 0
     assert "| matmul-1024x1024-up-tp1-m64-bf16 | toy |" in (run / "report.md").read_text()
-    assert main(["predict", "matmul-1024x1024-up-tp1-m128-bf16-toy", "--run", str(run)]) == 0
-    assert "-toy" in capsys.readouterr().out
+    assert main(["predict", "--tokens", "128", "--run", str(run)]) == 0
+    assert "m128-bf16-toy" in capsys.readouterr().out
 
 
 def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(registered):

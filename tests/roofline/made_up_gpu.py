@@ -1,4 +1,4 @@
-"""A journal of a GPU that was never measured: times by other rules than `theory.predict` has, and 2 % of noise.
+"""A journal of a GPU that was never measured: times by rules of its own, and 2 % of noise.
 
 Tiles take time by themselves, beside their products; clocks fall while power is high; reads need a while to be fast;
 the library takes other tiles for few rows; what is shorter of compute and memory hides but for a tenth.

@@ -8,7 +8,7 @@ import pytest
 from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.analysis.prediction import forecast
+from roofline.predict import forecasts
 from roofline.report import findings
 from roofline.report.write import write
 from roofline.store.journal import load
@@ -123,9 +123,9 @@ def test_stolen_time(tmp_path):
 
 @pytest.mark.parametrize(("low", "missed"), [(1e-6, False), (3e-6, True)])
 def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
-    monkeypatch.setattr(forecast, "FOLDER", tmp_path)
+    monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
     row = {"case": f"{M16}-tiled", "time_s": 2 * low, "time_s_low": low, "time_s_high": 4 * low, "bound": "memory"}
-    (tmp_path / "h.json").write_text(json.dumps({"chip": "H200", "version": 1, "cases": [row]}))
+    (tmp_path / "h.json").write_text(json.dumps({"chip": "H200", "version": 1, "interval": 0.8, "cases": [row]}))
     found = said(tmp_path / "run", of(*shape(16, PLAIN)))
     expected = ["time_s of 1 of 1 cases lies outside its interval in h.json"]
     assert found.get("forecast missed") == (expected if missed else None)

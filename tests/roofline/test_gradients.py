@@ -10,7 +10,6 @@ from roofline import operations
 from roofline.analysis import gradients
 from roofline.analysis.gradients import Model
 from roofline.analysis.overlap.simulator import hidden_fraction
-from roofline.analysis.prediction import command
 from roofline.analysis.records import frame
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
@@ -139,11 +138,6 @@ def test_one_process_is_told_to_start_torchrun():
     assert sweep(options) == []
     with pytest.raises(ValueError, match=r"-k 'gradient': .*start torchrun --nproc-per-node N"):
         selection.check(options, operations.Runners(options), [], "gradient")
-
-
-def test_a_model_of_matmuls_does_not_predict_it():
-    with pytest.raises(ValueError, match="the model is one of matmuls, and gradient_all_reduce is none"):
-        command.predict(None, CASE.id)
 
 
 @pytest.mark.parametrize(

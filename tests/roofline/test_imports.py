@@ -17,14 +17,15 @@ ALLOWED = {
     "roofline.arguments": (),
     "roofline.store": ("theory", "stats", "analysis"),
     "roofline.measure": ("store", "theory", "stats"),
-    "roofline.analysis": ("store", "theory", "stats", "operations", "arguments", *FOR_READERS),
+    "roofline.analysis": ("store", "theory", "stats", "operations", *FOR_READERS),
     "roofline.operations": ("theory",),
+    "roofline.predict": ("analysis", "operations", "store", "theory", "report.format", "report.tables"),
     "roofline.account": (
         *("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
         *("store.journal", "analysis.overlap.analysis"),  # of a run that it was asked to look at
     ),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
-    "roofline.report": ("analysis", "store", "operations", "profile", "theory", "stats"),
+    "roofline.report": ("analysis", "store", "operations", "predict", "profile", "theory", "stats"),
     "roofline": ("",),  # cli, pytest_plugin, worker, __init__
 }
 FOR_KERNELS = ("roofline.theory", "roofline.analysis.overlap", "roofline.arguments", "kernels")
@@ -71,7 +72,7 @@ def test_imports_run_one_way(package):
 
 def test_what_reports_need_is_free_of_torch():
     heavy = {"torch", "triton", "pytest"}
-    free = ("theory", "stats", "store", "operations", "analysis", "report", "account", "cli")
+    free = ("theory", "stats", "store", "operations", "analysis", "report", "account", "predict", "cli")
     for module, path in modules("roofline").items():
         if any(f"{module}.".startswith(f"roofline.{name}.") for name in free):
             names = {

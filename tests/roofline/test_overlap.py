@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.analysis.overlap.arms import OverlapPlan, of_operation
+from roofline.analysis.overlap.arms import OverlapPlan, of_operation, plan
 from roofline.analysis.overlap.simulator import arrivals, coarse, hidden_fraction, pieces, product_s, simulate
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
@@ -249,3 +249,18 @@ def test_hidden_is_all_or_nothing_at_the_ends():
 def test_bad_overlaps_are_named(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("t_comm_s", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block", "row_block_launches", "chunk_launches"])
+def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s):
+    planned = plan(arm, 2048, 3000, 8, 132, 1.0, t_comm_s)
+    cuts = (16, 8, 4, 2, 1) if arm.startswith("row_block") else (1,)
+    ends = [OverlapPlan(arm, Grid(16, 12), 132, 8, b).simulate(1.0, t_comm_s).end_s for b in cuts]
+    assert planned.predicted_s(1.0, t_comm_s) == pytest.approx(min(ends))
+
+
+def test_planned_arm_of_many_tiles_is_simulated_on_fewer():
+    many = plan("row_block", 8192, 53248, 8, 132, 1.0, 1.0)
+    whole = OverlapPlan("row_block", Grid(64, 208), 132, 8, 16).simulate(1.0, 1.0).end_s
+    assert many.predicted_s(1.0, 1.0) == pytest.approx(whole, rel=0.01)

@@ -63,7 +63,6 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
         *first,
         "report.md",
         "report.html",
-        "prediction.json",
         "timeline.json",
     }
     assert {path.name: path.read_bytes() for path in sweep.paths} == first

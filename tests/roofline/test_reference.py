@@ -42,22 +42,12 @@ def test_committed_run_is_redrawn_from_its_samples_alone(name, tmp_path):
     again.mkdir()
     shutil.copy(journal.find(committed), again)
     drawn = {path.name for path in write(again)}
-    assert agree(*(json.loads((folder / "prediction.json").read_text()) for folder in (committed, again)))
     assert changes(*((folder / "report.md").read_text() for folder in (committed, again))) == []
     pictures = {path.name for path in committed.glob("*.svg")} & drawn
     assert pictures
     for picture in pictures:
         texts = [re.sub("<[^>]+>", " ", (folder / picture).read_text()).split() for folder in (committed, again)]
         assert sorted(texts[0]) == sorted(texts[1]), picture
-
-
-def agree(value, other) -> bool:
-    """Whether values of JSON are the same in the keys that both have, floats in five of their six digits."""
-    if isinstance(value, dict) and isinstance(other, dict):
-        return all(agree(value[key], other[key]) for key in value.keys() & other.keys())
-    if isinstance(value, list) and isinstance(other, list):
-        return len(value) == len(other) and all(map(agree, value, other))
-    return value == (pytest.approx(other, rel=1e-5) if isinstance(other, float) else other)
 
 
 def changes(committed: str, again: str) -> list[tuple]:

@@ -59,7 +59,6 @@ class Zygote:
 def quicken(drawn: bool) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
     from roofline.analysis.base import Figure
-    from roofline.analysis.prediction import figure
     from roofline.measure import machine
     from roofline.report import theme
     from roofline.store import journal
@@ -69,7 +68,7 @@ def quicken(drawn: bool) -> None:
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         Figure.is_drawn = lambda *a: False
-        theme.save = figure.draw = lambda *a: []
+        theme.save = lambda *a: []
     gc.freeze()  # at its end pytest collects garbage five times
 
 

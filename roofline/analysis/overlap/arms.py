@@ -60,8 +60,7 @@ def is_serial(arm: str) -> bool:
 
 class OverlapPlan(NamedTuple):
     """How an arm cuts matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
-    row block), over P `ranks`. `delays` are the link's, as in `simulator.pieces`. `launch`: the share of the whole
-    matmul's time that each launch over a few chunks takes again."""
+    row block), over P `ranks`. `delays` are the link's, as in `simulator.pieces`."""
 
     arm: str
     grid: Grid
@@ -69,7 +68,6 @@ class OverlapPlan(NamedTuple):
     ranks: int
     row_blocks: int = 1
     delays: tuple[float, float] = simulator.NONE
-    launch: float = 0.0
 
     def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
         """The best that it could reach, without contention, launch costs or accumulator traffic.
@@ -111,20 +109,6 @@ class OverlapPlan(NamedTuple):
             grid, workers = Grid(grid.waves(workers), 1), 1
         return self._replace(grid=grid, workers=workers).simulate(t_gemm_s, t_comm_s).end_s
 
-    def spilled_bytes(self, t_gemm_s: float, t_comm_s: float) -> int:
-        """Of fp32 accumulators, written and read back, when chunks come as is expected: `chunk_outer` spares those that
-        the arrivals let it spare."""
-        if self.arm != "chunk_outer":
-            return 0
-        chunk_s = product_s(self.grid, self.workers, self.ranks, t_gemm_s)
-        arrival_s = self.arrivals(t_comm_s, 1)[0]
-        most, rest = divmod(self.grid.row_tiles * self.grid.column_tiles, self.workers)
-        spills = 0
-        for tiles, programs in ((most + 1, rest), (most, self.workers - rest)):
-            if tiles and programs:
-                spills += programs * schedule.spills(schedule.spill_once(Grid(tiles, 1), 1, arrival_s, chunk_s))
-        return 2 * 4 * TILE[0] * TILE[1] * spills
-
 
 @lru_cache(maxsize=4096)
 def _unit_ideal(plan: OverlapPlan, step: int) -> float:
@@ -163,8 +147,7 @@ def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulati
 def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """The whole chip is one worker here, and all rows are its one tile."""
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
-    launch_s = plan.launch * t_gemm_s
-    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, (t_gemm_s - launch_s) / plan.ranks, launch_s)
+    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
     launches = tuple(
         LaunchSpan(one.chunk_from, one.chunk_to, 0, plan.row_blocks, one.start_s, one.end_s) for one in loops
     )
@@ -184,11 +167,10 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
 
 
 def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, float], tuple[OverlapPlan, float]]:
-    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone. Their
-    launches are of rows, and take nothing again."""
+    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone."""
     (latency, skew), senders = plan.delays, plan.ranks - 1
     piece_s = t_comm_s / simulator.pieces(senders, 2, plan.delays)[-1]
-    halves = (plan._replace(delays=(2 * latency, 2 * own), launch=0.0) for own in (skew, 0.0))
+    halves = (plan._replace(delays=(2 * latency, 2 * own)) for own in (skew, 0.0))
     return tuple((half, piece_s * simulator.pieces(senders, 1, half.delays)[-1]) for half in halves)
 
 

@@ -1,0 +1,166 @@
+"""The command `roofline predict`. results/README.md documents `--json`."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from roofline.analysis.base import Column
+from roofline.analysis.overlap import arms
+from roofline.analysis.overlap.simulator import hidden_fraction
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.ffn import Ffn
+from roofline.operations.gathering import Gathering
+from roofline.operations.matmul import LAYERS, Matmul
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.predict.times import ANY, EFFICIENCY, DatasheetTimes, Place, RunTimes, place_of
+from roofline.report import tables
+from roofline.report.format import error_text, percent_text, rate_text, time_text
+from roofline.store import journal
+from roofline.theory import chips, wires
+from roofline.theory.models import parse as parse_model
+
+Times = RunTimes | DatasheetTimes
+
+SCHEMA = 3
+"""Of `--json`."""
+
+MANY_ROWS = 4
+"""From so many rows on, errors are told by themselves: fewer, and a single one most, are multiplied in other ways."""
+
+
+def add_command(commands) -> None:
+    """Add `predict` to the subparsers of the `roofline` command."""
+    command = commands.add_parser("predict", help="what a case will take that was not measured")
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="by a run: between the M it measured")
+    source.add_argument("--chip", help="by a datasheet, e.g. 'H100 SXM', and the share of it that matmuls reach")
+    command.add_argument("--model", help="a model, or D,F (default: those of the run, else xxl)")
+    command.add_argument("--tokens", metavar="M,...", type=_counts, default=(4096,), help="rows (default: 4096)")
+    command.add_argument("--tp", metavar="TP,...", type=_counts, help="tensor parallel (default: the run's, else 8)")
+    command.add_argument("--dtype", help="bf16, fp16 or fp32 (default: those of the run, else bf16)")
+    command.add_argument("--ranks", metavar="P", type=int, help="the layer between P ranks: gather, scatter, both")
+    command.add_argument("--wire", help="with --ranks: 50GBps, balance2750, ridge (default: all links of the chip)")
+    command.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
+    command.set_defaults(run=run)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 1 on, as in 16,4096")
+    return counts
+
+
+def run(options) -> int:
+    """Print the predictions. Raises ValueError where there are none."""
+    if options.wire and not options.ranks:
+        raise ValueError("--wire goes with --ranks")
+    model, wire = options.model and parse_model(options.model).name, options.wire
+    if options.chip:
+        times = DatasheetTimes(chip := chips.find(options.chip))
+        places = [*product([model or "xxl"], LAYERS, options.tp or (8,), [options.dtype or "bf16"])]
+        if not wire and chip.received_bytes_per_s:
+            wire = wires.Wire("fixed", chip.received_bytes_per_s).token
+    else:
+        times = RunTimes(journal.load(options.folder), str(options.folder))
+        places = [place for place in times.curves if _is_asked_for(place, model, options.tp, options.dtype)]
+    if options.ranks:
+        rows = [row for case in _gatherings(places, options, wire) for row in overlaps(times, case)]
+    else:
+        cases = (Matmul(*place[:3], m, place[3]) for place, m in product(places, options.tokens))
+        rows = [row for case in cases for row in matmuls(times, case)]
+    if not rows:
+        known = (place for place in times.curves if options.ranks or times.contenders(place))
+        measured = ", ".join("{} {} tp={} {}".format(*place) for place in known)
+        raise ValueError(f"{times.name} has not measured what these need: choose of {measured}")
+    if options.json:
+        print(json.dumps({"schema": SCHEMA, "chip": times.chip, "about": words(times), "cases": rows}, indent=2))
+    else:
+        print("\n".join([*tables.terminal(rows, OVERLAPS if options.ranks else MATMULS), "", *words(times)]))
+    return 0
+
+
+def _is_asked_for(place: Place, model: str | None, tp: tuple[int, ...] | None, dtype: str | None) -> bool:
+    return model in (None, place[0]) and place[2] in (tp or place[2:3]) and dtype in (None, place[3])
+
+
+def matmuls(times: Times, case: Matmul) -> list[dict]:
+    """A row for each contender."""
+    rows = []
+    for name in times.contenders(place_of(case)):
+        time_s, origin = times.matmul(case, name)
+        about = {"case": case.id if name == ANY else f"{case.id}-{name}", "time_s": time_s}
+        rows.append(about | {"tflops": case.work.flop / time_s / 1e12, "origin": origin})
+    return rows
+
+
+def _gatherings(places: list[Place], options, wire: str | None) -> Iterator[Gathering]:
+    """The gather, the scatter and the layer of each model, tp and dtype, where all of its layers are in `places`."""
+    if places and not wire:
+        raise ValueError("nothing says how fast the ranks hear each other: give it, as in --wire 50GBps")
+    sizes = dict.fromkeys((model, tp, dtype) for model, _, tp, dtype in places)
+    for (model, tp, dtype), m, kind in product(sizes, options.tokens, (AllGatherMatmul, MatmulReduceScatter, Ffn)):
+        case = kind(model, kind.of_layer, tp, m, dtype, options.ranks, wire)
+        if {place_of(matmul) for matmul in _matmuls_of(case)} <= {*places}:
+            yield case
+
+
+def _matmuls_of(case: Gathering) -> tuple[Matmul, ...]:
+    return getattr(case, "matmuls", (case,))
+
+
+def overlaps(times: Times, case: Gathering) -> list[dict]:
+    """A row for each arm: what the simulator says of its schedule, of T_gemm and T_comm alone."""
+    gemms = [times.beside_link(matmul) for matmul in _matmuls_of(case)]
+    t_gemm_s, wire, roof = (
+        sum(gemm.time_s for gemm in gemms),
+        wires.parse(case.wire),
+        times.roof_beside_link(case.dtype),
+    )
+    if wire.kind in (*wires.LINKS, "memory") or (wire.kind == "balance" and not roof):
+        raise ValueError(f"nothing says how fast the wire {case.wire} is: give it in figures, as in --wire 50GBps")
+    speed = wire.bytes_per_s(chip_flops=roof and roof.flops, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
+    t_comm_s, rows = case.work.wire_bytes / speed, []
+    for arm in arms.of_operation(case.op, gpu=times.gpu):
+        plan = arms.plan(arm, case.m, case.n, case.ranks, times.workers, t_gemm_s, t_comm_s)
+        time_s = plan.predicted_s(t_gemm_s, t_comm_s)
+        row = {"case": f"{case.id}-{arm}", "time_s": time_s, "tflops": case.work.flop / time_s / 1e12}
+        row |= {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s, "gain": (t_gemm_s + t_comm_s) / time_s}
+        row |= {"hidden_fraction": hidden_fraction(t_gemm_s, t_comm_s, time_s)}
+        rows.append(row | {"origin": ", ".join(dict.fromkeys(gemm.origin for gemm in gemms))})
+    return rows
+
+
+def words(times: Times) -> list[str]:
+    """Where the numbers come from, and how far off a run's are, left out one M at a time."""
+    if isinstance(times, DatasheetTimes):
+        shares = " and ".join(f"{percent_text(share)} ({bound})" for bound, share in EFFICIENCY.items())
+        return [f"datasheet of {times.chip}, of which matmuls reach {shares} elsewhere: unmeasured here"]
+    lines = [f"matmuls of {times.name}, {times.chip}"]
+    if errors := times.errors():
+        many = [row for row in errors if row[0] >= MANY_ROWS] or errors
+        ours, plain = ([error_text(median(row[i] for row in rows)) for rows in (errors, many)] for i in (1, 2))
+        lines.append(
+            f"left out one M at a time, its {len(errors)} are off by {ours[0]} in the median, from M = {MANY_ROWS} on "
+            f"by {ours[1]}; by the plain roofline {plain[0]} and {plain[1]}"
+        )
+    return lines
+
+
+WHAT = (
+    Column("case", header="case", right=False),
+    Column("time_s", header="time", text=time_text),
+    Column("tflops", header="TFLOP/s", text=rate_text),
+)
+MATMULS = (*WHAT, Column("origin", header="from", right=False))
+OVERLAPS = (
+    *WHAT,
+    Column("t_gemm_s", header="T_gemm", text=time_text),
+    Column("t_comm_s", header="T_comm", text=time_text),
+    Column("gain", header="gain", text="{:.2f}".format),
+    Column("hidden_fraction", header="hidden", text="{:.2f}".format),
+    Column("origin", header="T_gemm from", right=False),
+)

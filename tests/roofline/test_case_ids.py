@@ -1,0 +1,39 @@
+"""Case ids: each is read back as the case that it names, and a bad one is refused with what would be right."""
+
+import pytest
+
+from roofline import operations
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul import Matmul
+
+
+@pytest.mark.parametrize("contender", [None, "persistent", "row_block"])
+@pytest.mark.parametrize("name", ["xxl", "llama-3-70b", "xxl/16", "gpt-2-small", "gpt-3", "1000x3000"])
+def test_ids_are_read_back(name, contender):
+    behind = f"-{contender}" if contender else ""
+    for case in (
+        Matmul(name, "down", 1, 7, "bf16"),
+        AllGatherMatmul(name, "up", 2, 4096, "fp32", 2, "ridge1.4"),
+        AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBps"),
+    ):
+        assert operations.parse(case.id + behind) == (case, contender)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("matmull-xxl-up-tp8-m16-bf16", "did you mean matmul?"),
+        ("matmul-xxl-up-m16-bf16", "is not written as cases are: matmul-xxl-up-tp8-m4096-bf16-persistent"),
+        ("all_gather_matmul-xxl-up-tp8-m16-bf16", "is not written as cases are: all_gather_matmul-xxl-up-p8-"),
+        ("matmul-xxxl-up-tp8-m16-bf16", "unknown model 'xxxl': did you mean xxl?"),
+        ("matmul-xxl-upp-tp8-m16-bf16", "unknown layer 'upp'"),
+        ("matmul-xxl-up-tp7-m16-bf16", "tp=7 does not divide d_ff=53248"),
+        ("matmul-xxl-up-tp8-m16-bf17", "unknown dtype 'bf17'"),
+        ("weight_prefetch-xxl-up-p8-tp1-m16-bf16-ridged", "'ridged' is no bandwidth"),
+        ("all_gather_matmul-xxl-up-p7-tp8-m16-bf16-ridge", "ranks=7 does not divide"),
+    ],
+)
+def test_bad_ids_are_named(text, said):
+    with pytest.raises(ValueError, match="case ") as error:
+        operations.parse(text)
+    assert said in str(error.value)

@@ -1,0 +1,70 @@
+"""Forecasts: each is the text that was sealed, and the newest of a run's chip is scored in its report."""
+
+import hashlib
+import json
+
+import pytest
+
+from roofline.predict import forecasts
+from roofline.store.run import Run
+
+FILES = sorted(forecasts.FOLDER.glob("*.json"))
+
+
+def test_each_chip_has_the_newest_alone():
+    chips = [json.loads(path.read_text(encoding="utf-8"))["chip"] for path in FILES]
+    assert sorted(chips) == ["H100 SXM", "H200"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_forecast_is_the_one_that_was_sealed(path):
+    assert path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest()[:12])
+
+
+def row(case, time_s, **more):
+    return {"case": case, "time_s": time_s, "time_s_low": 0.8 * time_s, "time_s_high": 1.25 * time_s} | more
+
+
+FORECAST = {
+    "chip": "H100 SXM",
+    "version": 7,
+    "interval": 0.8,
+    "cases": [
+        row("one", 1.0, ratio_to_vendor=1.1, ratio_to_vendor_low=1.0, ratio_to_vendor_high=1.2),
+        row("two", 2.0),
+        row("three", 3.0, hidden_fraction=0.9, hidden_fraction_low=0.8, hidden_fraction_high=1.0),
+        row("never measured", 1.0),
+    ],
+}
+RECORDS = [
+    {"case": "one", "time_s": 1.1, "ratio_to_vendor": 1.3},
+    {"case": "two", "time_s": 4.0, "ratio_to_vendor": 1.0, "hidden_fraction": None},
+    {"case": "three", "time_s": 3.0, "hidden_fraction": 0.85},
+    {"case": "not foreseen", "time_s": 1.0},
+]
+
+
+@pytest.fixture
+def h100(tmp_path, monkeypatch):
+    """A run of the chip of `FORECAST`, which has an older forecast too."""
+    monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
+    (tmp_path / "new.json").write_text(json.dumps(FORECAST))
+    (tmp_path / "old.json").write_text(json.dumps(FORECAST | {"version": 6, "cases": []}))
+    return Run({"machine": {"datasheet": {"name": "H100 SXM"}}})
+
+
+def test_report_scores_the_newest_forecast_of_the_chip(h100):
+    (section,) = forecasts.sections(h100, RECORDS)
+    assert (section.title, "results/forecasts/new.json" in section.about) == ("Forecast", True)
+    assert section.lines == [
+        "time_s: off by 9.1 % in the median of 3 cases",  # 9.1, 50 and 0
+        "time_s: 2 of 3 within the interval of 80 %",
+        "ratio_to_vendor: 0 of 1 within the interval of 80 %",
+        "hidden_fraction: 1 of 1 within the interval of 80 %",
+    ]
+
+
+@pytest.mark.parametrize("sheet", [{"name": "H200"}, None])
+def test_no_other_chip_is_scored_and_nothing_that_was_not_foreseen(h100, sheet):
+    assert forecasts.sections(Run({"machine": {"datasheet": sheet}}), RECORDS) == []
+    assert forecasts.sections(h100, RECORDS[3:]) == []
