@@ -1,5 +1,6 @@
-"""What disturbed a measurement: clocks, power, temperature and throttling on a GPU; stolen time on a virtual CPU."""
+"""What disturbed a measurement: clocks, power, temperature and throttling on a GPU; on a CPU what others took of it."""
 
+import os
 import time
 from pathlib import Path
 from statistics import mean, median
@@ -101,7 +102,8 @@ class GpuTelemetry:
 
 
 class CpuTelemetry:
-    """Share of CPU time that the hypervisor gave to others. Whether the clock was throttled is not known here: None."""
+    """Shares of CPU time that the hypervisor gave to other guests, and the system to other processes, and the load
+    average. Whether the clock was throttled is not known here: None."""
 
     def __init__(self):
         self.start()
@@ -116,17 +118,26 @@ class CpuTelemetry:
         """Not counted: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
-        steal, total = (after - before for after, before in zip(self._stat(), self._before, strict=True))
-        return {"throttled": None, "stolen_share": steal / total if total else 0.0}
+        stolen, busy, total, own = (after - before for after, before in zip(self._stat(), self._before, strict=True))
+        of_ranks = "WORLD_SIZE" in os.environ  # the others are ranks of this run
+        return {
+            "throttled": None,
+            "stolen_share": stolen / total if total else 0.0,
+            "others_share": None if of_ranks or not total else max(0.0, (busy - own) / total),
+            "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        }
 
     @staticmethod
-    def _stat() -> tuple[int, int]:
-        """(stolen, all) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
+    def _stat() -> tuple[float, float, float, float]:
+        """(stolen, busy, all, this process's) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
         try:
-            fields = [int(value) for value in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+            line = Path("/proc/stat").read_text().split("\n", 1)[0]
+            user, nice, system, idle, waiting, *interrupts, stolen = map(int, line.split()[1:9])
         except (OSError, ValueError):
-            return 0, 0
-        return fields[7] if len(fields) > 7 else 0, sum(fields)
+            return 0, 0, 0, 0
+        busy, own = user + nice + system + sum(interrupts), os.times()
+        own_jiffies = (own.user + own.system) * os.sysconf("SC_CLK_TCK")
+        return stolen, busy, busy + idle + waiting + stolen, own_jiffies
 
 
 def merged(summaries: list[dict]) -> dict:

@@ -13,8 +13,8 @@ from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import INTERRUPTED, Run
 
-MARGIN, OWN_IDEAL, STOLEN = 0.03, 0.9, 0.02
-"""Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time."""
+MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
+"""Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""
 RATIO = ("ratio_to_vendor", "ratio_low", "ratio_high")
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
 NOTHING = "nothing wrong: no rule of docs/findings.md speaks against these numbers"
@@ -122,6 +122,8 @@ RULES = {
     "few rounds": _cases(lambda r: r["rounds"] < FEW_ROUNDS or r["stopped_by"] == INTERRUPTED, lambda r: -r["rounds"],
                          lambda r: f"{r['rounds']} or more"),
     "roof drifted": _drifted,
+    "disturbed": _cases(lambda r: (r.get("others_share") or 0) > OTHERS, lambda r: r["others_share"],
+                        lambda r: f"other processes took up to {error_text(r['others_share'])} of the CPU"),
     "stolen time": _cases(lambda r: (r.get("stolen_share") or 0) > STOLEN, lambda r: r["stolen_share"],
                           lambda r: f"up to {error_text(r['stolen_share'])}"),
     "forecast missed": _forecast,

@@ -121,6 +121,15 @@ def test_stolen_time(tmp_path):
     assert "stolen time" not in said(tmp_path / "less", of(*lines))
 
 
+def test_time_that_other_processes_took(tmp_path):
+    lines = shape(16, PLAIN)
+    lines[0]["telemetry"] = {"throttled": None, "others_share": 0.21}
+    found = said(tmp_path / "run", of(*lines))
+    assert found["disturbed"] == [f"2 of 2 cases, other processes took up to 21 % of the CPU: {M16}-cublas"]
+    lines[0]["telemetry"] = {"throttled": None, "others_share": 0.05}
+    assert "disturbed" not in said(tmp_path / "less", of(*lines))
+
+
 @pytest.mark.parametrize(("low", "missed"), [(1e-6, False), (3e-6, True)])
 def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
     monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
@@ -155,6 +164,7 @@ def test_page_lists_the_rules_in_their_order_with_their_limits():
         "faster": 1 + findings.MARGIN,
         "below own ideal": findings.OWN_IDEAL,
         "few rounds": findings.FEW_ROUNDS,
+        "disturbed": findings.OTHERS,
         "stolen time": findings.STOLEN,
     }
     for rule, limit in limits.items():

@@ -208,6 +208,18 @@ def test_verdict_by_dtype():
     assert "unwritten" in verdict("tiled", float("nan"), "fp32").reason
 
 
+@pytest.mark.parametrize(("rank", "others_share"), [(None, 0.2), ("1", None)])
+def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if rank:
+        monkeypatch.setenv("WORLD_SIZE", rank)
+    stats = iter([(10, 100, 1000, 50), (20, 160, 1200, 70)])  # stolen, busy, all, this process's jiffies
+    monkeypatch.setattr(telemetry.CpuTelemetry, "_stat", staticmethod(lambda: next(stats)))
+    summary = telemetry.CpuTelemetry().summary()
+    assert (summary["stolen_share"], summary["others_share"]) == (0.05, others_share)
+    assert summary["load_average"] >= 0
+
+
 def test_throttling_is_reported_with_its_reason(fake_nvml):
     gpu = telemetry.GpuTelemetry(interval_s=0)
     gpu.read()

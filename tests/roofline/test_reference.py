@@ -164,7 +164,17 @@ def test_committed_samples_are_never_changed():
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     found = lines()
     run = journal.load(REFERENCE / found if isinstance(found, str) else save(tmp_path / "run", found))
-    optional = {"steady_", "stolen_share", "throttle", "sm_clock_mhz", "power_w", "temperature_c", "other_processes"}
+    optional = {
+        "steady_",
+        "stolen_share",
+        "others_share",
+        "load_average",
+        "throttle",
+        "sm_clock_mhz",
+        "power_w",
+        "temperature_c",
+        "other_processes",
+    }
     optional |= {"telemetry_error"}
     for record in run.records():
         declared = {column.name for column in analysis_of(run, record).columns if column.doc}
