@@ -1,7 +1,7 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
 # make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
-# ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="--ffn-tokens 1,4096 -k test_matmul"
+# ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
 
 PYTHON ?= python3
 VENV ?= .venv
