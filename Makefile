@@ -2,7 +2,7 @@
 # make test     set up an environment, then run the tests; nothing is timed
 # make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
 # TORCH_INDEX=URL takes torch from that index: an NVIDIA driver below 580 needs https://download.pytorch.org/whl/cu126
-# ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="--ffn-tokens 1,4096 -k test_matmul"
+# ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -291,7 +291,9 @@ def _cores() -> Finding:
     if (cores := machine.cores()) > 1:
         return Finding("cores", OK, f"{cores}; an emulated link takes one of them")
     costs = "an emulated link takes the core of the matmul, and nothing overlaps"
-    return Finding("cores", LACKING, "one core", costs, "give it two, or leave the gathers out: -k test_matmul")
+    return Finding(
+        "cores", LACKING, "one core", costs, "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py"
+    )
 
 
 def _results() -> Finding:

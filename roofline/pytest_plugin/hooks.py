@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +37,8 @@ from roofline.store.run import Run
 
 FRESH = "ROOFLINE_FRESH"
 """Environment variable of a process that goes on with a run whose device was lost."""
+THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
+"""Options that say how pytest-benchmark's table is to be."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 
@@ -115,7 +118,8 @@ def pytest_configure(config):
     elif state.folder:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
-        config.option.benchmark_quiet = True  # its table has no FLOP/s; ours stands in its place
+        asked = any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
+        config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(partial(_go_on, config, state))  # the last of these that is called
         if state.ranks is ALONE:
@@ -134,6 +138,8 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     measuring = [
         name for name in ("steady", "quick", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)
     ]
+    if config.option.benchmark_histogram and not find_spec("pygal"):
+        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
     if measuring and not timed:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
     wanted = ffn_options.value("device", get) or "auto"
@@ -398,11 +404,18 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Chip, ceilings and versions in; the host's name out, and the name of a kernel built for that host's owner."""
+    """Chip and versions in; the host's name out, the name of a kernel built for its owner, and what was measured of it,
+    by which no two runs would be of one machine."""
     machine_info.pop("node", None)
     machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
-    if session := config.stash[STATE].session:  # else all that was timed is the user's own
-        machine_info.update(session.run.metadata["machine"], ceilings=session.run.ceilings)
+    state = config.stash[STATE]
+    if state.session:
+        machine_info.update(state.session.run.metadata["machine"])
+    elif state.options.timed:  # to be compared with, before there is a run
+        machine_info.update(machine.describe(state.options.device))
+    for name in ("empty_call_s", "idle_power_w", "hz_actual", "hz_actual_friendly"):
+        machine_info.pop(name, None)
+        machine_info.get("cpu", {}).pop(name, None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

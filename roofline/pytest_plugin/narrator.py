@@ -73,7 +73,8 @@ class Narrator:
         run, folder = self._state.session.run, self._state.folder
         self.at(REPORT)
         path = folder / "benchmark.json"
-        saved = self._saved or {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
+        saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
+        saved = self._saved or saved | {"ceilings": run.ceilings}
         try:
             if self._saved or not path.exists():
                 path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
@@ -115,6 +116,7 @@ class Narrator:
             if session and (record := session.run.record(parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
         output_json["not_measured"] = session.run.missing if session else []
+        output_json["ceilings"] = session.run.ceilings if session else []
         if session and session.run.void:
             output_json["benchmarks"] = []
         self._saved = output_json

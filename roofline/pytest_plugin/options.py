@@ -27,7 +27,7 @@ DEFAULTS = {
 
 
 QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
-"""What --ffn-quick takes in the place of these options' defaults: under a minute on two cores of a CPU."""
+"""What --ffn-quick takes in the place of these options' defaults: one to two minutes on two cores of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def add(parser) -> None:
     group.addoption(
         FLAGS["quick"],
         action="store_true",
-        help="few shapes and rounds in one process, unless chosen: under a minute on two cores (default: a whole run)",
+        help="few shapes and rounds in one process, unless chosen: one to two minutes on two cores (default: a whole run)",
     )
 
 

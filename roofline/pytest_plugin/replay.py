@@ -26,6 +26,9 @@ class Nowhere:
     def __fspath__(self) -> str:
         return os.devnull
 
+    def __str__(self) -> str:
+        return "the run's folder"
+
     def __enter__(self) -> io.BytesIO:
         return io.BytesIO()
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from roofline import doctor
 from roofline.cli import main
 from roofline.measure.machine import TORCH_INDEX
 from roofline_pytest import pytest_load_initial_conftests
@@ -91,6 +92,12 @@ def test_what_cannot_come_out_is_refused_in_one_line(typed, words, said):
     assert "Traceback" not in text
     if code == 2:
         assert [line for line in text.splitlines() if not NOISE.search(line)] in (lines, [])
+
+
+def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
+    monkeypatch.setattr(doctor.machine, "cores", lambda: 1)
+    _, text = typed(*LISTED, doctor._cores().way_out.rpartition(": ")[2])
+    assert "56 cases on 28 shapes" in text
 
 
 def test_what_is_selected_is_all_that_is_counted(typed):

@@ -92,14 +92,27 @@ def test_cases_without_a_number_are_named_with_their_reason(timed):
     assert "fixture was not used at all" not in timed.text
 
 
-def test_machine_info_has_the_ceilings_and_no_host_name(timed):
-    info = timed.saved["machine_info"]
+def test_json_has_the_ceilings_and_no_host_name(timed):
+    info, ceilings = timed.saved["machine_info"], timed.saved["ceilings"]
     assert "node" not in info
     assert info["chip"]
-    assert {(c["ceiling"], c["when"]) for c in info["ceilings"]} == {
-        (kind, "start") for kind in ("matmul", "read", "copy")
-    }
-    assert all(c["value"] == pytest.approx(3e12) for c in info["ceilings"] if c["ceiling"] == "matmul")
+    assert {(c["ceiling"], c["when"]) for c in ceilings} == {(kind, "start") for kind in ("matmul", "read", "copy")}
+    assert all(c["value"] == pytest.approx(3e12) for c in ceilings if c["ceiling"] == "matmul")
+
+
+def test_pytest_benchmark_compares_two_runs_in_its_own_table_where_that_is_asked_for(run_project):
+    first = run_project("--benchmark-only", "-k", "torch", "--benchmark-autosave")
+    assert "Legend:" not in first.text
+    again = run_project("--benchmark-only", "-k", "torch", "--benchmark-compare", root=first.root, env={"SLOWER": "2"})
+    assert "(NOW)" in again.text
+    assert "machine_info is different" not in again.text
+    assert "Wrote benchmark data in: the run's folder" in again.text
+
+
+def test_histogram_needs_what_draws_it(run_project):
+    more = "\nfrom roofline.pytest_plugin import hooks\nhooks.find_spec = lambda name: None\n"
+    refused = run_project("--benchmark-only", "--benchmark-histogram", more=more)
+    refused.assert_refused("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram]")
 
 
 def test_journal_has_a_line_per_round(timed):
