@@ -11,6 +11,7 @@ import torch
 from collectives.group_links import shared
 from kernels import CONTENDERS
 from kernels.bench.matmul import DTYPES, ROTATION, cache_bytes
+from roofline.measure import clocks
 
 CALIBRATIONS = 5
 
@@ -54,6 +55,15 @@ def seconds(call: Callable, device: str, *, all_cores: bool = False) -> float:
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
     return median(times[2:])
+
+
+def seconds_by_turns(calls: list[Callable], device: str) -> list[float]:
+    """About how long each of `calls` takes, by turns of the device's clock: to choose one by, and never a result."""
+    clock = clocks.for_device(device)
+    with computing(device):
+        turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
+        kept = [[time_s for time_s in times if time_s is not None] for times in zip(*turns, strict=True)]
+        return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
 
 
 def unsplit(device: str, x, w) -> dict[str, object]:

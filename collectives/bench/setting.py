@@ -18,7 +18,7 @@ from collectives.bench.operands import (
     computing,
     copy_bytes_per_s,
     host_ahead,
-    seconds,
+    seconds_by_turns,
     shards_of,
     unsplit,
 )
@@ -82,8 +82,7 @@ class Setting:
             self.t_gemm_s, self.bytes_per_s = earlier.facts["t_gemm_planned_s"], earlier.facts[REQUESTED]
             fastest = earlier.facts["unsplit"]
         else:
-            times = {name: self._gemm_seconds(c) if options.timed else 1.0 for name, c in self.unsplit.items()}
-            times = ranks.share(times)
+            times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
@@ -121,9 +120,12 @@ class Setting:
         for link in self._links:
             link.bytes_per_s = self.bytes_per_s
 
-    def _gemm_seconds(self, contender) -> float:
-        by_turns = itertools.cycle(self._gemms(contender))  # what it finds in a cache is then as in a run
-        return seconds(lambda: next(by_turns)(), self.device)
+    def _unsplit_s(self) -> dict[str, float]:
+        """About the time of each of `unsplit`."""
+        # On each of `gemms` by turns: what it finds in a cache is then as in a run.
+        turns = [itertools.cycle(self._gemms(contender)) for contender in self.unsplit.values()]
+        calls = [functools.partial(lambda turn: next(turn)(), turn) for turn in turns]
+        return dict(zip(self.unsplit, seconds_by_turns(calls, self.device), strict=True))
 
     @property
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:

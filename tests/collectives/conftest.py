@@ -1,6 +1,9 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,6 +40,17 @@ def few_programs(request, monkeypatch):
         from kernels import persistent
 
         monkeypatch.setattr(persistent, "programs", lambda device: persistent.INTERPRETED_PROGRAMS)
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory):
+    """The driver of `libcuda.c`."""
+    if not (compiler := shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("there is no C compiler for the stand-in of CUDA's driver")
+    made = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    source, name = Path(__file__).with_name("libcuda.c"), f"-Wl,-soname,{made.name}"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", name, source, "-o", made, "-ldl"], check=True)
+    return made
 
 
 @pytest.fixture

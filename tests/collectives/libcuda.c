@@ -1,4 +1,4 @@
-/* A stand-in for CUDA's driver: as much of it as links call, done at once, in the host's memory. */
+/* A stand-in for CUDA's driver: as much of it as links and Triton's launcher call, done at once, in the host's memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -36,7 +36,22 @@ int cuStreamWriteValue32_v2(void *stream, unsigned *at, unsigned value, unsigned
   return SUCCESS;
 }
 
-int cuFuncSetAttribute(void *function, int attribute, int value) { return function ? SUCCESS : INVALID_VALUE; }
+/* Of Triton's launcher: a module has one function, and no kernel runs. */
+int loaded, launched, shaped;
+
+int cuDeviceGet(int *device, int number) { return *device = number, SUCCESS; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) { return *value = 1 << 20, SUCCESS; }
+int cuCtxGetCurrent(void **context) { return *context = &loaded, SUCCESS; }
+int cuModuleLoadData(void **module, const void *image) { return *module = &loaded, loaded++, SUCCESS; }
+int cuModuleGetFunction(void **function, void *module, const char *name) { return *function = &launched, SUCCESS; }
+int cuFuncGetAttribute(int *value, int attribute, void *function) { return *value = attribute ? 0 : 1024, SUCCESS; }
+int cuPointerGetAttribute(void **value, int attribute, void *at) { return *value = at, SUCCESS; }
+int cuLaunchKernelEx(const void *how, void *function, void **args, void **more) { return launched++, SUCCESS; }
+int cuFuncSetAttribute(void *function, int attribute, int value) { return shaped++, function ? SUCCESS : INVALID_VALUE; }
+
+#define UNCALLED(name) int name(void) { return NOT_FOUND; }
+UNCALLED(cuCtxGetLimit) UNCALLED(cuCtxSetCurrent) UNCALLED(cuCtxSetLimit) UNCALLED(cuDevicePrimaryCtxRetain)
+UNCALLED(cuDriverGetVersion) UNCALLED(cuFuncSetCacheConfig) UNCALLED(cuGetErrorString)
 
 /* Whoever begins with this asks it for all else, by names without their versions. */
 int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long flags, int *status) {

@@ -4,9 +4,11 @@ import contextlib
 import ctypes
 import re
 import sys
+import sysconfig
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -242,3 +244,64 @@ def test_no_kernel_of_a_link_takes_shared_memory_from_the_matmul(interpreted_lin
     for _ in range(2):
         ARMS["chunk_launches"](operands(rows=16), link)
     assert sorted(shaped) == ["copy_kernel", "stamp_kernel", "wait_kernel"]
+
+
+LAUNCHED = """
+import contextlib, ctypes, json, os, pathlib
+
+os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname("{libcuda}")
+os.environ["TRITON_CACHE_DIR"] = os.path.dirname("{libcuda}")
+cuda = ctypes.CDLL("{libcuda}")
+
+import torch
+import triton
+from triton.backends.nvidia.driver import CudaDriver
+
+
+class Stream:
+    def __init__(self, priority=0):
+        pass
+
+    def wait_stream(self, other):
+        pass
+
+
+nothing = contextlib.nullcontext
+for name, answer in dict(
+    current_device=lambda: 0, get_device_capability=lambda device: (9, 0), device=nothing, stream=nothing,
+    Stream=Stream, current_stream=Stream,
+).items():
+    setattr(torch.cuda, name, answer)
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+triton.runtime.driver.set_active(CudaDriver())
+
+from collectives import all_gather_matmul, device_links, matmul_reduce_scatter
+
+device_links._DeviceLink.device = "cpu"
+x, w, out = torch.zeros(16, 64), torch.zeros(16, 64), torch.zeros(16, 16)
+gather = all_gather_matmul.Operands(x.chunk(4, 1), x.clone(), w, out, blocks=2)
+scatter = matmul_reduce_scatter.Operands(x, w, out[:4], 4)
+counts = []
+for arm, operands in (
+    *((arm, gather) for arm in all_gather_matmul.ARMS.values()),
+    *((arm, scatter) for arm in matmul_reduce_scatter.ARMS.values()),
+):
+    link = device_links.PacedCopier(1e9, programs=3)
+    for call in range(17):
+        arm(operands, link)
+        if call in (0, 16):
+            counts.append([ctypes.c_int.in_dll(cuda, name).value for name in ("loaded", "launched", "shaped")])
+print(json.dumps(counts))
+"""
+
+
+def test_triton_launches_what_links_run_and_loads_nothing_after_the_first_call(libcuda, printed_elsewhere):
+    """Whatever numbers come: a module that is loaded while a kernel spins may wait for it."""
+    if torch.cuda.is_available() or not Path(sysconfig.get_path("include"), "Python.h").exists():
+        pytest.skip("the stand-in is for a machine without a driver; Triton's launcher takes Python's headers")
+    counts = printed_elsewhere(LAUNCHED.replace("{libcuda}", str(libcuda)))
+    before = [0, 0, 0]
+    for first, last in zip(counts[0::2], counts[1::2], strict=True):
+        assert last[1] - before[1] == 17 * (first[1] - before[1]) > 0
+        assert (last[0], last[2]) == (first[0], first[2]) > (0, 0)
+        before = last

@@ -27,7 +27,7 @@ def options(monkeypatch):
     if not interpreted(flagged_arms.flagged.flagged_kernel):
         pytest.skip("on a GPU the benchmarks themselves prepare these cases")
     monkeypatch.setattr(all_gather_matmul, "waiting_arms", lambda device: flagged_arms.ARMS)
-    monkeypatch.setattr(settings, "seconds", lambda call, device: 1e-4)  # tables are made by it
+    monkeypatch.setattr(settings, "seconds_by_turns", lambda calls, device: [1e-4] * len(calls))  # tables need it
     traces = []
     monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: traces.append(arm) or {"runs": len(traces)})
     return options_of()
@@ -66,7 +66,8 @@ def persistent_too(monkeypatch, fastest="torch"):
     known = CONTENDERS
     both = {name: known[name] for name in (fastest, *({"torch", "persistent"} - {fastest}))}
     monkeypatch.setattr(settings, "unsplit", lambda *args: both)
-    monkeypatch.setattr(settings.Setting, "_gemm_seconds", lambda self, c: 0.01 + 0.01 * (c.name != fastest))
+    times = {name: 0.01 + 0.01 * (name != fastest) for name in both}
+    monkeypatch.setattr(settings.Setting, "_unsplit_s", lambda self: times)
 
 
 PREFETCH = WeightPrefetch("128x128", "up", 1, 64, "fp32", 4, "0.002GBps")

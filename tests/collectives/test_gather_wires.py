@@ -1,5 +1,6 @@
 """The wire of a case that gathers: which bandwidth its link is asked for, whether it keeps it, and who waits for it."""
 
+import functools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from gather_cases import ARMS, all_gather
 from collectives import flagged_arms, links
 from collectives.bench import all_gather_matmul, arms, operands, setting
 from roofline.analysis.overlap import metrics
+from roofline.measure import clocks
 
 DELAYS = {"link_latency_s", "skew_s"}
 
@@ -46,11 +48,30 @@ def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
     assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "told")
 
 
-def test_the_matmul_that_a_link_is_made_for_is_called_by_turns_as_in_a_run(options):
-    called = []
+def test_the_matmul_that_a_link_is_made_for_is_chosen_by_turns_as_in_a_run(options, monkeypatch):
+    def run(name, x, w, out):
+        called.append((name, out.data_ptr()))
+        assert torch.get_num_threads() == max(1, threads - 1)
+
+    called, threads = [], torch.get_num_threads()
     made = all_gather_matmul.Runner.setting(options, all_gather("ridge"))
-    made._gemm_seconds(SimpleNamespace(run=lambda x, w, out: called.append(out.data_ptr())))
-    assert called[:4] == 2 * [out.data_ptr() for _, _, out in made.gemms]
+    made.unsplit = {name: SimpleNamespace(run=functools.partial(run, name)) for name in "ab"}
+    turns = iter([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]])
+
+    def turn(clock, calls):
+        for call in calls:
+            call()
+        return next(turns)
+
+    monkeypatch.setattr(clocks.CpuClock, "turn", turn)
+    assert made._unsplit_s() == {"a": 3, "b": 3}
+    assert called[:4] == [(name, out.data_ptr()) for _, _, out in made.gemms for name in "ab"]
+
+
+def test_a_matmul_whose_samples_were_all_late_has_a_time_none_the_less(monkeypatch):
+    monkeypatch.setattr(clocks.CpuClock, "turn", lambda clock, calls: [None] * len(calls))
+    monkeypatch.setattr(clocks.CpuClock, "burst", lambda clock, call, calls: call() * calls)
+    assert operands.seconds_by_turns([lambda: 2.0, lambda: 3.0], "cpu") == [2.0, 3.0]
 
 
 def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
