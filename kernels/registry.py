@@ -56,6 +56,7 @@ class Kernel(Contender):
 
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
     tailed: bool = False  # has `flatten` and `tail`
+    rasters: tuple[str, ...] = ("m", "n")  # dimensions along which it can group tiles
     space: Any = None  # the SearchSpace of a tuning (kernels.tuning); None: cannot be tuned
 
 

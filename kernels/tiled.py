@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.target_info import cuda_capability_geq
 
-from kernels.configs import Config, choose_for
+from kernels.configs import GENERIC, Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.tuning import Problem, SearchSpace, around, ring_bytes
@@ -129,5 +129,5 @@ def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
 register(Kernel(
     name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
     jit=tiled_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    space=SearchSpace(candidates, ring_bytes, most=6),
+    modelled=GENERIC, rasters=("m",), space=SearchSpace(candidates, ring_bytes, most=6),
 ))  # fmt: skip

@@ -1,7 +1,8 @@
 """Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
 
 One file per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU since Ampere (99 KB of
-shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed. Each entry says which MMA
+shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles for Triton's
+interpreter, which is never timed. Each entry says which MMA
 instruction it should compile to, and under which conditions it was measured (`null`: it was not, it is reasoned from
 the sources in the kernel's docstring).
 
@@ -25,6 +26,9 @@ from roofline.theory import chips, waves
 from roofline.theory.waves import GpuSpec
 
 FOLDER = Path(__file__).parent
+GENERIC = "generic"
+LEAST_STAGES, MOST_STAGES = 3, 4
+"""Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
@@ -179,7 +183,24 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
         )
     if measured or not machine or not is_modelled(kernel, of.arch) or not m * n * k:
         return measured or admitted[0].config
-    return modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
+    config = modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
+    for_several_chips = of.arch == GENERIC and short != "fp32"  # which has no tensor cores to feed
+    return (
+        fitted(config, dtype.itemsize, machine.shared_bytes or of.shared_limit_bytes) if for_several_chips else config
+    )
+
+
+def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
+    """`config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that fit,
+    else 32.
+
+    >>> str(fitted(Config(128, 256, 32, 8, 4), 2, 163 * 1024)), str(fitted(Config(128, 256, 32, 8, 4), 2, 99 * 1024))
+    ('128x256x64 warps8 stages3 group8', '128x256x32 warps8 stages4 group8')
+    """
+    rows = config.block_m + config.block_n
+    stages = {block_k: shared_bytes // (rows * block_k * itemsize) for block_k in (64, 32)}
+    block_k = 64 if stages[64] >= LEAST_STAGES else 32
+    return replace(config, block_k=block_k, num_stages=min(MOST_STAGES, stages[block_k]))
 
 
 def is_modelled(kernel: str, arch: str) -> bool:
@@ -193,8 +214,8 @@ def modelled(
     """The best of `candidates` for a shape by the model of waves, with the group, raster and tail that `kernel` can
     have."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    tailed = KERNELS[kernel].tailed
-    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, shares_tail=tailed)
+    tailed, rasters = KERNELS[kernel].tailed, KERNELS[kernel].rasters
+    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, shares_tail=tailed, rasters=rasters)
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
     # With several tiles to a program, the loads of the next one start under the store of this one.
     return replace(
@@ -221,7 +242,8 @@ def machine_of(device: torch.device) -> GpuSpec | None:
         return None
     properties = torch.cuda.get_device_properties(device)
     known = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
-    return replace(known, sms=properties.multi_processor_count)
+    shared_bytes = getattr(properties, "shared_memory_per_block_optin", None)
+    return replace(known, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
 
 
 def arch_of(device: torch.device) -> str:
@@ -230,7 +252,7 @@ def arch_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "interpreter"
     name = "sm{}{}".format(*capability(device))
-    return name if name in architectures() else "generic"
+    return name if name in architectures() else GENERIC
 
 
 @cache

@@ -7,6 +7,7 @@ marker that shadows the timer (merged at collection, checked after the replay), 
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
 """
 
+import math
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ import pytest
 from roofline import doctor, operations, trial, worker
 from roofline.measure import clocks, machine, metadata, runner, telemetry
 from roofline.measure.machine import choose_device, refuse_tf32
-from roofline.measure.plan import Plan, duration, estimate
+from roofline.measure.plan import MOST_S, Plan, duration, estimate, shapes_beyond
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
 from roofline.measure.session import Session
@@ -60,6 +61,8 @@ class State:
     """{shape: contenders}: those take turns, beside the vendor."""
     runners: operations.Runners = field(init=False)
     session: Session | None = None  # once the first benchmark begins
+    thinned: str = ""
+    """What was left out of a default run that would take too long here, in words."""
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
@@ -77,10 +80,32 @@ class State:
                     found[shape] = (operations.parse(shape)[0], names)
         return found
 
-    def plan(self, passes: int, processes: int) -> Plan:
-        """Of what is left, in so many processes, unless others were asked for."""
+    @property
+    def clock(self):
+        return clocks.CLOCKS[self.options.device] if self.ranks is ALONE else self.ranks.clock
+
+    def seconds(self, passes: int, processes: int) -> dict:
+        """The `estimate` of what is left, in so many processes, unless others were asked for."""
         flops = machine.flops(self.options.device)
-        return Plan(estimate(self.left, self.options, passes, self.options.processes or processes, flops))
+        return estimate(self.left, self.options, passes, self.options.processes or processes, flops)
+
+    def plan(self, passes: int, processes: int) -> Plan:
+        return Plan(self.seconds(passes, processes))
+
+    def thin(self) -> list[str]:
+        """Leave out of what is selected the shapes that a default run has no time for, and return them."""
+        most_s, shapes = MOST_S[self.options.device], self.left
+        if most_s == math.inf:
+            return []
+        left_out = shapes_beyond(most_s, self.seconds(self.clock.passes, self.clock.processes), shapes)
+        for shape in left_out:
+            del self.selected[shape]
+        if left_out:
+            self.thinned = (
+                f"Left out, so that a default run takes about {duration(most_s)} on this device: "
+                f"{', '.join(left_out)}. An option that chooses, as --ffn-tokens, measures all that it names."
+            )
+        return left_out
 
 
 STATE = pytest.StashKey[State]()
@@ -274,6 +299,12 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             state.selected.setdefault(case[0], []).append(case[1])
+    is_whole = state.options.timed and not state.resumed and state.ranks is ALONE
+    if is_whole and ffn_options.is_default(session.config.getoption):
+        left_out = state.thin()
+        thinned = [item for item in session.items if (case := _case(item)) and case[0] in left_out]
+        session.config.hook.pytest_deselected(items=thinned)
+        session.items[:] = [item for item in session.items if item not in thinned]
     cases = [case for case, _ in state.left.values()] if state.options.timed else []
     try:
         selection.check(state.options, state.runners, cases, "" if session.items else session.config.option.keyword)
@@ -290,9 +321,8 @@ def pytest_report_collectionfinish(config):
     if state.options.tune_s:
         about = f"no shape is begun after {duration(state.options.tune_s)}"
     else:
-        clock = clocks.CLOCKS[state.options.device] if state.ranks is ALONE else state.ranks.clock
-        about = state.plan(clock.passes, clock.processes)
-    return f"{count} cases on {len(state.selected)} shapes, {about}"
+        about = state.plan(state.clock.passes, state.clock.processes)
+    return [f"{count} cases on {len(state.selected)} shapes, {about}", *([state.thinned] if state.thinned else [])]
 
 
 @pytest.fixture(scope="session")
@@ -332,7 +362,8 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
     lacking = runner.equip(ffn_clock, ffn_instruments)
-    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, list(notes)) | state.ranks.metadata()
+    notes = [*notes, *([state.thinned] if state.thinned else [])]
+    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, notes) | state.ranks.metadata()
     if run and not state.ranks.rank and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")

@@ -320,6 +320,11 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     return wires
 
 
+def is_default(get) -> bool:
+    """Whether nothing was chosen by `get(name)`, pytest's parsed values, but where it runs and where results go."""
+    return not any(get(f"ffn_{name}") for name in FLAGS if name not in ("device", "results", "seed"))
+
+
 def resumed(get, metadata: dict, folder: Path) -> Options:
     """The options of the run in `folder` that has this `metadata`, and what to count, which may be asked for late.
 

@@ -87,6 +87,13 @@ CHIPS = {
             link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA L40S",),
         ),
         Chip(
+            "RTX 4090", {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12, "fp8": 330.3e12},
+            "NVIDIA Ada GPU architecture whitepaper (GeForce RTX 4090, 24 GB GDDR6X; tensor cores that accumulate in "
+            "fp32); link: PCIe Gen4 x16, no NVLink",
+            sms=128, cache_bytes=72 * MIB, memory_bytes=24 * GB, memory_bandwidth_bytes_per_s=1.008e12,
+            link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA GeForce RTX 4090",),
+        ),
+        Chip(
             "TPU v4", {"bf16": 275e12, "int8": 275e12},
             "Google Cloud TPU v4 documentation; links: How to Scale Your Model, chapter TPUs (3D torus, 6 links)",
             memory_bytes=32 * GIB, memory_bandwidth_bytes_per_s=1.2e12,

@@ -48,6 +48,8 @@ class GpuSpec:
     memory_bytes_per_s: float
     cache_bytes: int
     l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
+    shared_bytes: int | None = None
+    """Of shared memory, what one program may take; None where nobody asked the device."""
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":
@@ -165,18 +167,32 @@ def tails(tiles: int, k: int, sms: int) -> Iterator[int]:
 
 
 def choices(
-    m: int, n: int, k: int, block_m: int, block_n: int, machine: GpuSpec, shares_tail: bool = True
+    m: int,
+    n: int,
+    k: int,
+    block_m: int,
+    block_n: int,
+    machine: GpuSpec,
+    shares_tail: bool = True,
+    rasters: tuple[str, ...] = ("m", "n"),
 ) -> Iterator[Tiling]:
     """Every group, raster and tail for one tile; no tail for a kernel that does not share the last wave."""
     tiles = -(-m // block_m) * -(-n // block_n)
     for tail in tails(tiles, k, machine.sms) if shares_tail else (0,):
-        for raster in ("m", "n"):
+        for raster in rasters:
             for group in GROUPS:
                 yield Tiling(block_m, block_n, group, raster, tail)
 
 
 def best(
-    m: int, n: int, k: int, itemsize: int, blocks: Iterable[tuple[int, int]], machine: GpuSpec, shares_tail: bool = True
+    m: int,
+    n: int,
+    k: int,
+    itemsize: int,
+    blocks: Iterable[tuple[int, int]],
+    machine: GpuSpec,
+    shares_tail: bool = True,
+    rasters: tuple[str, ...] = ("m", "n"),
 ) -> Tiling:
     """The tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`, and of
     its tilings the one that reads least from memory.
@@ -192,5 +208,5 @@ def best(
         found = cost(m, n, k, itemsize, tiling, machine)
         return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), found.memory_s
 
-    of_blocks = [min(choices(m, n, k, *block, machine, shares_tail), key=time_and_reads) for block in blocks]
+    of_blocks = [min(choices(m, n, k, *block, machine, shares_tail, rasters), key=time_and_reads) for block in blocks]
     return min(of_blocks, key=lambda tiling: time_and_reads(tiling)[0])

@@ -167,6 +167,30 @@ def test_a_misspelt_field_is_refused(tmp_path):
         read(tmp_path / "typo.json")
 
 
+@pytest.mark.parametrize(
+    ("chip", "shared_bytes", "tiles"),
+    [
+        ("A100 SXM", 166_912, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages4", "128x256x64 warps8 stages3")),
+        ("RTX 4090", 101_376, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages3", "128x256x32 warps8 stages4")),
+        ("B200", 232_448, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages4", "128x256x64 warps8 stages4")),
+    ],
+)
+def test_where_nothing_was_measured_waves_and_shared_memory_of_the_chip_decide(chip, shared_bytes, tiles):
+    machine = replace(GpuSpec.of_chip(find(chip)), shared_bytes=shared_bytes)
+    found = [choose("tiled", "generic", m, 6656, 16384, torch.bfloat16, machine) for m in (1, 256, 8192)]
+    assert tuple(str(config).rpartition(" group")[0] for config in found) == tiles
+    assert {config.raster for config in found} == {"m"}  # the kernel has no other
+    of_fp32 = choose("tiled", "generic", 8192, 6656, 16384, torch.float32, machine)
+    assert (of_fp32.block_k, of_fp32.num_stages) == (32, 2)
+
+
+def test_a_generic_tile_is_what_its_own_limit_gives():
+    generic = table("generic")
+    for entry in generic.entries:
+        if "fp32" not in entry.dtypes:
+            assert configs.fitted(entry.config, 2, generic.shared_limit_bytes) == entry.config
+
+
 def test_the_table_of_a_device(monkeypatch):
     assert arch_of(torch.device("cpu")) == "interpreter"
     for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):

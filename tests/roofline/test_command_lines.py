@@ -1,5 +1,6 @@
 """Command lines that a stranger types: exit codes, and one line that names the way out where something is wrong."""
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,20 @@ def test_what_will_happen_is_said_at_once(typed, words, said):
     line = next(line for line in text.splitlines() if "shapes, about" in line)
     assert "ceilings" in line
     assert "report" in line
+
+
+def test_what_a_default_run_has_no_time_for_is_left_out_and_named(typed, tmp_path):
+    (tmp_path / "short.py").write_text("from roofline.measure.plan import MOST_S\nMOST_S['cpu'] = 1\n")
+    short = ("-p", "short", *LISTED, MATMUL)
+    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    _, text = typed(*short, **env)
+    assert "4 cases on 2 shapes" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Left out"))
+    left_out = re.findall(r"matmul-[\w/-]+", line)
+    assert len(left_out) == 26
+    assert not any(f"[{shape}-" in text for shape in left_out)
+    _, chosen = typed(*short, "--ffn-tokens=1,2,4,16,64,256,1024", **env)
+    assert "56 cases on 28 shapes" in chosen
 
 
 @pytest.mark.parametrize(
