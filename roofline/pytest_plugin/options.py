@@ -191,7 +191,7 @@ def add(parser) -> None:
     group.addoption(
         FLAGS["quick"],
         action="store_true",
-        help="few shapes and rounds in one process, unless chosen: one to two minutes on two cores (default: a whole run)",
+        help="few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a whole run)",
     )
 
 

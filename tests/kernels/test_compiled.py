@@ -102,7 +102,6 @@ print(json.dumps([
 """
 
 
-@pytest.mark.skipif(ONE_PER_KERNEL, reason="the tables are chosen for the newer Triton")
 def test_tiles_for_every_gpu_fill_the_shared_memory_of_each(printed_elsewhere):
     """Per block: CUDA C++ programming guide, technical specifications."""
     found = printed_elsewhere(OF_CHIPS)
