@@ -71,9 +71,7 @@ def tiled_kernel(
 
     # 3. Multiply along K. Rows and columns outside the matrices are read as zero, so that ragged shapes, and whatever
     #    lies in the padding behind a row (it may be NaN), add nothing. "ieee" keeps fp32 exact; bf16 and fp16 are not
-    #    affected by it. That there is a first step has to be said: with Triton 3.6, ptxas would have each wgmma of the
-    #    128x256 tile wait for the one before.
-    tl.assume(K > 0)
+    #    affected by it.
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
         inside_k = ks[None, :] < K - k0

@@ -42,7 +42,7 @@ def sums(matrix: Tensor, group: int) -> Tensor:
     """
     if missing := -matrix.shape[1] % group:
         matrix = torch.nn.functional.pad(matrix, (0, missing))
-    signs = torch.randint(2, (matrix.shape[1] // group, group), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    signs = torch.randint(2, (matrix.shape[1] // group, group), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1
     weights = (signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)).to(matrix.device)
     grouped = (part.double().unflatten(1, weights.shape) for part in _slices(matrix))
     return torch.cat([torch.einsum("mgi,gi->mg", part, weights) for part in grouped])

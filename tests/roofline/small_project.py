@@ -15,6 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest  # noqa: F401 what is appended to this file takes it
 from fake_clock import FakeClock, ffn_clock  # noqa: F401 what follows may be more than this file
 
 from roofline import operations

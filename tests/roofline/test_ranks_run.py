@@ -84,7 +84,7 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     assert [run.record(shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
     assert not run.unfinished
     assert {entry["reason"] for entry in run.missing} == {run.void}
-    assert {path.suffix for path in write(tmp_path)} == {".md", ".json", ".html"}
+    assert {path.suffix for path in write(tmp_path)} == {".md", ".html"}
     text = (tmp_path / "report.md").read_text()
     assert "void, loopback" in text
     for said in (" ms", " us", "GB/s", "TFLOP/s"):

@@ -111,8 +111,8 @@ def test_bound_is_named_as_the_models(folder):
 
 def test_ceilings_show_interval_and_datasheet(folder):
     text = "\n".join(sections.ceilings(journal.load(folder)))
-    assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up, before the shapes); datasheet: 989 TFLOP/s" in text
-    assert "read: 4000 [3960, 4040] GB/s measured (made up, before the shapes); datasheet: 4800 GB/s" in text
+    assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up, alone); datasheet: 989 TFLOP/s" in text
+    assert "read: 4000 [3960, 4040] GB/s measured (made up, alone); datasheet: 4800 GB/s" in text
 
 
 def probed(m, times, probe_s, *, drift=lambda index: 1.0):
@@ -143,7 +143,7 @@ SHAPES = "matmul-1024x1024-up-tp1-m{}-bf16"
 @pytest.mark.parametrize(
     ("slow_probe", "fast_contender", "ceiling", "by"),
     [
-        (600e12, 660e12, 750e12, "made up, before the shapes"),
+        (600e12, 660e12, 750e12, "made up, alone"),
         (600e12, 800e12, 800e12, f"{SHAPES.format(4096)}-tiled"),
         (770e12, 660e12, 770e12, f"torch, beside {SHAPES.format(64)}"),
     ],

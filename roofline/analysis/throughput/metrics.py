@@ -67,7 +67,7 @@ def ceilings_of(run: Run) -> list[Ceiling]:
 
     for line in run.ceilings:
         rate = Interval(line["value"], line["low"], line["high"])
-        reach(line["ceiling"], line["dtype"], rate, f"{line['probe']}, before the shapes")
+        reach(line["ceiling"], line["dtype"], rate, f"{line['probe']}, alone")
     for shape in run.shapes.values():
         if probe := _probe(shape):
             name, entrant = probe
