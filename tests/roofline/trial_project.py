@@ -59,6 +59,9 @@ class Runner:
     def untrusted(self, names):
         return names
 
+    def probes(self):
+        return []
+
     def prepare(self, case, names, first_call=unwatched):
         found = PreparedCase(case, "torch", first_call=first_call)
         for name in dict.fromkeys(["torch", *names]):
