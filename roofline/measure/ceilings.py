@@ -117,7 +117,8 @@ def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
     if not (matmul and read):
         return None
     line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul
-    probe = next((one for one in probes if (one.kind, one.name) == (line["ceiling"], line["probe"])), None)
+    key = line["ceiling"], line["probe"], line["dtype"]
+    probe = next((one for one in probes if (one.kind, one.name, one.dtype) == key), None)
     if probe is None:
         return None
     call = partial(probe.call)

@@ -11,6 +11,7 @@ from fake_clock import FakeClock
 from roofline.measure import ceilings, machine, telemetry
 from roofline.measure.prepared import verdict
 from roofline.measure.rounds import CallError, Rounds, StopRule, take_turns
+from roofline.operations.matmul import Matmul
 
 QUIET = StopRule(max_seconds=1e9, warmup_s=0.0)
 
@@ -178,6 +179,17 @@ def test_ceiling_is_the_best_probe_of_its_kind():
         ("read", None, "fast", pytest.approx(100)),
         ("matmul", "bf16", "only", pytest.approx(2)),
     ]
+
+
+def test_the_probe_beside_a_case_is_that_of_its_dtype():
+    probes = [ceilings.Probe("matmul", "torch", 8, lambda: 4.0, dtype) for dtype in ("fp32", "bf16")]
+    probes.append(ceilings.Probe("read", "sum", 100, lambda: 1.0))
+    lines = [
+        {"ceiling": probe.kind, "dtype": probe.dtype, "probe": probe.name, "value": 1e6 if probe.dtype else 1e9}
+        for probe in probes
+    ]
+    entrant = ceilings.beside(Matmul("100,300", "up", 1, 300, "bf16"), probes, lines)
+    assert entrant.call.func is probes[1].call
 
 
 def crash():
