@@ -10,7 +10,7 @@ import torch
 
 from collectives.group_links import shared
 from kernels import CONTENDERS
-from kernels.bench.matmul import DTYPES, ROTATION, cache_bytes
+from kernels.bench.matmul import DTYPES, beyond_cache_bytes
 from roofline.measure import clocks
 
 CALIBRATIONS = 5
@@ -85,8 +85,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
 @functools.cache
 def copy_bytes_per_s(device: str) -> float:
     """Of a copy on all cores, far beyond the cache: what it reads and writes together."""
-    source = torch.ones(max(ROTATION * cache_bytes(device), 2**31 if device == "cuda" else 0), dtype=torch.int8)
-    source = source.to(device)
+    source = torch.ones(beyond_cache_bytes(device), dtype=torch.int8, device=device)
     target = torch.zeros_like(source)
     return 2 * source.nbytes / seconds(lambda: target.copy_(source), device, all_cores=True)
 

@@ -31,15 +31,20 @@ SLICE = 2**20
 
 def reference_sums(x: Tensor, w: Tensor) -> Tensor:
     """The `sums` of x @ w.T, with no more products than there are sums: x @ sums(w.T)."""
-    weights = sums(w.T, _group(len(x)))
+    if (group := _group(len(x))) == 1:
+        return torch.cat([x.double() @ part.double().T for part in _slices(w)], dim=1)
+    weights = sums(w.T, group)
     return torch.cat([part.double() @ weights for part in _slices(x)])
 
 
 def sums(matrix: Tensor, group: int) -> Tensor:
     """Of each `group` neighbours in a row of matrix[m, n], weighted: float64[m, n / group].
 
-    Weights differ within a group, so that exchanged columns do not cancel, and have random signs.
+    Weights differ within a group, so that exchanged columns do not cancel, and have random signs. In a group of 1 they
+    are 1.
     """
+    if group == 1:
+        return matrix.double()
     if missing := -matrix.shape[1] % group:
         matrix = torch.nn.functional.pad(matrix, (0, missing))
     signs = torch.randint(2, (matrix.shape[1] // group, group), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1

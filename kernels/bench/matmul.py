@@ -38,6 +38,9 @@ ROTATION = 8
 PARTS = 4
 """Of what a CPU's probe of the read bandwidth reads, by turns."""
 
+PROBE_SHARE = 24
+"""A probe reads at most one part in so many of the memory."""
+
 POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
 
@@ -196,6 +199,13 @@ def cache_bytes(device: str) -> int:
     return machine(device)["cache_bytes"]
 
 
+def beyond_cache_bytes(device: str) -> int:
+    """Bytes of a tensor that the last-level cache does not answer for. Three of them have to fit into the memory: a
+    virtual machine may name the cache of its whole host."""
+    bytes_ = min(ROTATION * cache_bytes(device), machine(device)["memory_bytes"] // PROBE_SHARE)
+    return max(bytes_, 2**31) if device == "cuda" else bytes_
+
+
 def _read(run, vector: torch.Tensor, turns: Iterator[torch.Tensor], product: torch.Tensor) -> None:
     run(vector, next(turns), product)
 
@@ -211,10 +221,15 @@ def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor
     dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
     limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
     reference = checks.reference_sums(x, w)
-    error = checks.relative_error(contender.run, x, w, out, reference)
-    wrong = verdict(contender.name, error, dtype, limit)
-    wrong = wrong or checks.refuse(contender.name, contender.run, x, w, out, reference, dtype, limit)
-    return wrong and wrong.reason
+
+    def wrong() -> Rejection | None:
+        error = checks.relative_error(contender.run, x, w, out, reference)
+        return verdict(contender.name, error, dtype, limit) or checks.refuse(
+            contender.name, contender.run, x, w, out, reference, dtype, limit
+        )
+
+    rejection = checks.inputs_kept(contender.name, x, w, wrong)
+    return rejection and rejection.reason
 
 
 def probes(options) -> list[Probe]:
@@ -239,9 +254,7 @@ def probes(options) -> list[Probe]:
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
     # millisecond, so that the launch weighs nothing. On a CPU a part at a time, by turns: a probe takes its turn beside
     # calls of a fraction of a millisecond. Rows as long as those of the weights: there that matters.
-    size, parts = (max(ROTATION * cache_bytes(device), 2**31), 1) if device == "cuda" else (
-        ROTATION * cache_bytes(device), PARTS
-    )  # fmt: skip
+    size, parts = beyond_cache_bytes(device), 1 if device == "cuda" else PARTS
     model = parse_model(options.model)
     matrices = [torch.randn(max(parts, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
     for matrix in matrices:

@@ -172,6 +172,12 @@ def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(tim
     assert {probe.why_not() for probe in probes if probe.kind in ("read", "copy")} == {None}
 
 
+def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(timed, monkeypatch):
+    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
+    (copy,) = [probe for probe in matmul.probes(timed) if probe.kind == "copy"]
+    assert 2**22 < copy.amount <= 2 * 2**22
+
+
 def test_a_library_that_computes_nothing_sets_no_ceiling(timed, contender):
     contender(lambda x, w, out: out)
     reasons = {probe.name: probe.why_not() for probe in matmul.probes(timed)}

@@ -108,7 +108,7 @@ def test_browser_has_nothing_to_complain_of(folder, tmp_path):
     page = shutil.copy(folder / "report.html", tmp_path / "report.html")
     dom, console = opened(page, "--dump-dom")
     assert console == []
-    assert dom.count("</svg>") == 5
+    assert dom.count("</svg>") == len([*folder.glob("*.svg")]) > 1
 
 
 class Rows(HTMLParser):
