@@ -28,9 +28,8 @@ OK, LIMITED, LACKING = "ok", "limited", "lacking"
 ROOT = Path(__file__).parents[1]
 SCHEMA = 1
 
-PEAK = 4
-"""The largest case takes this many times its own bytes at most: operands twice, a float64 reference of parts of it, and
-a gather's buffer. Reckoned, not measured."""
+LIBRARIES_BYTES = 2**30
+"""What CUDA's context, cuBLAS and torch's allocator take beside tensors. Reckoned, not measured."""
 
 RESULTS_BYTES = 10**9
 """Of a run folder: two dozen MB, with room for what else is written meanwhile."""
@@ -243,17 +242,18 @@ def _others() -> Finding:
 def _memory() -> Finding:
     import torch
 
+    from roofline.measure import memory
+
     free, total = torch.cuda.mem_get_info()
     asked = options.resolve(lambda name: None, device="cuda", timed=True, root=ROOT)
-    cases = [case for one in operations.OPERATIONS.values() if one.sweep and one.mode == "benchmark"
-             for case in one.sweep(asked)]  # fmt: skip
-    largest = max(cases, key=lambda case: case.work.device_bytes)
-    needed = PEAK * largest.work.device_bytes
-    found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, {largest.id} takes some {needed / 2**30:.0f}"
+    runners = operations.Runners(asked)
+    cases = [(runners.of(operation), case) for operation in operations.OPERATIONS.values()
+             if operation.sweep and operation.mode == "benchmark" for case in operation.sweep(asked)]  # fmt: skip
+    needed = LIBRARIES_BYTES + memory.peak_bytes(cases)
+    found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, the default run takes some {needed / 2**30:.0f}"
     if free >= needed:
         return Finding("memory", OK, found)
-    fitting = [case for case in cases if PEAK * case.work.device_bytes <= free]
-    costs = f"{len(cases) - len(fitting)} of {len(cases)} shapes may be skipped, out of memory"
+    costs = "the shapes that need the most may be skipped, out of memory"
     return Finding(
         "memory", LACKING, found, costs, "end what holds it, or choose --ffn-tp, --ffn-tokens or --ffn-model"
     )

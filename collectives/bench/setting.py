@@ -71,12 +71,9 @@ class Setting:
 
     def __init__(self, options, case, earlier: Shape | None = None, ranks: Alone | Ranks = ALONE):
         """`earlier` is what earlier processes of the run have journalled of the case."""
-        self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
-        self.wire = wires.parse(case.wire)
+        self._fill(options, case, ranks)
         self.lacking: dict[str, str] = {}
         """By link, why it could not be tried as the gather of `serial`: torch or NCCL may lack what it needs."""
-        self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
-        self.sets = self._operands()
         self.unsplit = unsplit(self.device, *self.factors)
         if earlier:
             self.t_gemm_s, self.bytes_per_s = earlier.facts["t_gemm_planned_s"], earlier.facts[REQUESTED]
@@ -95,6 +92,19 @@ class Setting:
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run
+
+    def _fill(self, options, case, ranks: Alone | Ranks) -> None:
+        self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
+        self.wire = wires.parse(case.wire)
+        self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
+        self.sets = self._operands()
+
+    @classmethod
+    def with_operands(cls, options, case) -> "Setting":
+        """Return a setting that has its operands and no more: nothing is timed, and no link is chosen."""
+        setting = cls.__new__(cls)
+        setting._fill(options, case, ALONE)
+        return setting
 
     def _bytes_per_s(self) -> float | None:
         if self.wire.kind in wires.LINKS:

@@ -38,6 +38,9 @@ class Runner:
         """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
         raise NotImplementedError
 
+    def allocate(self, case) -> None:
+        """Make the tensors that `prepare` makes of `case`, and call no contender: they are counted, and may be fake."""
+
     def untrusted(self, names: list[str]) -> list[str]:
         """Those of the contenders `names` that are tried in another process first: all but what libraries bring."""
         return names

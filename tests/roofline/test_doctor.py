@@ -13,7 +13,7 @@ import torch
 
 from roofline import doctor
 from roofline.cli import main
-from roofline.measure import machine
+from roofline.measure import machine, memory
 from roofline.profile import ncu
 
 H100 = types.SimpleNamespace(
@@ -59,6 +59,7 @@ def gpu(monkeypatch, tmp_path):
     for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
         for name, answer in answers.items():
             monkeypatch.setattr(module, name, answer)
+    monkeypatch.setattr(memory, "peak_bytes", lambda cases: len(cases) * 2**29)
     monkeypatch.setattr(ncu, "find", lambda: "/usr/local/cuda/bin/ncu")
     monkeypatch.setattr(ncu, "version", lambda tool: "2025.3.1.0")
     return monkeypatch
@@ -244,8 +245,8 @@ def test_memory_that_others_hold(gpu):
     gpu.setattr(torch.cuda, "mem_get_info", lambda: (2 * 2**30, 80 * 2**30))
     finding = found("memory")
     assert finding.state == doctor.LACKING
-    assert "2 of 80 GiB free, " in finding.found
-    assert "shapes may be skipped" in finding.costs
+    assert finding.found == "2 of 80 GiB free, the default run takes some 27"
+    assert "may be skipped, out of memory" in finding.costs
 
 
 def test_counters_bindings_and_peers_are_asked_for_by_few(gpu):
