@@ -1,7 +1,6 @@
 """Tensors and quick timings for the cases that gather over a wire."""
 
 import functools
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from statistics import median
@@ -44,23 +43,11 @@ def host_ahead(device: str, transfers: int) -> None:
         torch.cuda._sleep(HOLD_CYCLES + transfers * TRANSFER_CYCLES)
 
 
-def seconds(call: Callable, device: str, *, all_cores: bool = False) -> float:
-    """About how long `call` takes: to choose a bandwidth and a plan by, and never a result."""
-    times = []
-    with computing(device, all_cores=all_cores):
-        for _ in range(CALIBRATIONS + 2):
-            start = time.perf_counter()
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
-    return median(times[2:])
-
-
-def seconds_by_turns(calls: list[Callable], device: str) -> list[float]:
-    """About how long each of `calls` takes, by turns of the device's clock: to choose one by, and never a result."""
+def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = False) -> list[float]:
+    """About how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and a plan
+    by, and never a result."""
     clock = clocks.for_device(device)
-    with computing(device):
+    with computing(device, all_cores=all_cores):
         turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
         kept = [[time_s for time_s in times if time_s is not None] for times in zip(*turns, strict=True)]
         return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
@@ -79,7 +66,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
     out = x.new_empty(m, n)
     runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
-    return 2 * m * n * k / min(seconds(run, device) for run in runs)
+    return 2 * m * n * k / min(seconds_by_turns(runs, device))
 
 
 @functools.cache
@@ -87,7 +74,8 @@ def copy_bytes_per_s(device: str) -> float:
     """Of a copy on all cores, far beyond the cache: what it reads and writes together."""
     source = torch.ones(beyond_cache_bytes(device), dtype=torch.int8, device=device)
     target = torch.zeros_like(source)
-    return 2 * source.nbytes / seconds(lambda: target.copy_(source), device, all_cores=True)
+    (copy_s,) = seconds_by_turns([lambda: target.copy_(source)], device, all_cores=True)
+    return 2 * source.nbytes / copy_s
 
 
 @functools.lru_cache(maxsize=16)

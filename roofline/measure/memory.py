@@ -26,10 +26,10 @@ class Ledger(TorchDispatchMode):
 
 
 def peak_bytes(cases: list[tuple]) -> int:
-    """Return the most bytes that the tensors of `cases`, pairs of a `Runner` and a case, take at once, in a process that
-    runs them in this order beside the probes of the roof. What libraries take for themselves is not in it.
+    """Return the most bytes that the tensors of `cases`, pairs of a runner and a case, take at once, in a process that
+    runs them in this order beside the probes of the roof.
 
-    No memory is taken: tensors are torch's FakeTensors.
+    What libraries take for themselves is not in it. No memory is taken: tensors are torch's FakeTensors.
     """
     try:
         with FakeTensorMode(), Ledger() as ledger:

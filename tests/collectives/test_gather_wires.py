@@ -74,6 +74,25 @@ def test_a_matmul_whose_samples_were_all_late_has_a_time_none_the_less(monkeypat
     assert operands.seconds_by_turns([lambda: 2.0, lambda: 3.0], "cpu") == [2.0, 3.0]
 
 
+def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
+    threads = []
+
+    def turn(clock, calls):
+        threads.append(torch.get_num_threads())
+        return [0.5 for _ in calls]
+
+    monkeypatch.setattr(clocks.CpuClock, "turn", turn)
+    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
+    for asked in (operands.chip_flops, operands.copy_bytes_per_s):
+        asked.cache_clear()
+    assert operands.chip_flops("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
+    assert operands.copy_bytes_per_s("cpu") == 2 * 1000 / 0.5
+    all_cores = torch.get_num_threads()
+    assert set(threads) == {max(1, all_cores - 1), all_cores}
+    for asked in (operands.chip_flops, operands.copy_bytes_per_s):
+        asked.cache_clear()
+
+
 def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
     late = replace(options, link_latency_s=0.01, skew_s=0.02)
     found = all_gather_matmul.Runner(late).prepare(all_gather(), ARMS)
