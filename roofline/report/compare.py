@@ -55,6 +55,8 @@ MOST_RUNS = 20
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
 AND = " and "
+NEITHER = "neither"
+"""Lacks a case that both sides have and that is not compared: its wires differ."""
 SCHEMA = 3
 
 
@@ -118,7 +120,7 @@ class Case:
     more_runs: int | None
     """How many more on each side would decide, if the change stayed as it is: 0 if decided, None of above 20."""
     baseline_speed: float | None
-    """The baseline's own on this shape, NEW's over BASE's."""
+    """The baseline's own on this shape, NEW's over BASE's; None where it goes over another wire."""
     notes: str
 
 
@@ -158,7 +160,8 @@ class Comparison:
     def exit_code(self, *, strict: bool = False) -> int:
         """1 where a case or a contender in the mean is slower; if `strict`, also where a case is unclear or missing."""
         slower = self.count(SLOWER) or any(one.verdict == SLOWER for one in self.together)
-        return int(bool(slower or (strict and (self.count(UNCLEAR) or self.missing))))
+        missing = any(case["missing_in"] != NEITHER for case in self.missing)
+        return int(bool(slower or (strict and (self.count(UNCLEAR) or missing))))
 
 
 def compare(
@@ -190,14 +193,15 @@ def compare(
             for runs, records in zip((base, new), known, strict=True)
         ]
         own = sides[0][0][1]
-        if is_vendor := own["contender"] == own["vendor"]:
+        is_vendor, alike = own["contender"] == own["vendor"], _alike([_wire(side) for side in sides])
+        if is_vendor and alike:
             vendors.append(_speed(sides, "time_s"))
         hides = by == "ratio" and all(record.get("hidden_fraction") is not None for _, record in chain(*sides))
         of = HIDDEN if hides else SPEED
         values = [[values_of(run, record, HIDDEN if hides else by) for run, record in one] for one in sides]
-        if of == SPEED and by == "ratio" and not _alike([_wire(side) for side in sides]):
-            reason = "it hides nothing, and the wires differ: --ffn-wires-of=RUN takes those of another run"
-            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
+        if of == SPEED and not alike:
+            reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
+            unpaired.append({"case": case, "missing_in": NEITHER, "reason": reason})
             continue
         spreads = [[s for own in one if (s := spread_of([own]))] for one in values]
         if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
@@ -333,10 +337,10 @@ def _speed(sides: list, field: str) -> float | None:
 def _case(case: str, sides: list, found: Change, verdict: str, margin: float, tests: int) -> Case:
     times = [geometric_mean(record["time_s"] for _, record in side) for side in sides]
     more = more_runs(found, tuple(map(len, sides)), margin, tests) if verdict == UNCLEAR else 0
-    moved, note = _speed(sides, "vendor_time_s"), ""
+    wires = [_wire(side) for side in sides]
+    moved, note = _speed(sides, "vendor_time_s") if _alike(wires) else None, ""
     if moved and abs(math.log(moved)) > math.log1p(margin):
         note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
-    wires = [_wire(side) for side in sides]
     if not _alike(wires):
         note = ", ".join(filter(None, [f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s", note]))
     return Case(case, *times, *wires, found.of, *astuple(found.interval), verdict, more, moved, note)
@@ -395,7 +399,8 @@ def summary(found: Comparison) -> list[str]:
     lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in found.differences.items()]
     missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in found.missing).items()
-    return [*lines, *(f"missing in {where}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
+    lacks = {where: "not compared" if where == NEITHER else f"missing in {where}" for (where, _), _ in missing}
+    return [*lines, *(f"{lacks[where]}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
 
 
 def terminal(found: Comparison) -> list[str]:
