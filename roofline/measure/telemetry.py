@@ -123,7 +123,8 @@ class CpuTelemetry:
         return {
             "throttled": None,
             "stolen_share": stolen / total if total else 0.0,
-            "others_share": None if of_ranks or not total else max(0.0, (busy - own) / total),
+            # Of a short pass ticks may say less than nothing: cut off, the mean over passes would be too high.
+            "others_share": None if of_ranks or not total else (busy - own) / total,
             "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
 

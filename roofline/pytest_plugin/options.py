@@ -281,6 +281,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
             f"--ffn-link-bandwidth {ours[0]!r}: it is between the ranks that torchrun started; start it so"
         )
     if world > 1:
+        if given["wires_of"]:
+            raise ValueError("--ffn-wires-of under torchrun: the wire between the ranks is real; leave it out")
         if ranks not in ((), (world,)):
             raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
         if len(ours) < len(wires):

@@ -27,7 +27,8 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
     if options.device == "cuda" and options.tune_s:  # listed where there is no GPU, too
         return
     if pinned := dict(options.wires_of):
-        emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in wires.LINKS]
+        given = (*wires.LINKS, "fixed")  # none of these is made for the machine's pace
+        emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in given]
         if lacking := [case.id for case in emulated if case.id not in pinned]:
             more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
             raise ValueError(

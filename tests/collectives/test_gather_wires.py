@@ -176,12 +176,6 @@ def test_a_memory_wire_takes_its_share_of_what_a_copy_moves(options, monkeypatch
     assert all_gather_matmul.AllGather(options, all_gather("memory0.01")).bytes_per_s == pytest.approx(0.1e9)
 
 
-def test_bytes_of_a_copy_count_both_ways_on_every_core(monkeypatch):
-    monkeypatch.setattr(operands, "cache_bytes", lambda device: 1000)
-    monkeypatch.setattr(operands, "seconds", lambda call, device, all_cores: call() is not None and all_cores and 2e-6)
-    assert operands.copy_bytes_per_s.__wrapped__("cpu") == pytest.approx(2 * 8 * 1000 / 2e-6)
-
-
 @pytest.mark.parametrize(("times_s", "reached"), [([2, 2, 1], None), ([2, 2, 2], "reaches 5e-08 GB/s alone")])
 def test_link_off_its_pace_is_looked_at_three_times(times_s, reached):
     left = iter(times_s)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
+from roofline.pytest_plugin import options as run_options
 from roofline.pytest_plugin.options import resolve
 
 
@@ -128,6 +129,12 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
 def options(device, **given):
     values = {f"ffn_{name}": value for name, value in given.items()}
     return resolve(values.get, device=device, timed=True, root=Path("/checkout"), world=2)
+
+
+def test_the_real_wire_of_ranks_is_none_of_another_run(monkeypatch):
+    monkeypatch.setattr(run_options, "wires_of", lambda folder: (("some case", 1e9),))
+    with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: the wire between the ranks is real"):
+        options("cpu", wires_of="RUN")
 
 
 def test_wires_of_ranks_are_those_of_their_device():

@@ -1,12 +1,14 @@
 """The --ffn-* options: defaults by device and mode, and one clear error for each bad value."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
+from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.options import resolve, resumed
 from roofline.store.journal import SCHEMA
 
@@ -125,6 +127,15 @@ def test_a_tuning_with_steady_states_or_counters_is_refused():
         options("cuda", tune="60", counters="0")
     with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
         resumed_from(options("cuda", tune="60"), counters="0")
+
+
+def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
+    chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
+    made, fixed = all_gather_matmul.sweep(chosen)
+    pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
+    selection.check(pinned, operations.Runners(pinned), [made, fixed], "")
+    with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
+        selection.check(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed], "")
 
 
 def test_ranks_that_fit_the_model_are_the_default():
