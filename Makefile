@@ -6,12 +6,13 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 ENV := $(VENV)/.installed$(addprefix -,$(notdir $(TORCH_INDEX)))
 NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py)
 
-.PHONY: bench gpu test test-triton-newest test-wire lint
+.PHONY: bench gpu test test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
@@ -21,6 +22,10 @@ gpu: $(ENV)
 
 test: $(ENV)
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal $(ARGS)
+
+# The same with the newest packages that pyproject.toml admits, in an environment of their own.
+test-newest:
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
 
 # What is compiled for Hopper, again with the newest Triton that was tried laid over the same environment.
 test-triton-newest: $(ENV) $(NEWEST)/.installed
@@ -34,10 +39,10 @@ lint: $(ENV)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 
-$(ENV): pyproject.toml constraints.txt
+$(ENV): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(if $(TORCH_INDEX),--clear) $(VENV)
-	$(if $(TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c constraints.txt torch --index-url $(TORCH_INDEX))
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(if $(TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c $(CONSTRAINTS) torch --index-url $(TORCH_INDEX))
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[test]"
 	touch $@
 
 $(NEWEST)/.installed: $(ENV) constraints-newest.txt
