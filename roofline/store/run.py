@@ -1,7 +1,6 @@
 """A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
 
-Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one, in the newest schema
-(`store.upgrade` brings older ones there).
+Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ OWN = (
     Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
     Column("wire", "the word of the case id"),
     Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
-           "is faster; null in older journals"),
+           "is faster"),
     Column(REQUESTED, "bandwidth that the link was asked for; of the wire `ridge`, which keeps step with T_gemm from "
            "round to round, that of a typical one", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
@@ -333,9 +333,8 @@ def _row_blocks(shape: Shape, arm: str) -> int:
 
 def _own_matmul(shape: Shape, arm: str, preset: dict, gemm: dict) -> tuple[str, dict]:
     """The matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with all
-    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest. Where a weight
-    prefetch has none beside other traffic (older journals), its own arm stands for it."""
-    beside, alone = "gemm beside link" if "gemm beside link" in shape.late else "overlapped", gemm
+    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
+    beside, alone = "gemm beside link", gemm
     if preset and arm in ARMS and ARMS[arm].table:
         beside, alone = "preset beside link", preset
     elif arm != base_arm(arm) and "gemm persistent beside link" in shape.late:
