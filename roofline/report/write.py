@@ -5,8 +5,7 @@ from pathlib import Path
 from roofline.analysis.base import Section
 from roofline.analysis.overlap import trace
 from roofline.analysis.records import frame
-from roofline.predict import forecasts
-from roofline.report import html, sections, tables, theme
+from roofline.report import forecasts, html, sections, tables, theme
 from roofline.report.findings import findings
 from roofline.store.conditions import conditions
 from roofline.store.journal import load

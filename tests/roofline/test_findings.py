@@ -8,8 +8,7 @@ import pytest
 from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.predict import forecasts
-from roofline.report import findings
+from roofline.report import findings, forecasts
 from roofline.report.write import write
 from roofline.store.journal import load
 
