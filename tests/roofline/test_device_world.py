@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
-from roofline.pytest_plugin.options import resolve
+from roofline.options import resolve
 
 
 @pytest.fixture

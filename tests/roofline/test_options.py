@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
-from roofline.pytest_plugin.options import resolve, resumed
+from roofline.options import resolve, resumed
 
 
 def options(device="cpu", timed=True, **given):

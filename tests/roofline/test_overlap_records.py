@@ -12,7 +12,7 @@ from roofline.report import tables
 from roofline.report.sections import sections
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.store.run import Shape
+from roofline.store.run import REQUESTED, Shape
 from roofline.theory.work import Work
 
 CASE = AllGatherMatmul("64x256", "up", 1, 512, "fp32", 4, "ridge")
@@ -104,11 +104,11 @@ def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, l
     (shape,) = run.shapes.values()
     for one in shape.rounds:
         arrival_s = T_COMM * (1 + one.index / 31)
-        one.values["gemm fast"][metrics.REQUESTED] = lag * WIRE_BYTES / arrival_s
+        one.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
         one.values["link"]["last_arrival_s"] = arrival_s * (1.5 if one.index % 5 == 4 else 1)  # and outliers
     found = metrics.metrics(run, shape, "serial")
-    assert found[metrics.REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
-    assert found[metrics.REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
+    assert found[REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
+    assert found[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
     assert found["link_off_pace"] == (void and pytest.approx(void))
 
 

@@ -12,7 +12,7 @@ from roofline import load
 from roofline.measure import plan
 from roofline.measure.plan import Plan, Step, estimate
 from roofline.operations import OPERATIONS, parse
-from roofline.pytest_plugin.options import of_values, resolve
+from roofline.options import of_values, resolve
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 EPYC, H100 = (135e9, 67e9), (0.5e15, 0.5e15)

@@ -308,12 +308,10 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """Return (shape, bytes/s) of the emulated wires of the run in `folder`. Raises ValueError where it has none."""
-    from roofline.analysis.overlap.metrics import requested_of
     from roofline.store import journal
 
-    wires = tuple(
-        (name, asked) for name, shape in journal.load(folder).shapes.items() if (asked := requested_of(shape))
-    )
+    shapes = journal.load(folder).shapes
+    wires = tuple((name, asked) for name, shape in shapes.items() if (asked := shape.requested_bytes_per_s))
     if not wires:
         raise ValueError("that run has no case over an emulated wire; take one that has")
     return wires
