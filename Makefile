@@ -1,27 +1,95 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
 # make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
+# SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
+# make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
 # TORCH_INDEX=URL takes torch from that index: an NVIDIA driver below 580 needs https://download.pytorch.org/whl/cu126
-# ARGS goes to pytest, of make gpu to roofline.evidence:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
+# ARGS goes to pytest:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-ENV := $(VENV)/.installed$(addprefix -,$(notdir $(TORCH_INDEX)))
+INSTALLED := $(VENV)/.installed$(addprefix -,$(notdir $(TORCH_INDEX)))
+ENV := $(if $(SYSTEM),,$(INSTALLED))
+PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,shipped.py static.py planted.py pulls.py)
 
-.PHONY: bench gpu test test-newest test-triton-newest test-wire lint
+.PHONY: bench gpu reference test test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
-	$(VENV)/bin/python -m pytest --benchmark-only $(ARGS)
+	$(PY) -m pytest --benchmark-only $(ARGS)
 
-gpu: $(ENV)
-	$(VENV)/bin/python -m roofline.evidence $(if $(BUDGET),--budget $(BUDGET)) $(ARGS)
+# The steps of `make gpu`, in this order: what may hang first and alone, then what is right, then what is fast. Each has
+# its estimate and its limit in seconds, and is done once its stamp is there. To do one again, remove its stamp.
+GPU ?= results/local/gpu
+PARTS := $(addprefix $(GPU)/correct-,persistent kernels machine waiting rest)
+STEPS := $(addprefix $(GPU)/,doctor warpgroup) $(PARTS) $(addprefix $(GPU)/,tune matmuls gathers layers counters)
+TESTS = $(PY) -m pytest -q
+# $(call run,STEP): the newest run of a step; $(call measure,STEP,OPTIONS): begin one, or go on with it.
+run = $(shell ls -d $(GPU)/runs/$(1)/*/ 2> /dev/null | tail -n 1)
+measure = $(PY) -m pytest --benchmark-only $(if $(call run,$(1)),--ffn-resume=$(call run,$(1)),\
+	--ffn-device=cuda --ffn-results=$(GPU)/runs/$(1) $(2))
+ifndef DEADLINE
+export DEADLINE := $(shell expr $$(date +%s) + $(or $(BUDGET),1000000000))
+endif
+
+gpu: $(filter-out $(PARTS),$(STEPS))
+	@left=; for step in $(STEPS); do [ -e $$step ] || left="$$left $${step##*/}"; done; \
+	if [ "$$left" ]; then echo "left:$$left; give this command again"; exit 3; fi
+	@git diff --quiet HEAD -- kernels 2> /dev/null; [ $$? != 1 ] || \
+		echo "commit kernels: what was measured by a table that is not committed cannot become a reference"
+	@! grep -vx 0 $(STEPS)
+
+$(GPU)/doctor: | $(ENV)
+	@$(PY) -c "import roofline.measure.machine as here; here.gpu_driver() or exit('no NVIDIA GPU: make bench measures the CPU')"
+	.ci/step $@ 15 600 $(PY) -m roofline doctor
+	@[ ! -e $@ ] || grep -qx 0 $@ || (echo "mend what it says and remove $@, or go on: give this command again"; exit 1)
+
+$(GPU)/warpgroup: | $(GPU)/doctor
+	.ci/step $@ 90 300 $(TESTS) tests/kernels/test_matmul.py -k warpgroup
+
+$(GPU)/correct-persistent:
+	.ci/step $@ 420 600 $(TESTS) tests/kernels/test_matmul.py -k persistent
+
+$(GPU)/correct-kernels:
+	.ci/step $@ 420 600 $(TESTS) tests/kernels/test_matmul.py -k "not warpgroup and not persistent"
+
+$(GPU)/correct-machine:
+	.ci/step $@ 420 600 $(PY) -m kernels.machine --gpu --thorough
+
+$(GPU)/correct-waiting:
+	.ci/step $@ 420 600 $(TESTS) tests/kernels/test_flagged.py tests/collectives
+
+$(GPU)/correct-rest:
+	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,stream_tail decode workspace instruments) \
+		tests/benchmarks tests/roofline/test_faults.py
+
+# Its parts disturb no measurement, and run at once.
+$(GPU)/correct: | $(GPU)/warpgroup
+	+$(MAKE) --no-print-directory -j 5 $(PARTS)
+
+$(GPU)/tune: | $(GPU)/correct
+	.ci/step $@ 540 600 $(call measure,tune,--ffn-tune)
+
+$(GPU)/matmuls: | $(GPU)/tune
+	.ci/step $@ 330 600 $(call measure,matmuls,-k "test_matmul and not scatter")
+
+$(GPU)/gathers: | $(GPU)/matmuls
+	.ci/step $@ 480 600 $(call measure,gathers,-k "gather or scatter or prefetch")
+
+$(GPU)/layers: | $(GPU)/gathers
+	.ci/step $@ 100 600 $(call measure,layers,-k test_ffn)
+
+$(GPU)/counters: | $(GPU)/layers
+	.ci/step $@ 540 600 $(PY) -m pytest --benchmark-only --ffn-resume=$(or $(call run,matmuls),RUN) --ffn-counters=48
+
+reference: $(ENV)
+	$(PY) -m roofline.report.references $(RUN)
 
 test: $(ENV)
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
 
 # The same with the newest packages that pyproject.toml admits, in an environment of their own.
 test-newest:
@@ -29,17 +97,17 @@ test-newest:
 
 # What is compiled for Hopper, again with the newest Triton that was tried laid over the same environment.
 test-triton-newest: $(ENV) $(NEWEST)/.installed
-	PYTHONPATH=$(NEWEST) $(VENV)/bin/python -m pytest -n 3 --dist worksteal $(COMPILED) $(ARGS)
+	PYTHONPATH=$(NEWEST) $(PY) -m pytest -n 3 --dist worksteal $(COMPILED) $(ARGS)
 
 # Two ranks as two nodes, over a wire of 1 Gbit/s between network namespaces: as root, on a machine that is idle.
 test-wire: $(ENV)
-	$(VENV)/bin/python -m pytest tests/wire.py $(ARGS)
+	$(PY) -m pytest tests/wire.py $(ARGS)
 
 lint: $(ENV)
-	$(VENV)/bin/ruff check
-	$(VENV)/bin/ruff format --check
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
 
-$(ENV): pyproject.toml $(CONSTRAINTS)
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(if $(TORCH_INDEX),--clear) $(VENV)
 	$(if $(TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c $(CONSTRAINTS) torch --index-url $(TORCH_INDEX))
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[test]"

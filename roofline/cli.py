@@ -56,16 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     command.set_defaults(run=_compare)
 
-    command = commands.add_parser("agreement", help="how well runs of one machine agree, over every pair of them")
-    command.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="run folders")
-    command.add_argument("--cases", metavar="PREFIX", default="matmul-", help="of case ids (default: matmul-)")
-    command.set_defaults(run=_agreement)
-
-    command = commands.add_parser("reference", help="add a run to the reference runs, and renew the table of them")
-    command.add_argument("folder", metavar="RUN", nargs="?", type=Path, help="a folder of results/local")
-    command.add_argument("--into", metavar="DIR", type=Path, default=Path("results/reference"))
-    command.set_defaults(run=_reference)
-
     predicting.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
@@ -144,21 +134,3 @@ def _compare(options) -> int:
     else:
         print("\n".join(compare.terminal(found)))
     return found.exit_code(strict=options.strict)
-
-
-def _agreement(options) -> int:
-    from roofline.report.agreement import agreement, measured
-
-    print(agreement([measured(folder, options.cases) for folder in options.folders]))
-    return 0
-
-
-def _reference(options) -> int:
-    from roofline.report import references
-
-    if not options.into.is_dir():
-        raise ValueError(f"there is no folder {options.into}: call this from the checkout, or name it with --into")
-    if options.folder:
-        print(references.add(options.folder, options.into))
-    print(references.renew(options.into))
-    return 0

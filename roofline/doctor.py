@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from roofline import operations
+from roofline import operations, options
 from roofline.measure import machine, telemetry
 from roofline.measure.device_errors import reason
 from roofline.measure.metadata import commit_of
 from roofline.profile import ncu
-from roofline.pytest_plugin import options
 
 OK, LIMITED, LACKING = "ok", "limited", "lacking"
 """Of a finding. `limited`: something that one may ask for fails. `lacking`: the default run would not be whole."""

@@ -19,10 +19,11 @@ from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import ALL_CORES, base_arm
-from roofline.analysis.overlap.metrics import OFF_PACE, REQUESTED
+from roofline.analysis.overlap.metrics import OFF_PACE
 from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.measure.ranks import ALONE
+from roofline.store.run import REQUESTED
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3

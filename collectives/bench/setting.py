@@ -25,11 +25,11 @@ from collectives.bench.operands import (
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
-from roofline.analysis.overlap.metrics import DELAYS, REQUESTED
+from roofline.analysis.overlap.metrics import DELAYS
 from roofline.analysis.overlap.simulator import pieces
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
-from roofline.store.run import Shape
+from roofline.store.run import REQUESTED, Shape
 from roofline.theory import wires
 from roofline.theory.models import parse as parse_model
 

@@ -35,7 +35,7 @@ COSTS = {
     "cpu": Costs(1, 0, 4.5, 0.0025, (0.05, 6), (0.5, 8), 1.0, 3, 7),
     "cuda": Costs(8, 0.3, 15, 0.0002, (0.1, 20), (0.5, 20), 0.5, 7, 7),
 }
-"""`cpu`: by the reference runs amd-epyc-2026-11-22*. `cuda`: never measured, by the reckoning in CONTRIBUTING.md."""
+"""`cpu`: by the reference runs. `cuda`: never measured, by the reckoning in CONTRIBUTING.md."""
 
 
 MOST_S = {"cpu": math.inf, "cuda": 540.0}

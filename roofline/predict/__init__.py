@@ -1,1 +1,1 @@
-"""What a case takes that was not measured, and how well forecasts sealed before any run of a chip hold."""
+"""What a case takes that was not measured."""

@@ -21,6 +21,7 @@ from typing import BinaryIO
 import pytest
 
 from roofline import doctor, operations, trial, worker
+from roofline import options as ffn_options
 from roofline.measure import clocks, machine, metadata, runner, telemetry
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.plan import MOST_S, Plan, duration, estimate, shapes_beyond
@@ -28,7 +29,6 @@ from roofline.measure.prepared import SKIPPED
 from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
 from roofline.measure.session import Session
 from roofline.profile import collect, kernel_trace, ncu
-from roofline.pytest_plugin import options as ffn_options
 from roofline.pytest_plugin import selection, signals, together
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer

@@ -5,7 +5,7 @@ from functools import partial
 
 from roofline import operations
 from roofline.measure import machine
-from roofline.pytest_plugin.options import Options, one_of, read
+from roofline.options import Options, one_of, read
 from roofline.theory import wires
 
 SETS = 2

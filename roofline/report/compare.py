@@ -22,7 +22,7 @@ the processes' means.
 FASTER and SLOWER hold for all cases at once: the two-sided tests of no change are corrected by Holm (1979), so that of
 20 comparisons of equal machines one calls any case changed. Intervals are those of each case alone.
 `tests/roofline/test_compare.py` measures coverage, false verdicts and power on made-up runs whose spread is known;
-`roofline agreement` on runs of one machine, in docs/trust.md.
+docs/trust.md has how far runs of one machine agree.
 """
 
 import math

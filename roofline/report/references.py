@@ -1,8 +1,12 @@
-"""Reference runs: committed run folders that others compare with, and the tables that are made in results/README.md."""
+"""Adds a run to the reference runs, which others compare with, and renews the tables of results/README.md.
+
+`make reference RUN=FOLDER` calls it; without RUN it renews the tables alone.
+"""
 
 import platform
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from roofline.analysis.base import Analysis, Column
@@ -17,13 +21,17 @@ from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
 
-START, END = "<!-- made by `roofline reference` -->", "<!-- end of what `roofline reference` made -->"
+INTO = Path("results/reference")
+START, END = "<!-- made by `make reference` -->", "<!-- end of what `make reference` made -->"
+KEPT = (f"{journal.NAME}*", "report.md", "benchmark.json", "*.png")
+"""What is committed of a run; the rest is drawn again from its journal."""
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 """What a published run holds no more: homes, and pytest-benchmark's field for the host."""
 
 
 def add(folder: Path, into: Path) -> Path:
-    """Copy the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken, and pack its journal.
+    """Copy the journal, report.md, benchmark.json and the PNGs of the run `folder` to `into/<chip>-<date>`, with `-2`
+    and so on where that is taken, and pack the journal.
 
     Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, or that holds a host's
     name or a path.
@@ -43,7 +51,9 @@ def add(folder: Path, into: Path) -> Path:
     name = slug(f"{run.metadata['machine']['chip']} {run.metadata['started'][:10]}")
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
-    shutil.copytree(folder, target)
+    target.mkdir()
+    for path in (path for pattern in KEPT for path in folder.glob(pattern)):
+        shutil.copy(path, target)
     if (target / journal.NAME).exists():
         journal.pack(target)
     return target
@@ -138,3 +148,19 @@ COLUMNS = (
     Column(header="measured roof", of_row=lambda r: _roof(r[1], r[2])),
     Column(header="speed, geometric mean (shapes)", of_row=lambda r: _ratios(r[1], r[2])),
 )
+
+
+def main(arguments: list[str], into: Path = INTO) -> int:
+    """Add the run that is named, if any, and renew the tables; returns the exit code (0 done, 2 refused)."""
+    try:
+        if not into.is_dir():
+            raise ValueError(f"there is no folder {into}: call this from the checkout")
+        print(*(add(Path(folder), into) for folder in arguments), renew(into), sep="\n")
+    except (ValueError, OSError) as error:
+        print(f"make reference: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

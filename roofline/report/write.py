@@ -5,8 +5,7 @@ from pathlib import Path
 from roofline.analysis.base import Section
 from roofline.analysis.overlap import trace
 from roofline.analysis.records import frame
-from roofline.predict import forecasts
-from roofline.report import html, sections, tables, theme
+from roofline.report import forecasts, html, sections, tables, theme
 from roofline.report.findings import findings
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
@@ -60,7 +59,7 @@ def _markdown(title: str, footer: str, found: list[Section]) -> str:
     for section in found:
         parts += [f"## {section.title}"] if section.title else []
         parts += [section.about] if section.about else []
-        parts += [f"![{one.name.replace('_', ' ')}]({one.name}.svg)" for one in section.figures]
+        parts += [f"![{one.name.replace('_', ' ')}]({one.name}.png)" for one in section.figures]
         parts += [tables.markdown(section.rows, section.columns)] if section.rows else []
         parts += ["\n".join(f"- {tables.escaped(line)}" for line in section.lines)] if section.lines else []
     return "\n\n".join(parts) + "\n"

@@ -18,12 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from roofline.store import upgrade
 from roofline.store.run import Run
 
 SCHEMA = 8
-READABLE = (*upgrade.OLDER, 6, 7, SCHEMA)
-"""Those of 7 know of no real ranks; those of 6 lack `processes`, too, probes beside contenders, and blocks' power."""
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"
@@ -65,7 +62,7 @@ TABLES = {
     "machine": {"chip", "source", "datasheet"},
     "counter_source": {"tool", "version", "metrics"},
     "work": {"flop", "device_bytes"},
-    **{name: set() for name in ("telemetry", "contenders", "entrants", "params", "late", "kernel_names")},
+    **{name: set() for name in ("telemetry", "entrants", "params", "late", "kernel_names")},
 }
 """Fields that are tables -> what must be in them."""
 
@@ -226,12 +223,12 @@ def load(folder: Path) -> Run:
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     if link := next((own for own in path.parent.iterdir() if own.is_symlink()), None):
         raise ValueError(f"{link} is a link: what a run folder holds must lie in it; put the file there, or remove it")
-    lines = upgrade.upgrade(_checked(path))
+    lines = _checked(path)
     first = next(lines, None)
     if first is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
     run = Run({key: value for key, value in first.items() if key != "kind"})
-    for number, line in enumerate(lines, 2):  # what was upgraded can be read
+    for number, line in enumerate(lines, 2):
         try:
             run.take(line)
         except (TypeError, ValueError) as error:
@@ -249,7 +246,7 @@ def load(folder: Path) -> Run:
 
 def _checked(path: Path) -> Iterator[dict]:
     """The lines of a journal as they stand there, once they are known to be readable. Raises ValueError where not."""
-    required, shapes = REQUIRED, set()
+    shapes = set()
     for number, text in enumerate(_texts(path), 1):
         try:
             line = json.loads(text)
@@ -259,18 +256,19 @@ def _checked(path: Path) -> Iterator[dict]:
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
-            if kind == "run" and isinstance(schema := line.get("schema"), int) and schema > SCHEMA:
-                raise ValueError(f"{path} is of schema {schema}, and this program reads {SCHEMA} at most: upgrade it")
-            if kind != "run" or line.get("schema") not in READABLE:
+            if kind != "run" or not isinstance(schema := line.get("schema"), int):
                 raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
-            if line["schema"] in upgrade.OLDER:
-                required = {k: REQUIRED[k] for k in REQUIRED if k not in ("round", "pass")} | upgrade.REQUIRED
-        if kind not in required or (number > 1 and kind == "run"):
+            if schema != SCHEMA:
+                raise ValueError(
+                    f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that "
+                    "wrote it"
+                )
+        if kind not in REQUIRED or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if problem := _problem(line, required[kind]):
+        if problem := _problem(line, REQUIRED[kind]):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind == "shape":
-            shapes.add(line.get("id") or line["shape"])
+            shapes.add(line["id"])
         elif "shape" in line and line["shape"] not in shapes:
             raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         yield line

@@ -1,7 +1,6 @@
 """A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
 
-Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one, in the newest schema
-(`store.upgrade` brings older ones there).
+Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from roofline.stats import time_of
 from roofline.theory.work import Work
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ LOOPBACK = (
 
 PROBE = "probe"
 """The role of what takes turns with contenders to say where the roof is."""
+
+REQUESTED = "link_bytes_per_s_requested"
+"""A fact of a shape whose link is told how fast to be; of the wire `ridge` what it began with, and each round has its
+own beside T_gemm."""
 
 INTERRUPTED = "interrupt"
 """What stopped the rounds of a shape that Ctrl-C or SIGTERM cut short. Its rows stay, until it is gone on with."""
@@ -142,6 +146,17 @@ class Shape:
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
         """{round: value} of what was read beside the time."""
         return {one.index: one.values[entrant][name] for one in self.rounds if name in one.values.get(entrant, ())}
+
+    @property
+    def requested_by_round(self) -> dict[int, float]:
+        """{round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
+        return self.values(f"gemm {self.get('unsplit')}", REQUESTED)
+
+    @property
+    def requested_bytes_per_s(self) -> float | None:
+        """What the link was asked for in a typical round; None where the link chooses."""
+        typical = time_of(self.requested_by_round, self.groups)
+        return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
         """Entrants that take turns for comparison, as `gemm`, and are still in."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 

@@ -24,7 +24,7 @@ from roofline.measure.rounds import CallError, named
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 from roofline.store.run import Run
 
 B, D, F, CALLS = 20, 16, 12, 3

@@ -12,7 +12,7 @@ from kernels import CONTENDERS
 from kernels.bench import matmul
 from roofline.measure.prepared import PreparedCase
 from roofline.operations.matmul import Matmul
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 OPTIONS = Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))

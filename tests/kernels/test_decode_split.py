@@ -5,7 +5,7 @@ import torch
 
 from kernels import configs, decode
 from roofline.operations.matmul import LAYERS, Matmul
-from roofline.pytest_plugin.options import DEFAULTS
+from roofline.options import DEFAULTS
 from roofline.theory.decode_split import Deal, choose, rows_efficiency
 
 # By hand, for tiles of 128 rows, steps of 128 and 132 SMs: tiles, steps, split, longest run in steps.

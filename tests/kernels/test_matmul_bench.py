@@ -12,7 +12,7 @@ from kernels.registry import Contender
 from roofline.measure import device_errors
 from roofline.measure.prepared import verdict
 from roofline.operations.matmul import Matmul, sweep
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 

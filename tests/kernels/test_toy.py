@@ -16,7 +16,7 @@ from kernels.configs.table_writer import as_text, save_pick
 from kernels.tuning import candidates
 from roofline.cli import main
 from roofline.operations.matmul import sweep
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 

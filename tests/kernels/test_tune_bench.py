@@ -13,7 +13,7 @@ from kernels.bench import tune
 from kernels.configs import Config, Pick
 from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec

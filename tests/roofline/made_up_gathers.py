@@ -83,12 +83,11 @@ def gathering(
     found = lines_of(
         case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
         slower=lambda index: 1.02 ** (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
-        vendor="serial", link=link,
+        baseline="serial", without=without, link=link,
         link_bytes_per_s_requested=case.work.wire_bytes / comm_s / pace if link == "paced" else None,
         row_blocks=BLOCKS if traced else 4, workers=PROGRAMS if traced else 1,
         row_tiles=grid.row_tiles, column_tiles=grid.column_tiles,
     )  # fmt: skip
-    found = [line for line in found if line.get("contender") not in without]
     shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
     for arm in shown:
         if traced and arm in FLAGGED:
@@ -114,7 +113,7 @@ def layer(tp=16, wire="balance86"):
     return Ffn("xxl/16", "up_down", tp, 4096, "fp32", 8, wire)
 
 
-HERE = HEAD | {"schema": 3, "machine": HEAD["machine"] | {"source": "cpu"}}
+HERE = HEAD | {"machine": HEAD["machine"] | {"source": "cpu"}}
 SWEEP = [
     *gathering(gather_matmul(4), 80e-3),
     *gathering(gather_matmul(16)),
@@ -144,7 +143,7 @@ def gpu_cases():
 
 def gpu_lines():
     """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
-    lines = [HEAD | {"schema": 5}]
+    lines = [HEAD]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)

@@ -52,13 +52,13 @@ def shape_lines(case, times):
     """Lines of the shape of `case`; `times` is {contender: seconds}."""
     about = {name: {"config": "{}x{}x64 warps8".format(*tile_of(name, case.m, case.n))} for name in times}
     about |= {"cublas": {"config": "torch 2.13.0"}}
-    return lines_of(case, times, about=about, rounds=3, vendor="cublas", telemetry={"throttled": False})
+    return lines_of(case, times, about=about, rounds=3, baseline="cublas", telemetry={"throttled": False})
 
 
 def lines(change=lambda case, time_s: time_s):
     """The journal; `change(case, time_s)` may spoil times."""
     noise = random.Random(0)
-    found = [HEAD | {"schema": 5, "machine": MACHINE, "cases": []}]
+    found = [HEAD | {"machine": MACHINE, "cases": []}]
     found += [ceiling("matmul", FLOPS, dtype="bf16"), ceiling("read", READ)]
     for case in cases():
         times = {name: change(case, exact_s(name, case) * math.exp(noise.gauss(0, 0.02))) for name in SPEED}

@@ -4,17 +4,22 @@ import json
 from itertools import combinations
 
 from roofline.operations.matmul import Matmul
+from roofline.store.journal import SCHEMA
+from roofline.store.run import Round, Shape
 
 DATASHEET = {"name": "H200", "flops": {"bf16": 989.4e12}, "memory_bandwidth_bytes_per_s": 4.8e12}
 HEAD = {
     "kind": "run",
-    "schema": 1,
+    "schema": SCHEMA,
     "method_version": 1,
     "title": "FFN matmuls of xxl on a made-up chip",
     "footer": "made up for a test",
     "notes": [],
     "machine": {"source": "gpu", "chip": "made up", "datasheet": DATASHEET},
 }
+
+
+PARAMS = ("model", "layer", "tp", "m", "dtype", "ranks", "wire")
 
 
 def ceiling(kind, value, when="start", dtype=None, spread=0.01):
@@ -24,30 +29,35 @@ def ceiling(kind, value, when="start", dtype=None, spread=0.01):
     }  # fmt: skip
 
 
-def lines_of(case, times, *, about=None, rounds=30, slower=lambda index: 1.0, values=None, **fields):
-    """Lines of the shape of `case`: a journal's line of older schemas, and samples round by round.
+def lines_of(
+    case, times, *, baseline, about=None, rounds=30, slower=lambda index: 1.0, values=None, without=(), work=None,
+    op=None, telemetry=None, stopped_by="width", **facts,
+):  # fmt: skip
+    """Lines of the shape of `case`: its own, and its rounds.
 
     `times` is {entrant: seconds in every round, or a list of them}; in a round all take `slower(index)` times as long,
-    and so do `values`, {entrant: {field: what was read beside}}. `about` are further fields of entrants, `fields` of
-    the shape.
+    and so do `values`, {entrant: {field: what was read beside}}. `about` are further fields of entrants, `facts` those
+    of the shape. Entrants of `without` have no samples.
     """
-    about, values, work = about or {}, values or {}, case.work
-    of_gather = {name: getattr(case, name) for name in ("ranks", "wire") if hasattr(case, name)}
-    line = {
-        "kind": "shape", "shape": case.id, "op": case.op, "model": case.model, "layer": case.layer, "tp": case.tp,
-        "m": case.m, "n": case.n, "k": case.k, "dtype": case.dtype, "flop": work.flop,
-        "device_bytes": work.device_bytes, "wire_bytes": work.wire_bytes, "seed": 0, "rounds": rounds,
-        "stopped_by": "width", "cache": "cold", "late": dict.fromkeys(times, 0), "visit": 1,
-        "telemetry": {"throttled": None, "throttle_reasons": ""},
-        "contenders": {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times},
-    } | of_gather | fields  # fmt: skip
-    samples = [
-        {"kind": "sample", "shape": case.id, "contender": name, "round": index, "position": 0}
-        | {field: value * slower(index) for field, value in ({"time_s": time_s} | values.get(name, {})).items()}
-        for name, own in times.items()
-        for index, time_s in enumerate(own if isinstance(own, list) else [own] * rounds)
-    ]
-    return [line, *samples]
+    about, values = about or {}, values or {}
+    params = {name: getattr(case, name) for name in PARAMS if hasattr(case, name)}
+    entrants = {name: {"config": "known", "relative_error": 0.0} | about.get(name, {}) for name in times}
+    of_case = Shape(
+        case.id, op or case.op, "overlap" if "ranks" in params else "throughput", params, case.dtype, work or case.work,
+        baseline, "cold", entrants, facts={"n": case.n, "k": case.k} | facts, stopped_by=stopped_by,
+        round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
+        late=dict.fromkeys(times, 0),
+    )  # fmt: skip
+    series = {name: own if isinstance(own, list) else [own] * rounds for name, own in times.items()}
+    found = []
+    for index in range(max(map(len, series.values()))):
+        order = [name for name, own in series.items() if index < len(own) and name not in without]
+        read = {
+            name: {key: own * slower(index) for key, own in values[name].items()} for name in order if name in values
+        }
+        turn = {name: series[name][index] * slower(index) for name in order}
+        found.append(Round(index, order, turn, read).line(case.id))
+    return [of_case.line(), *found]
 
 
 def shape(m, times, *, throttled=False, **more):
@@ -58,7 +68,7 @@ def shape(m, times, *, throttled=False, **more):
         case,
         times,
         about={name: {"relative_error": 1e-3} for name in times},
-        vendor="cublas",
+        baseline="cublas",
         telemetry=telemetry,
         **more,
     )

@@ -16,7 +16,7 @@ from roofline.measure.machine import TORCH_INDEX
 from roofline_pytest import pytest_load_initial_conftests
 
 ROOT = Path(__file__).parents[2]
-RUN = "results/reference/amd-epyc-2026-11-22-5"
+RUN = "results/reference/amd-epyc-2026-11-23-3"
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
 NOISE = re.compile(r"tests collected|^$")
@@ -89,7 +89,7 @@ def test_what_a_default_run_has_no_time_for_is_left_out_and_named(typed, tmp_pat
         (("--ffn-tokens=1;64",), "--ffn-tokens '1;64': it must be a whole number"),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
         (("--ffn-qick",), "did you mean --ffn-quick?"),
-        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-22-5"), "leave out --ffn-quick"),
+        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-23-3"), "leave out --ffn-quick"),
         (("--ffn-processes=two",), "--ffn-processes 'two': it must be a whole number"),
         (("--ffn-max-seconds=0",), "it must be a number of seconds above 0"),
         (("--ffn-link-bandwidth=450",), "did you mean 450GBps?"),
@@ -192,7 +192,6 @@ def test_without_a_checkout_our_options_are_one_line(typed, tmp_path):
         (f"compare {RUN}", 2, "roofline compare: there is no NEW"),
         (f"compare {RUN} {RUN}x", 2, "is no run folder"),
         ("report results", 2, "results is no run folder"),
-        ("reference results/local/none", 2, "is no run folder"),
         ("predict --chip H20", 2, "did you mean 'H200'"),
         ("predict --run results", 2, "results is no run folder"),
         ("repot x", 2, "did you mean report?"),

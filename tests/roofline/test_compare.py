@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import agreement
 import numpy as np
 import pytest
 from made_up_gathers import gather_matmul, gathering
@@ -387,30 +388,14 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert "runs: 2 BASE, 1 NEW" in out
 
 
-def test_contender_that_changed_its_name_is_the_same_case_in_older_and_newer_runs(capsys):
-    base, new = (str(REFERENCE / f"amd-epyc-2026-11-21-{number}") for number in (5, 6))
-    assert main(["compare", base, new]) in (0, 1)
-    out = capsys.readouterr().out
-    runs = [journal.load(Path(folder)) for folder in (base, new)]
-    assert [(run.metadata["schema"], run.missing) for run in runs] == [(3, []), (4, [])]
-    assert out.count("-row_block_launches ") == 6
-    assert "-row_block " not in out
-    assert "missing in" not in out
+TABLE = re.compile(r"<!-- made by tests/roofline/agreement.py, of (\S*) -->\n(.*?)\n<!-- end -->", re.DOTALL)
 
 
-TABLE = re.compile(r"<!-- made by `roofline (agreement [^`]*)` -->\n(.*?)\n<!-- end -->", re.DOTALL)
-
-
-def test_trust_page_has_every_pair_of_the_newest_method_as_the_command_prints_it(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    runs = {folder: journal.load(folder) for folder in REFERENCE.iterdir()}
-    newest = max(run.metadata["method_version"] for run in runs.values())
-    shown = []
-    for command, text in TABLE.findall(TRUST.read_text()):
-        assert main(command.split()) == 0
-        assert text == capsys.readouterr().out.strip()
-        shown.append({ROOT / name for name in command.split()[1:]})
-    assert shown[0] == {folder for folder, run in runs.items() if run.metadata["method_version"] == newest}
+def test_trust_page_has_every_pair_of_committed_runs():
+    shown = TABLE.findall(TRUST.read_text())
+    assert [prefix for prefix, _ in shown] == ["matmul-", "all_gather_matmul,weight_prefetch,matmul_reduce_scatter,ffn"]
+    for prefix, text in shown:
+        assert text == agreement.agreement([agreement.values(run, prefix) for run in sorted(REFERENCE.iterdir())])
 
 
 def test_trust_page_tells_how_all_pairs_of_committed_runs_agree():
@@ -424,25 +409,23 @@ def test_trust_page_tells_how_all_pairs_of_committed_runs_agree():
     assert f"of {of} verdicts {int(faster) + int(slower)} are FASTER or SLOWER, falsely, and {unclear} UNCLEAR" in row
 
 
-def test_agreement_tells_groups_apart_and_finds_what_is_planted(tmp_path, capsys):
+def test_agreement_finds_what_is_planted(tmp_path):
     rng = np.random.default_rng(4)
 
-    def folder(name, factor=1.0, **head):
+    def folder(name, factor=1.0):
         times = {"cublas": noisy(rng, 1e-4, spread=1e-3), "tiled": noisy(rng, 2e-4 * factor, spread=1e-3)}
-        return str(run(tmp_path / name, shape(16, times), shape(64, times), **head))
+        return agreement.values(run(tmp_path / name, shape(16, times), shape(64, times)), "matmul-")
 
-    runs = [folder(f"run-{number}") for number in range(4)]
-    other = [folder(f"other-{number}", 1 + 0.2 * number, method_version=9) for number in range(2)]
-    assert main(["agreement", *runs, *other]) == 0
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    said = {row[0]: row[1:] for row in rows}
-    assert [len([name for name in said if name.startswith(kind)]) for kind in ("run-", "other-", "all ")] == [6, 1, 2]
-    assert said["all 6 pairs"][:3] == ["12 of 12", "1.00", "0"]
-    assert said["all 6 pairs"][-2] == "1.00, 1.00"
-    assert said["2 runs a side, 3 of 3 ways"][-2] == "1.00, 1.00"
-    assert said["other-0, other-1"][:4] == ["0 of 2", "0.00", "0", "2"]
-    assert main(["agreement", runs[0], other[0]]) == 2
-    assert "there is no pair" in capsys.readouterr().err
+    def rows(*runs):
+        lines = [line.strip("| ").split(" | ") for line in agreement.agreement(runs).splitlines()]
+        return {row[0]: row[1:] for row in lines}
+
+    alike = [folder(f"run-{number}") for number in range(4)]
+    found = rows(*alike)
+    assert len([name for name in found if name.startswith("run-")]) == 6
+    assert found["all 6 pairs"][:3] == ["12 of 12", "1.00", "0"]
+    assert found["all 6 pairs"][-2] == "1.00, 1.00"
+    assert rows(alike[0], folder("other", 1.2))["run-0, other"][:4] == ["0 of 2", "0.00", "0", "2"]
 
 
 def over_a_wire(folder, comm_s, lost):

@@ -29,7 +29,7 @@ def counted(m, contender, dram_bytes, tensor_ops):
 NAMES = {"kind": "kernels", "shape": SHAPES[16]}
 NAMES |= {"kernel_names": {"cublas": f"{NVJET} + {REDUCE}", "tiled": "tiled_kernel"}}
 COUNTED = [
-    HEAD | {"schema": 5},
+    HEAD,
     *LINES[1:-2],
     counted(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
     counted(16, "tiled", None, 0),

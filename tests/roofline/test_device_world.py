@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from roofline import options as run_options
 from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
-from roofline.pytest_plugin import options as run_options
-from roofline.pytest_plugin.options import resolve
+from roofline.options import resolve
 
 
 @pytest.fixture

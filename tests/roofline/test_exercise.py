@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roofline.cli import main
-from roofline.pytest_plugin.options import FLAGS
+from roofline.options import FLAGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")]

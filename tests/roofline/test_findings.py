@@ -8,13 +8,11 @@ import pytest
 from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline.predict import forecasts
-from roofline.report import findings
+from roofline.report import findings, forecasts
 from roofline.report.write import write
 from roofline.store.journal import load
 
 DOC = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
-NEWER = HERE | {"schema": 4}
 """In which the arm `row_block` has its name of today."""
 
 END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
@@ -64,24 +62,24 @@ def test_slower_ones_are_one_line_for_a_baseline(tmp_path):
 
 def test_arms_are_measured_by_what_a_user_has_without_them(tmp_path):
     lost = ON_CPU | {"serial_all_cores": 0.15}
-    found = said(tmp_path / "run", [NEWER, *gathering(gather_matmul(), lost=lost), END])
+    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=lost), END])
     (slower,), (faster,) = found["slower"], found.pop("faster", [None]) or [None]
     # 20 ms + lost of 16 ms: row_block_launches 23.2, all cores 22.4, chunk_launches 21.6
     assert slower.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, than serial_all_cores; worst 0.9")
     assert faster.startswith("all_gather_matmul: chunk_launches on 1 of 1 shapes, than serial_all_cores; best 1.037")
-    own = said(tmp_path / "own", [NEWER, *gathering(gather_matmul(), lost={"serial": 1.0, "symm_mem": 0.1}), END])
+    own = said(tmp_path / "own", [HERE, *gathering(gather_matmul(), lost={"serial": 1.0, "symm_mem": 0.1}), END])
     assert "faster" not in own
-    on_gpu = said(tmp_path / "gpu", [NEWER, *gathering(gather_matmul()), END])
+    on_gpu = said(tmp_path / "gpu", [HERE, *gathering(gather_matmul()), END])
     assert "2 of" not in on_gpu["faster"][0]
     assert "than serial; best" in on_gpu["faster"][0]
 
 
 def test_arm_below_its_own_ideal_names_what_it_lost_to(tmp_path):
-    found = said(tmp_path / "run", [NEWER, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.7}), END])
+    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.7}), END])
     (line,) = found["below own ideal"]
     assert line.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, lost to 1 x the rest; least 77 %: ")
     assert "below own ideal" not in said(
-        tmp_path / "b", [NEWER, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.1}), END]
+        tmp_path / "b", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.1}), END]
     )
 
 
@@ -98,7 +96,7 @@ PLAIN = {"cublas": 2e-6, "tiled": 2e-6}
         (of({"kind": "not_measured", "case": "a", "outcome": "failed", "reason": "wrong"}), "failed", "1 wrong, "),
         (of({"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "r"}), "not measured", "1 skipped"),
         (of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
-        (of(*gathering(gather_matmul(), pace=0.7), schema=3), "void", "3 of 3 cases, the link off its pace by up to -"),
+        (of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
         (of(*shape(16, PLAIN, rounds=7)), "few rounds", "2 of 2 cases, 7 or more"),
         (of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
         (of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),

@@ -1,17 +1,17 @@
-"""Forecasts: each is the text that was sealed, and the newest of a run's chip is scored in its report."""
+"""Forecasts: each is the text that was sealed, and that of a run's chip is scored in its report."""
 
 import hashlib
 import json
 
 import pytest
 
-from roofline.predict import forecasts
+from roofline.report import forecasts
 from roofline.store.run import Run
 
 FILES = sorted(forecasts.FOLDER.glob("*.json"))
 
 
-def test_each_chip_has_the_newest_alone():
+def test_each_chip_has_one():
     chips = [json.loads(path.read_text(encoding="utf-8"))["chip"] for path in FILES]
     assert sorted(chips) == ["H100 SXM", "H200"]
 
@@ -27,7 +27,6 @@ def row(case, time_s, **more):
 
 FORECAST = {
     "chip": "H100 SXM",
-    "version": 7,
     "interval": 0.8,
     "cases": [
         row("one", 1.0, ratio_to_vendor=1.1, ratio_to_vendor_low=1.0, ratio_to_vendor_high=1.2),
@@ -46,14 +45,14 @@ RECORDS = [
 
 @pytest.fixture
 def h100(tmp_path, monkeypatch):
-    """A run of the chip of `FORECAST`, which has an older forecast too."""
+    """A run of the chip of `FORECAST`, beside which another has one."""
     monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
     (tmp_path / "new.json").write_text(json.dumps(FORECAST))
-    (tmp_path / "old.json").write_text(json.dumps(FORECAST | {"version": 6, "cases": []}))
+    (tmp_path / "another.json").write_text(json.dumps(FORECAST | {"chip": "A100", "cases": []}))
     return Run({"machine": {"datasheet": {"name": "H100 SXM"}}})
 
 
-def test_report_scores_the_newest_forecast_of_the_chip(h100):
+def test_report_scores_the_forecast_of_the_chip(h100):
     (section,) = forecasts.sections(h100, RECORDS)
     assert (section.title, "results/forecasts/new.json" in section.about) == ("Forecast", True)
     assert section.lines == [

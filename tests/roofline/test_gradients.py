@@ -119,7 +119,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
     import json
 
     run = made_up()
-    lines = [HEAD | {"schema": 8, "ranks": run.metadata["ranks"]}, run.shapes[CASE.id].line()]
+    lines = [HEAD | {"ranks": run.metadata["ranks"]}, run.shapes[CASE.id].line()]
     lines += [one.line(CASE.id) for one in run.shapes[CASE.id].rounds]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert load(tmp_path).records() == run.records()

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     """A run with every kind of figure, and with times in us and ms."""
     slow = shape(512, {"cublas": 3e-3, "tiled": 2e-3})
     lines = [
-        made_up_gathers.HERE | {"schema": 4, "notes": ["made up"]},
+        made_up_gathers.HERE | {"notes": ["made up"]},
         *LINES[1:-1],
         *slow,
         *made_up_gathers.SWEEP,

@@ -8,9 +8,8 @@ import pytest
 
 from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
+from roofline.options import resolve, resumed
 from roofline.pytest_plugin import selection
-from roofline.pytest_plugin.options import resolve, resumed
-from roofline.store.journal import SCHEMA
 
 
 def options(device="cpu", timed=True, **given):
@@ -23,7 +22,7 @@ def resumed_from(chosen, without="", **given):
     saved = json.loads(json.dumps(asdict(chosen), default=str))
     saved.pop(without, None)
     values = {f"ffn_{name}": value for name, value in given.items()}
-    return resumed(values.get, {"schema": SCHEMA, "cases": ["some"], "options": saved}, Path("/runs/one"))
+    return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
 
 
 def test_defaults_of_a_device():

@@ -66,7 +66,7 @@ def test_report_shows_them_and_a_second_one_is_the_same(sweep):
         "timeline.json",
     }
     assert {path.name: path.read_bytes() for path in sweep.paths} == first
-    assert all(f"]({name}.svg)" in (folder / "report.md").read_text() for name in NAMES)
+    assert all(f"]({name}.png)" in (folder / "report.md").read_text() for name in NAMES)
 
 
 def test_every_figure_names_link_source_and_run(sweep):

@@ -12,7 +12,7 @@ from roofline.report import tables
 from roofline.report.sections import sections
 from roofline.report.write import write
 from roofline.store.journal import load
-from roofline.store.run import Shape
+from roofline.store.run import REQUESTED, Shape
 from roofline.theory.work import Work
 
 CASE = AllGatherMatmul("64x256", "up", 1, 512, "fp32", 4, "ridge")
@@ -50,8 +50,8 @@ def lines(
     read |= {name: read[name] | {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
     read |= {name: read[name] | {"first_wait_s": wait_s} for name, wait_s in (waits or {}).items()}
     fields = {
-        "device_bytes": 10**6, "vendor": "serial", "link": "paced", "link_bytes_per_s_requested": requested,
-        "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
+        "work": Work(FLOP, 10**6, WIRE_BYTES), "baseline": "serial", "link": "paced",
+        "link_bytes_per_s_requested": requested, "row_blocks": 4, "workers": 1, "row_tiles": 4, "column_tiles": 1,
     } | fields  # fmt: skip
     slower = lambda index: 1 + drift * index / 31  # noqa: E731
     return lines_of(CASE, times | beside, about=about, rounds=31, slower=slower, values=read, **fields)
@@ -60,7 +60,7 @@ def lines(
 @pytest.fixture
 def records(tmp_path):
     def make(*args, **more):
-        run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(*args, **more)]))
+        run = load(save(tmp_path / "run", [HEAD, *lines(*args, **more)]))
         return {record["contender"]: record for record in run.records()}
 
     return make
@@ -100,22 +100,20 @@ def test_wire_fields_and_slowdowns(records):
 
 @pytest.mark.parametrize(("lag", "void"), [(1.0, None), (1.1, -1 / 11)])
 def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, lag, void):
-    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(unsplit="fast")]))
+    run = load(save(tmp_path / "run", [HEAD, *lines(unsplit="fast")]))
     (shape,) = run.shapes.values()
     for one in shape.rounds:
         arrival_s = T_COMM * (1 + one.index / 31)
-        one.values["gemm fast"][metrics.REQUESTED] = lag * WIRE_BYTES / arrival_s
+        one.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
         one.values["link"]["last_arrival_s"] = arrival_s * (1.5 if one.index % 5 == 4 else 1)  # and outliers
     found = metrics.metrics(run, shape, "serial")
-    assert found[metrics.REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
-    assert found[metrics.REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
+    assert found[REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
+    assert found[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
     assert found["link_off_pace"] == (void and pytest.approx(void))
 
 
-@pytest.mark.parametrize("without", ["gemm beside link", None])
-def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic_or_its_own_arm(records, without):
-    beside = {name: time for name, time in BESIDE.items() if name != without}
-    found = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, beside, op="weight_prefetch")
+def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
+    found = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, op="weight_prefetch")
     assert found["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
     assert found["overlapped_persistent"]["of_own_ideal"] == pytest.approx(4 / 4.2)
 
@@ -190,16 +188,6 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
     assert [row[header.index("spilled")] for row in cells] == ["-", "-", "-", "3 MB"]
 
 
-def test_journal_of_schema_3_has_its_launches_by_row_block_simulated_as_such(records, tmp_path):
-    old = [HEAD | {"schema": 3}, *lines({"serial": 7e-3, "row_block": 4.5e-3})]
-    _, record = load(save(tmp_path / "old", old)).records()
-    assert record["arm"] == "row_block_launches"
-    assert record["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
-    assert records({"serial": 7e-3, "row_block": 4.5e-3})["row_block"]["of_own_ideal"] == pytest.approx(
-        4 / 4.5, rel=1e-3
-    )
-
-
 def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
     about = {"symm_mem": {"link": "NVLink", "relative_error": 2.5e-3}}
     found = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about=about)
@@ -252,9 +240,10 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
 
 
 def test_arm_that_shares_no_round_with_the_link_is_told_beside_the_baseline_as_it_is(tmp_path):
-    found = [line for line in lines() if line.get("contender") != "link" or line["round"] < 5]
-    found = [line for line in found if line.get("contender") != "row_block_launches" or line["round"] >= 5]
-    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *found]))
+    found = lines()
+    for line in found[1:]:
+        del line["time_s"]["link" if line["index"] >= 5 else "row_block_launches"]
+    run = load(save(tmp_path / "run", [HEAD, *found]))
     record = next(record for record in run.records() if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] == pytest.approx(2.5 / 3)
 
@@ -369,11 +358,11 @@ def test_timelines_are_read_back(tmp_path):
         "kind": "timeline", "shape": CASE.id, "contender": "serial", "round": 3, "transfers": [[1, 0]],
         "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
     }  # fmt: skip
-    run = load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
+    run = load(save(tmp_path / "run", [HEAD, *lines(), timeline]))
     assert run.shapes[CASE.id].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
     del timeline["waits"]
     with pytest.raises(ValueError, match="without 'waits'"):
-        load(save(tmp_path / "run", [HEAD | {"schema": 4}, *lines(), timeline]))
+        load(save(tmp_path / "run", [HEAD, *lines(), timeline]))
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):

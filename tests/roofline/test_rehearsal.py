@@ -15,7 +15,6 @@ import pytest
 import stand_in
 
 from conftest import ROOT
-from roofline.analysis.overlap import metrics
 from roofline.store import journal
 
 HOW = (
@@ -133,7 +132,7 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
     }
     over_wires = [shape for shape in found.run.shapes.values() if shape.analysis == "overlap"]
     for shape in over_wires:  # a link keeps step in each process
-        t_gemm_s, asked = shape.times_s(f"gemm {shape.get('unsplit')}"), metrics.asked_of(shape)
+        t_gemm_s, asked = shape.times_s(f"gemm {shape.get('unsplit')}"), shape.requested_by_round
         assert len(asked) == len(t_gemm_s) == shape.round_count
         paces = [shape.work.wire_bytes / asked[index] / t_gemm_s[index] for index in asked]
         assert paces == pytest.approx([1] * len(paces), rel=0.2)

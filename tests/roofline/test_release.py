@@ -10,7 +10,7 @@ from roofline.measure import telemetry
 from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.measure.session import Session
 from roofline.operations import parse
-from roofline.pytest_plugin.options import Options
+from roofline.options import Options
 
 SHAPES = [f"matmul-100x300-up-tp1-m{m}-fp32" for m in (16, 32, 64, 128, 256, 512)]
 

@@ -118,7 +118,7 @@ def test_ceilings_show_interval_and_datasheet(folder):
 def probed(m, times, probe_s, *, drift=lambda index: 1.0):
     """Lines of a shape beside which a probe of the matmul ceiling took turns, with calls of 1e9 FLOP."""
     line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=drift)
-    line["contenders"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": 1e9}
+    line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": 1e9}
     return [line, *samples]
 
 
@@ -151,7 +151,7 @@ SHAPES = "matmul-1024x1024-up-tp1-m{}-bf16"
 def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_probe, fast_contender, ceiling, by):
     flop = 2 * 4096 * 1024**2
     slow = probed(64, {"cublas": flop / 64 / 200e12}, 1e9 / slow_probe)
-    slow[0]["contenders"]["probe matmul"]["config"] = "torch"
+    slow[0]["entrants"]["probe matmul"]["config"] = "torch"
     fast = probed(4096, {"cublas": flop / 500e12, "tiled": flop / fast_contender}, 1e9 / 600e12)
     run = journal.load(save(tmp_path / "run", [*LINES[:5], *slow, *fast]))
     (matmul,) = (one for one in ceilings_of(run) if one.kind == "matmul")
@@ -322,15 +322,19 @@ def test_run_that_was_killed_is_reported_from_its_journal(tmp_path):
     [
         ("", "is empty"),
         ("[1]\n", "is no journal of schema"),
-        ('{"kind": "run", "schema": 99}\n', "is of schema 99, and this program reads 8 at most: upgrade it"),
+        (
+            '{"kind": "run", "schema": 99}\n',
+            "is of schema 99, and this program reads 8: redraw it",
+        ),
         ('{"kind": "run", "schema": "x"}\n', "is no journal of schema"),
         (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
         (json.dumps(HEAD) + '\n{"kind": "odd"}\n', "unknown kind 'odd'"),
         (
-            json.dumps(HEAD) + '\n{"kind": "sample", "shape": "a"}\n',
-            ":2 is a line of kind 'sample' without",
+            json.dumps(HEAD) + '\n{"kind": "round", "shape": "a"}\n',
+            ":2 is a line of kind 'round' without",
         ),
-        ('{"kind": "run", "schema": 2}\n', "without 'method_version'"),
+        ('{"kind": "run", "schema": 8}\n', "without 'method_version'"),
+        ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
         ('{"benchmarks": []}\n', "is no journal of schema"),
         (json.dumps(HEAD | {"machine": None}) + "\n", "whose 'machine' is no table of chip, datasheet, source"),
         ("".join(json.dumps(line) + "\n" for line in [HEAD, ceiling("read", 0)]), "whose 'value' is no number above 0"),

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from kernels.bench import matmul
-from roofline import operations
+from roofline import operations, options
 from roofline.measure import memory
 from roofline.operations.matmul import Matmul
-from roofline.pytest_plugin import options
 
 GIB = 2**30
 

@@ -11,7 +11,6 @@ import roofline
 from roofline.analysis.throughput.metrics import ceilings_of
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
-from roofline.store.upgrade import RENAMED
 from roofline.theory.work import Work
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -26,7 +25,7 @@ ROUNDS = [
 ]
 PASS = {"kind": "pass", "shape": SHAPE.id, "passes": 2, "stopped_by": "width", "round_count": 2}
 WRITTEN = [
-    HEAD | {"schema": journal.SCHEMA}, SHAPE.line(), ROUNDS[0].line(SHAPE.id),
+    HEAD, SHAPE.line(), ROUNDS[0].line(SHAPE.id),
     PASS | {"telemetry": {"throttled": False}, "late": {"torch": 1, "link": 0}}, ROUNDS[1].line(SHAPE.id),
 ]  # fmt: skip
 
@@ -69,19 +68,6 @@ def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(tmp_path):
     assert run.shapes[SHAPE.id].rounds == [*ROUNDS, third]
 
 
-@pytest.mark.parametrize("number", ["", "-2", "-5", "-6"])
-def test_samples_of_older_journals_are_those_that_were_written(number):
-    folder = REFERENCE / f"amd-epyc-2026-11-21{number}"
-    lines = [json.loads(line) for line in journal.read(journal.find(folder)).decode().splitlines()]
-    now = RENAMED.get(lines[0]["schema"], {})
-    samples = [s | {"contender": now.get(s["contender"], s["contender"])} for s in lines if s["kind"] == "sample"]
-    wanted = {(s["shape"], s["contender"], s["round"]): s["time_s"] for s in samples}
-    found = roofline.load(folder).samples()
-    keys = zip(found["shape"], found["contender"], found["round"], strict=True)
-    assert dict(zip(keys, found["time_s"], strict=True)) == wanted
-    assert found["pass"].max() == max(line.get("visit", 1) for line in lines)
-
-
 def test_table_of_samples_has_the_documented_columns(tmp_path):
     found = roofline.load(save(tmp_path / "run", WRITTEN)).samples()
     assert list(found.columns) == [*SAMPLE_COLUMNS, "last_arrival_s"]
@@ -97,7 +83,7 @@ def test_records_are_derived_once_when_a_run_is_closed(tmp_path):
     assert closed.records() is closed.records()
     first = open_.records()
     for line in shape(64, {"cublas": 3e-6})[:1]:
-        open_.shapes["other"] = Shape(line["shape"], "matmul", "throughput", {}, "bf16", Work(1, 1), "cublas", "", {})
+        open_.shapes["other"] = Shape(line["id"], "matmul", "throughput", {}, "bf16", Work(1, 1), "cublas", "", {})
     assert open_.records() is not first
 
 

@@ -7,7 +7,7 @@ from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
 from roofline.analysis.overlap import timeline
-from roofline.analysis.overlap.metrics import REQUESTED
+from roofline.store.run import REQUESTED
 
 
 def test_blocks_of_a_timeline():
@@ -93,10 +93,12 @@ def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
 def test_a_link_that_keeps_step_has_another_pace_in_each_round(draw):
     case = gather_matmul(16, "ridge")
     asked = {REQUESTED: case.work.wire_bytes / made_up.COMM_S}
-    more = {"shape": {"unsplit": "torch"}, "gemm torch": asked}
-    for known in (more, {}):
-        lines = [line | known.get(line.get("contender", line["kind"]), {}) for line in gathering(case)]
-        texts = draw([HERE, *lines], "timeline").texts["timeline"]
+    for known in (True, False):
+        shape, *lines = gathering(case)
+        shape["facts"] |= {"unsplit": "torch"} if known else {}
+        for line in (line for line in lines if known and line["kind"] == "round"):
+            line.setdefault("values", {}).setdefault("gemm torch", {}).update(asked)
+        texts = draw([HERE, shape, *lines], "timeline").texts["timeline"]
         (pace,) = (text for text in texts if "GB/s reached" in text)
         assert pace.endswith("P = 8 ranks; an arm's own round has its own pace" if known else "P = 8 ranks")
 
@@ -117,7 +119,7 @@ def without_timelines(lines, *arms):
 def traced():
     """A GPU's ridge, where a flagged kernel was traced."""
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    return [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=made_up.ON_GPU, traced=True)]
+    return [HEAD, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=made_up.ON_GPU, traced=True)]
 
 
 @pytest.fixture(scope="module")

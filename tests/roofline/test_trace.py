@@ -11,7 +11,6 @@ from roofline.analysis.overlap import trace
 from roofline.analysis.records import frame
 from roofline.store.journal import load
 
-NEWER = HERE | {"schema": 4}
 """In which the arm `row_block` has its name of today."""
 
 
@@ -25,7 +24,7 @@ def traced(folder, lines):
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory):
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    lines = [HEAD | {"schema": 5}, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
+    lines = [HEAD, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
     return traced(tmp_path_factory.mktemp("gpu") / "run", lines)
 
 
@@ -61,7 +60,7 @@ def assert_valid(found):
 
 
 def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
-    found = traced(tmp_path / "run", [NEWER, *SWEEP])
+    found = traced(tmp_path / "run", [HERE, *SWEEP])
     assert_valid(found)
     known = processes(found)
     ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
@@ -90,8 +89,8 @@ def test_traced_kernel_has_a_lane_for_each_program(gpu):
 
 
 def test_size_is_bounded_and_what_is_left_out_is_counted(tmp_path, monkeypatch):
-    whole = len(traced(tmp_path / "whole", [NEWER, *SWEEP])["traceEvents"])
+    whole = len(traced(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
     monkeypatch.setattr(trace, "MOST_EVENTS", 20)
-    found = traced(tmp_path / "run", [NEWER, *SWEEP])
+    found = traced(tmp_path / "run", [HERE, *SWEEP])
     assert len(found["traceEvents"]) == 20
     assert found["otherData"]["left_out"] == whole - 20

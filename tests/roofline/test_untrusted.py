@@ -29,7 +29,7 @@ def planted(lines, **head):
     first |= {"title": BAD, "footer": BAD, "notes": [BAD], "machine": machine, "commit": BAD} | head
     for line in others:
         if line["kind"] == "shape":
-            line["contenders"]["cublas"] |= {"config": BAD, "kernel_name": BAD}
+            line["entrants"]["cublas"] |= {"config": BAD, "kernel_name": BAD}
             line["telemetry"]["throttle_reasons"] = BAD
         if line["kind"] == "not_measured":
             line["reason"] = BAD
@@ -107,7 +107,6 @@ def test_pictures_show_it_and_are_not_typeset(folder):
         "report RUN",
         "compare RUN RUN2",
         "compare --markdown RUN RUN2",
-        "agreement RUN RUN2",
         "predict --tokens 64 --run RUN",
     ],
 )
@@ -186,9 +185,9 @@ def test_long_texts_are_cut(tmp_path):
     ],
 )
 def test_work_cut_into_absurdly_many_parts_is_refused(change, tmp_path):
-    run = journal.load(save(tmp_path / "old", [HEAD | {"schema": 5}, *gathering(gather_matmul())]))
+    run = journal.load(save(tmp_path / "old", [HEAD, *gathering(gather_matmul())]))
     (shape,) = run.shapes.values()
-    head, timeline = {"kind": "run"} | run.metadata | {"schema": 7}, shape.timelines["row_block_launches"]
+    head, timeline = {"kind": "run"} | run.metadata, shape.timelines["row_block_launches"]
     line = shape.line() | {"round_count": 1}
     change(line, timeline)
     with pytest.raises(ValueError, match="parts: the journal is damaged"):

@@ -10,7 +10,7 @@ from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
 from roofline.report.format import bytes_text, delays_text, interval_text, number_text, percent_text, time_text
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
-from roofline.store.run import Run, Shape
+from roofline.store.run import REQUESTED, Run, Shape
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import HOW
 
@@ -37,9 +37,6 @@ LOST = {
     "lost_rest_s": "the rest",
 }  # fmt: skip
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
-
-REQUESTED = "link_bytes_per_s_requested"
-"""A fact of a shape; of the wire `ridge` what it began with, and each round has its own beside T_gemm."""
 
 
 def link_text(record: dict) -> str:
@@ -103,7 +100,7 @@ OWN = (
     Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
     Column("wire", "the word of the case id"),
     Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
-           "is faster; null in older journals"),
+           "is faster"),
     Column(REQUESTED, "bandwidth that the link was asked for; of the wire `ridge`, which keeps step with T_gemm from "
            "round to round, that of a typical one", "bytes/s"),
     Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
@@ -205,11 +202,11 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     both, fabric = bool(gemm and link), about.get("link")
     plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
-    arrival, requested = shape.values(link_name, "last_arrival_s"), requested_of(shape)
+    arrival, requested = shape.values(link_name, "last_arrival_s"), shape.requested_bytes_per_s
     late = shape.values(link_name, "late_s")
     on_wire = {r: at - late.get(r, 0.0) for r, at in arrival.items()}
     reached = work.wire_bytes / typical(on_wire) if arrival else None
-    asked = asked_of(shape)
+    asked = shape.requested_by_round
     if paces := {r: work.wire_bytes / on_wire[r] / asked[r] for r in on_wire if r in asked}:
         reached = requested * time_of(paces, groups).value  # judged within rounds
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
@@ -283,17 +280,6 @@ def unsplit_times_s(shape: Shape) -> tuple[dict[int, float], dict[int, float]]:
     return tuple(map(shape.times_s, _unsplit(shape)))
 
 
-def asked_of(shape: Shape) -> dict[int, float]:
-    """Bytes/s that the link was asked for, by round; {} of one that is asked for the same in all."""
-    return shape.values(f"gemm {shape.get('unsplit')}", REQUESTED)
-
-
-def requested_of(shape: Shape) -> float | None:
-    """The same in a typical round; None where the link chooses."""
-    found = time_of(asked_of(shape), shape.groups)
-    return found.value if found else shape.get(REQUESTED)
-
-
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
     ranks = range(shape.params["ranks"])
     each = zip(*(shape.values(entrant, f"rank{rank}_s").values() for rank in ranks), strict=True)
@@ -333,9 +319,8 @@ def _row_blocks(shape: Shape, arm: str) -> int:
 
 def _own_matmul(shape: Shape, arm: str, preset: dict, gemm: dict) -> tuple[str, dict]:
     """The matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with all
-    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest. Where a weight
-    prefetch has none beside other traffic (older journals), its own arm stands for it."""
-    beside, alone = "gemm beside link" if "gemm beside link" in shape.late else "overlapped", gemm
+    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
+    beside, alone = "gemm beside link", gemm
     if preset and arm in ARMS and ARMS[arm].table:
         beside, alone = "preset beside link", preset
     elif arm != base_arm(arm) and "gemm persistent beside link" in shape.late:
@@ -355,5 +340,5 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
         return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
     cut = known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm)
-    per_s = (requested_of(shape) or 0.0) / shape.work.wire_bytes
+    per_s = (shape.requested_bytes_per_s or 0.0) / shape.work.wire_bytes
     return OverlapPlan(*cut, tuple(per_s * shape.get(name, 0.0) for name in DELAYS))

@@ -12,7 +12,6 @@ import numpy as np
 
 from roofline.analysis.overlap import style, timeline_raster
 from roofline.analysis.overlap.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
-from roofline.analysis.overlap.metrics import asked_of
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
@@ -252,7 +251,7 @@ def _colours(timeline: dict) -> dict:
 def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
     """Which shape the panel is of, and what its colours and numbers mean."""
     below = [style.link_text(frame[frame.index == row.Index]) + (f"; {style.void_text(row)}" if row.void else "")]
-    if asked_of(run.shapes[row.shape]):
+    if run.shapes[row.shape].requested_by_round:
         below[0] += "; an arm's own round has its own pace"
     if row.op == "weight_prefetch":
         below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")

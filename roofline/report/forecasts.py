@@ -1,4 +1,4 @@
-"""Scores a run against the newest forecast of its chip in results/forecasts: what was said before any run of it.
+"""Scores a run against the forecast of its chip in results/forecasts: what was said before any run of it.
 
 The name of a forecast's file ends in a hash of its text, so that nobody can improve it afterwards.
 """
@@ -17,10 +17,10 @@ FIELDS = "time_s", "ratio_to_vendor", "hidden_fraction"
 
 
 def of_chip(run: Run) -> tuple[str, dict] | None:
-    """(file, forecast): the newest of the run's chip."""
+    """(file, forecast) of the run's chip."""
     chip = (run.metadata["machine"]["datasheet"] or {}).get("name")
     forecasts = ((path.name, json.loads(path.read_text(encoding="utf-8"))) for path in FOLDER.glob("*.json"))
-    return max((one for one in forecasts if one[1]["chip"] == chip), key=lambda one: one[1]["version"], default=None)
+    return next((one for one in forecasts if one[1]["chip"] == chip), None)
 
 
 def held(forecast: dict, records: list[dict]) -> dict[str, tuple[int, int]]:
@@ -34,7 +34,7 @@ def held(forecast: dict, records: list[dict]) -> dict[str, tuple[int, int]]:
 
 
 def sections(run: Run, records: list[dict]) -> list[Section]:
-    """Of the report: how far the newest forecast of the run's chip was off, and the shares within its intervals."""
+    """Of the report: how far the forecast of the run's chip was off, and the shares within its intervals."""
     name, forecast = of_chip(run) or ("", {"cases": []})
     measured = {record["case"]: record["time_s"] for record in records}
     errors = [abs(row["time_s"] / measured[row["case"]] - 1) for row in forecast["cases"] if row["case"] in measured]

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
-from roofline.store.journal import SCHEMA
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import LINKS, OF_RANKS, RANKS_TAKE, parse_delay
 from roofline.theory.wires import parse as parse_wire
@@ -311,12 +310,10 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """Return (shape, bytes/s) of the emulated wires of the run in `folder`. Raises ValueError where it has none."""
-    from roofline.analysis.overlap.metrics import requested_of
     from roofline.store import journal
 
-    wires = tuple(
-        (name, asked) for name, shape in journal.load(folder).shapes.items() if (asked := requested_of(shape))
-    )
+    shapes = journal.load(folder).shapes
+    wires = tuple((name, asked) for name, shape in shapes.items() if (asked := shape.requested_bytes_per_s))
     if not wires:
         raise ValueError("that run has no case over an emulated wire; take one that has")
     return wires
@@ -335,8 +332,6 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     own = {name: written for name, written in FLAGS.items() if name not in ("device", "counters", "resume")}
     if given := [written for name, written in own.items() if get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
-    if metadata["schema"] != SCHEMA:
-        raise ValueError(f"--ffn-resume {folder}: an older version of this program wrote it; start a new run")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     options = replace(of_values(metadata["options"]), results=folder.parent)
