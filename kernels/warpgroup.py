@@ -253,7 +253,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 
 WARPGROUP_BYTES = 136
-"""Of shared memory, that Triton 3.6.0 and 3.7.1 take to hand work to the warps of a specialised kernel."""
+"""Of shared memory, that Triton 3.7.1 takes to hand work to the warps of a specialised kernel."""
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:

@@ -63,7 +63,7 @@ def test_more_rows_than_a_kernel_takes_are_refused(tables):
 
 
 def test_shared_memory_of_the_other_kernels():
-    """As compiled for sm_90a by Triton 3.6.0 and 3.7.1; `decode` takes up to a tile of fp32 more."""
+    """As compiled for sm_90a by Triton 3.7.1; `decode` takes up to a tile of fp32 more."""
     for config, compiled in (
         (Config(128, 256, 64, 8, 4, subtile=4), 229_576),
         (Config(256, 128, 64, 8, 4, subtile=4), 229_576),

@@ -99,6 +99,18 @@ def test_refusals_of_tma(case, gpu_of):
     check(*inputs())  # the contract itself allows it, and so does tiled
 
 
+def test_tiled_is_refused_on_hopper_where_triton_leaves_out_the_fence(monkeypatch):
+    monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(tiled, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(tiled, "capability", lambda device: (9, 0))
+    tiled.require(X, EIGHT)
+    monkeypatch.setattr(tiled, "LACKS_FENCE", True)
+    refused(lambda: tiled.require(X, EIGHT), ValueError, ["no fence", "Triton 3.7.1", "kernels.persistent"])
+    tiled.require(X.float(), EIGHT.float())
+    monkeypatch.setattr(tiled, "capability", lambda device: (8, 0))
+    tiled.require(X, EIGHT)
+
+
 def test_a_gradient_is_fine_where_none_is_recorded():
     with torch.no_grad():
         check(X, GROWING)
