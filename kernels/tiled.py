@@ -15,7 +15,6 @@ explained below.
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import re
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -23,10 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.configs import GENERIC, Config, capability, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
-from kernels.tuning import Problem, SearchSpace, around, ring_bytes
+from kernels.tiles import GENERIC, Config, capability, choose_for
 from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
@@ -113,18 +111,8 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(tiled_kernel, grid, args)
 
 
-def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
-    """A stage more or less, and other groups."""
-
-    def axes(base: Config) -> Iterator[list[dict]]:
-        yield [dict(num_stages=base.num_stages + more) for more in (0, 1, -1)]
-        yield [dict(group_m=group) for group in waves.GROUPS]
-
-    return around(problem, bases, axes)
-
-
 register(Kernel(
     name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
     jit=tiled_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    modelled=GENERIC, rasters=("m",), space=SearchSpace(candidates, ring_bytes, most=6),
+    modelled=GENERIC, rasters=("m",), grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
 ))  # fmt: skip

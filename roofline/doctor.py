@@ -245,8 +245,7 @@ def _memory() -> Finding:
 
     free, total = torch.cuda.mem_get_info()
     asked = options.resolve(lambda name: None, device="cuda", timed=True, root=ROOT)
-    cases = [case for one in operations.OPERATIONS.values() if one.sweep and one.mode == "benchmark"
-             for case in one.sweep(asked)]  # fmt: skip
+    cases = [case for one in operations.OPERATIONS.values() for case in one.sweep(asked)]
     largest = max(cases, key=lambda case: case.work.device_bytes)
     needed = PEAK * largest.work.device_bytes
     found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, {largest.id} takes some {needed / 2**30:.0f}"

@@ -54,6 +54,9 @@ def _tests(*paths: str) -> tuple[str, ...]:
 
 KERNELS = tuple(f"tests/kernels/test_{name}.py" for name in ("stream_tail", "decode", "workspace", "instruments"))
 
+SHAPES = [f"{m},{n},{k}" for n, k in ((6656, 16384), (16384, 6656)) for m in (256, 1024, 4096, 8192)]
+"""M, N and K of the layers of `xxl` at tp 8, for the tuning."""
+
 STEPS = (
     Step("doctor", 15, ((sys.executable, "-m", "roofline", "doctor"),)),
     Step("warpgroup", 90, (_tests("tests/kernels/test_matmul.py", "-k", "warpgroup"),), limit_s=300),
@@ -67,7 +70,7 @@ STEPS = (
             _tests(*KERNELS, "tests/benchmarks", "tests/roofline/test_faults.py"),
         ),
     ),
-    Step("tune", 540, ((*MEASURE, "--ffn-tune"),), measures=True),
+    Step("tune", 240, ((sys.executable, "-m", "kernels.tune", "persistent", "--shapes", *SHAPES),)),
     Step("matmuls", 330, ((*MEASURE, "-k", "test_matmul and not scatter"),), measures=True),
     Step("gathers", 480, ((*MEASURE, "-k", "gather or scatter or prefetch"),), measures=True),
     Step("layers", 100, ((*MEASURE, "-k", "test_ffn"),), measures=True),

@@ -93,8 +93,6 @@ def _pass(line: dict) -> dict:
 def _shape(line: dict) -> dict:
     entrants = line["contenders"]
     params = {key: line[key] for key in PARAMS if key in line}
-    if line["op"].startswith("tune_"):
-        params["kernel"] = line["op"].removeprefix("tune_")
     return {
         "kind": "shape",
         "id": line["shape"],

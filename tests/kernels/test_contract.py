@@ -166,20 +166,16 @@ def test_decode_refuses_many_rows_and_what_tma_does(gpu_of):
 
 
 @pytest.mark.parametrize(
-    ("where", "able", "fastest", "picked"),
+    ("where", "able", "picked"),
     [
-        ("cpu", ("decode", "persistent"), "decode", "tiled"),
-        ("cuda", (), None, "tiled"),
-        ("cuda", ("persistent", "warpgroup"), None, "persistent"),
-        ("cuda", ("decode", "persistent"), None, "decode"),
-        ("cuda", ("decode", "persistent", "warpgroup"), "warpgroup", "warpgroup"),
-        ("cuda", ("decode", "persistent"), "warpgroup", "decode"),
-        ("cuda", ("persistent",), "a kernel of another version", "persistent"),
+        ("cpu", ("decode", "persistent"), "tiled"),
+        ("cuda", (), "tiled"),
+        ("cuda", ("persistent", "warpgroup"), "persistent"),
+        ("cuda", ("decode", "persistent"), "decode"),
     ],
 )
-def test_matmul_picks(where, able, fastest, picked, monkeypatch):
+def test_matmul_picks(where, able, picked, monkeypatch):
     ran = []
-    monkeypatch.setattr(kernels, "picked_for", lambda x, w: fastest)
     for name in ("tiled", "persistent", "decode", "warpgroup"):
         stub = dataclasses.replace(
             CONTENDERS[name],
@@ -206,11 +202,9 @@ WITHOUT_TRITON = """
 import json, sys
 sys.modules["triton"] = None
 import torch, kernels
-from kernels.bench import tune
 from kernels.contract import reason
 x = torch.ones(8, 8)
 assert kernels.CONTENDERS["torch"].run(x, x, torch.empty(8, 8))[0, 0] == 8
-assert tune.kernels() == [tune.MATMUL]
 print(json.dumps([kernels.CONTENDERS["tiled"].why_not(x, x), reason(kernels.matmul, x, x)]))
 """
 

@@ -18,11 +18,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.configs import Config
 from kernels.contract import KernelLaunch
 from kernels.machine.cases import Case, matmul, run, whole_numbers
 from kernels.machine.run import enqueue, raise_flag, write
 from kernels.persistent import describe
+from kernels.tiles import Config
 
 RELEASE = "preceding(stage, full.shape[0])"
 CONFIG, SHAPE = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4), (120, 120, 136)
