@@ -27,6 +27,8 @@ GPU ?= results/local/gpu
 PARTS := $(addprefix $(GPU)/correct-,persistent kernels machine waiting rest)
 STEPS := $(addprefix $(GPU)/,doctor warpgroup) $(PARTS) $(addprefix $(GPU)/,tune matmuls gathers layers counters)
 TESTS = $(PY) -m pytest -q
+# M, N and K of the layers of `xxl` at tp 8, which the tuning is of.
+TUNED := $(foreach m,256 1024 4096 8192,$(m),6656,16384 $(m),16384,6656)
 # $(call run,STEP): the newest run of a step; $(call measure,STEP,OPTIONS): begin one, or go on with it.
 run = $(shell ls -d $(GPU)/runs/$(1)/*/ 2> /dev/null | tail -n 1)
 measure = $(PY) -m pytest --benchmark-only $(if $(call run,$(1)),--ffn-resume=$(call run,$(1)),\
@@ -63,7 +65,7 @@ $(GPU)/correct-waiting:
 	.ci/step $@ 420 600 $(TESTS) tests/kernels/test_flagged.py tests/collectives
 
 $(GPU)/correct-rest:
-	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,stream_tail decode workspace instruments) \
+	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,decode workspace instruments) \
 		tests/benchmarks tests/roofline/test_faults.py
 
 # Its parts disturb no measurement, and run at once.
@@ -71,7 +73,7 @@ $(GPU)/correct: | $(GPU)/warpgroup
 	+$(MAKE) --no-print-directory -j 5 $(PARTS)
 
 $(GPU)/tune: | $(GPU)/correct
-	.ci/step $@ 540 600 $(call measure,tune,--ffn-tune)
+	.ci/step $@ 240 600 $(PY) -m kernels.tune persistent --shapes $(TUNED)
 
 $(GPU)/matmuls: | $(GPU)/tune
 	.ci/step $@ 330 600 $(call measure,matmuls,-k "test_matmul and not scatter")

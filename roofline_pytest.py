@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PLUGIN = "roofline.pytest_plugin.hooks"
-ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters", "--ffn-tune"
+ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters"
 """Options that need no value."""
 
 

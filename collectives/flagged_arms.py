@@ -22,8 +22,8 @@ from torch import Tensor
 from collectives.all_gather_matmul import Operands
 from collectives.links import Transfer
 from kernels import flagged, persistent
-from kernels.configs import choose_for
 from kernels.contract import Signals
+from kernels.tiles import choose_for
 from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
 from roofline.theory import schedule

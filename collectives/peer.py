@@ -47,5 +47,5 @@ def why_not(ranks, name: str = "fused_all_gather_matmul") -> str | None:
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
     if not hasattr(torch.ops.symm_mem, name):
-        return f"torch {torch.__version__} has no symm_mem.{name}: install 2.11 or newer for CUDA"
+        return f"torch {torch.__version__} has no symm_mem.{name}: install 2.12 or newer for CUDA"
     return ranks.world.why_not("symmetric")

@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from torch import Tensor
 
 from kernels import vendor
-from kernels.configs import picked_for
 from kernels.contract import check
-from kernels.registry import CONTENDERS, KERNELS, ORDER, Contender, Kernel, preferred, register_absent
+from kernels.registry import CONTENDERS, KERNELS, ORDER, Contender, Kernel, register_absent
 
 if find_spec("triton"):
     from kernels import decode, flagged, flagged_rows, persistent, signalled, tiled
@@ -24,18 +23,17 @@ if find_spec("triton"):
             raise
         register_absent("warpgroup", why=f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'")
 else:
-    register_absent(*(name for alternatives in ORDER for name in alternatives))
+    register_absent(*ORDER, "warpgroup")
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the one that a tuning found to be the fastest for the
-    shape, else the first of `kernels.registry.ORDER` that can run (`decode` is for few rows); elsewhere `tiled`.
+    """`x[M, K] @ w[N, K].T` by one of our kernels: on a GPU the first of `kernels.registry.ORDER` that can run, where
+    `decode` is for few rows; elsewhere `tiled`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
     out = check(x, w, out)
-    names = (picked_for(x, w), *preferred()) if x.is_cuda else ()
-    able = (name for name in names if name in CONTENDERS and CONTENDERS[name].why_not(x, w, out) is None)
+    able = (name for name in ORDER if x.is_cuda and CONTENDERS[name].why_not(x, w, out) is None)
     return CONTENDERS[next(able, "tiled")].run(x, w, out)
 
 

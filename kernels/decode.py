@@ -32,7 +32,6 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with
 # ruff: noqa: N803, N806 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -41,12 +40,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, validate
 from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
 from kernels.registry import Kernel, register
 from kernels.stream_tail import sharer_of
-from kernels.tuning import FAR, Problem, SearchSpace, around, ring_bytes
+from kernels.tiles import Config, choose_for
 from kernels.workspace import Workspace, workspace
 from roofline.theory import decode_split
 
@@ -224,59 +222,6 @@ def _prepare_vector(x: Tensor, w: Tensor, out: Tensor, config: Config) -> Kernel
     return KernelLaunch(vector_kernel, (min(programs(x.device), n),), args)
 
 
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-"""Of K, of which `decode` tries some beside its own: the best two above it, and the best two below."""
-
-LEAST_STEP = 64
-"""Elements of K that `decode` loads at once at least: 128 bytes of a row."""
-
-
-def shared_bytes(config: Config, itemsize: int) -> int:
-    """Shared memory, at least, unless it spills: the stages, of which the kernel for a single row holds one
-    less, and what turns a tile for its store."""
-    if config.block_m == 1:
-        return (config.num_stages - 1) * (config.block_n + 1) * config.block_k * itemsize
-    return ring_bytes(config, itemsize) + config.block_m * config.block_n * itemsize
-
-
-def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
-    """Other splits of K, a stage more or fewer, shorter steps in a ring of as many bytes, 4 or 8 warps; for a single
-    row the kernel of its own, and the other one too. Tiles wait for memory, so what ranks them is how evenly the work
-    falls on the SMs."""
-    fitting = [base for base in bases if base.block_m >= problem.m]
-    least = min((base.block_m for base in fitting if base.block_m > 1), default=1)
-    bases = tuple(sorted((b for b in fitting if b.block_m in (1, least)), key=lambda base: base.block_m))
-
-    def cost(config: Config) -> tuple[float, float]:
-        """All SMs' time over that which is work, and the parts that a tile is summed up of."""
-        if config.block_m == 1:
-            return 1 / decode_split.rows_efficiency(problem.n, problem.machine.sms), 1
-        deal = problem.deal(config)
-        return 1 / deal.efficiency, deal.split
-
-    def splits(base: Config) -> tuple[list[int], list[int]]:
-        """The best two below the base's own, and the best two above."""
-        deal = problem.deal(base)
-        able = [split for split in SPLITS if split * decode_split.LEAST_STEPS <= deal.steps] * (base.block_m > 1)
-        able.sort(key=lambda split: cost(replace(base, split=split)))
-        return [split for split in able if split < deal.split][:2], [split for split in able if split > deal.split][:2]
-
-    def axes(base: Config) -> Iterator[list[dict]]:
-        in_flight = base.num_stages - (base.block_m == 1)
-        shorter = dict(block_k=base.block_k // 2, num_stages=base.num_stages + in_flight)
-        yield [dict(num_stages=base.num_stages + more) for more in (0, 1, -1, -2)] + (
-            [shorter] if shorter["block_k"] >= LEAST_STEP else []
-        )
-        yield [dict(num_warps=warps) for warps in (base.num_warps, 4, 8)]
-        below, above = splits(base)
-        yield [dict(split=split) for split in (base.split, *below, *above)]
-
-    # What adding sums up really costs is not known: less of it is always tried.
-    limit = FAR * cost(bases[0])[0]
-    fewer = [replace(base, split=split) for base in bases for split in splits(base)[0]]
-    return around(problem, bases, axes, [config for config in fewer if cost(config)[0] <= limit], cost)
-
-
 def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
     """The launch for as many rows as the tile has, K split, which takes more registers and shared memory than not."""
     return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
@@ -290,5 +235,5 @@ def variants(config: Config) -> list[Config]:
 register(Kernel(
     name="decode", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(config_for(x, w)),
     jit=decode_kernel, prepare=prepare, variants=variants, example=example, least_tma=(1, 0),
-    space=SearchSpace(candidates, shared_bytes),
+    grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
 ))  # fmt: skip

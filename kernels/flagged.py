@@ -35,10 +35,10 @@ from torch import Tensor
 from triton.language.extra.cuda import globaltimer
 
 from kernels import persistent
-from kernels.configs import Config
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
 from kernels.persistent import describe, store_tile
 from kernels.registry import Kernel, register
+from kernels.tiles import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table
 

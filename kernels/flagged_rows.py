@@ -17,12 +17,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import persistent
-from kernels.configs import Config
 from kernels.contract import KernelLaunch, Signals, example_operands
 from kernels.flagged import wait
 from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
 from kernels.signalled import Pieces, launch_over, require_whole_tiles
+from kernels.tiles import Config
 
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.

@@ -18,7 +18,6 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -28,11 +27,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.configs import Config, capability, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.stream_tail import CHUNK_N, add_sums, first_step, is_last, leave_sums, sharer_of
-from kernels.tuning import Problem, SearchSpace, around, staged_bytes
+from kernels.tiles import Config, capability, choose_for
 from kernels.workspace import workspace
 from roofline.theory import waves
 
@@ -250,26 +248,6 @@ def _sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
-    """A stage more or less, whole or halved epilogue, flattened or not, every order of the tiles, and the last wave
-    shared out or not. An epilogue is not halved for fewer stages: room for one more is what that is for."""
-
-    def axes(base: Config) -> Iterator[list[dict]]:
-        pipelines = [(base.num_stages + more, parts) for more in (0, 1, -1) for parts in (1, 2)]
-        yield [dict(num_stages=s, subtile=parts) for s, parts in pipelines if s >= base.num_stages or parts == 1]
-        yield [dict(flatten=flatten) for flatten in (False, True)]
-        yield [dict(group_m=group, raster=raster) for raster in ("m", "n") for group in waves.GROUPS]
-        tiles_m, tiles_n = problem.tiles(base)
-        tails = set(waves.tails(tiles_m * tiles_n, problem.k, problem.machine.sms)) - {0}
-        best = sorted(tails, key=lambda tail: problem.cost(replace(base, tail=tail)).seconds)[:2]
-        yield [dict(tail=tail) for tail in (0, *best)]
-
-    # What adding sums up really costs is the model's weakest figure: the other side is always tried.
-    base = bases[0]
-    tails = [tail for one in axes(base) for tail in one if "tail" in tail and bool(tail["tail"]) != bool(base.tail)]
-    return around(problem, bases, axes, [replace(base, **tail) for tail in tails[:1]])
-
-
 def variants(config: Config) -> list[Config]:
     """Tile after tile, one loop over tiles and K, and in both forms the last wave shared out."""
     return [replace(config, tail=tail, flatten=flatten) for tail in (0, 3) for flatten in (False, True)]
@@ -280,7 +258,8 @@ register(Kernel(
     config=lambda x, w: str(choose_for("persistent", x, w)),
     jit=persistent_kernel, prepare=prepare, variants=variants,
     example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
-    modelled="sm90", tailed=True, space=SearchSpace(candidates, staged_bytes),
+    modelled="sm90", tailed=True,
+    grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 ))  # fmt: skip
 register(Kernel(
     name="persistent_sums", jit=persistent_kernel, prepare=prepare, least_tma=(1, 1), beside_link=True,

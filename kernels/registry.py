@@ -6,8 +6,7 @@ names elsewhere; what relates kernels to one another is `ORDER`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +33,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel(Contender):
-    """One of ours, with its tiles in the tables of `kernels.configs` under its name. Without `run` it is no contender:
+    """One of ours, with its tiles in the tables of `kernels.tiles` under its name. Without `run` it is no contender:
     an arm runs it, and it is compiled and looked at as the others are."""
 
     run: Callable[..., Tensor] | None = None
@@ -57,16 +56,16 @@ class Kernel(Contender):
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
     tailed: bool = False  # has `flatten` and `tail`
     rasters: tuple[str, ...] = ("m", "n")  # dimensions along which it can group tiles
-    space: Any = None  # the SearchSpace of a tuning (kernels.tuning); None: cannot be tuned
+    grid: dict[str, tuple] = field(default_factory=dict)
+    """Values of fields of its configuration that `kernels.tune` tries; without them it cannot be tuned."""
 
 
 CONTENDERS: dict[str, Contender] = {}
 KERNELS: dict[str, Kernel] = {}
 
-ORDER = (("decode",), ("persistent", "warpgroup"), ("tiled",))
-"""Our kernels for a GPU, as they are taken where nobody measured which is the fastest: the first that can run. Of those
-that stand together, for the same shapes, only a measurement takes another than the first. Where one that stands before
-it can run, a kernel is not worth tuning, unless somebody asks for it by name."""
+ORDER = ("decode", "persistent", "tiled")
+"""Our kernels for a GPU, as `kernels.matmul` takes them: the first that can run. `warpgroup` is for the same shapes as
+`persistent`."""
 
 
 def register(contender: Contender) -> Contender:
@@ -94,25 +93,3 @@ def register_absent(
             name=name, run=refuse, config=lambda x, w: "none", why_not=lambda x, w, out=None: why,
             jit=None, example=refuse,
         ))  # fmt: skip
-
-
-def preferred() -> list[str]:
-    """Names of those that are taken where nothing was measured, in `ORDER`."""
-    return [alternatives[0] for alternatives in ORDER]
-
-
-def ahead_of(name: str) -> list[str]:
-    """Names of those that stand before `name` in `ORDER`.
-
-    >>> ahead_of("warpgroup"), ahead_of("one that stands in no order")
-    (['decode'], [])
-    """
-    if not any(name in alternatives for alternatives in ORDER):
-        return []
-    return [other for alternatives in takewhile(lambda some: name not in some, ORDER) for other in alternatives]
-
-
-def tunable() -> dict[str, Kernel]:
-    """Those that can be tuned, in `ORDER`, and behind them those that do not stand in it."""
-    names = dict.fromkeys([*(name for alternatives in ORDER for name in alternatives), *KERNELS])
-    return {name: KERNELS[name] for name in names if name in KERNELS and KERNELS[name].space}

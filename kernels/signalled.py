@@ -27,10 +27,10 @@ from torch import Tensor
 from triton.language.extra.cuda import globaltimer
 
 from kernels import persistent
-from kernels.configs import Config
 from kernels.contract import KernelLaunch, example_operands, interpreted
 from kernels.persistent import describe, store_tile, tile_corner
 from kernels.registry import Kernel, register
+from kernels.tiles import Config
 
 
 @dataclass(frozen=True)

@@ -15,33 +15,21 @@ explained below.
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import re
-from collections.abc import Iterator
 from functools import partial
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.target_info import cuda_capability_geq
 
-from kernels.configs import GENERIC, Config, choose_for
-from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
+from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
-from kernels.tuning import Problem, SearchSpace, around, ring_bytes
+from kernels.tiles import GENERIC, Config, capability, choose_for
 from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
-# another proxy: a race (https://github.com/triton-lang/triton/pull/10537).
-LACKS_FENCE = tl.constexpr(
-    [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3, 7, 1] and not triton.knobs.runtime.interpret
-)
-
-
-@triton.jit
-def fence():
-    """The one that Triton leaves out. Where it ends up matters: `kernels.machine` runs it."""
-    if LACKS_FENCE and cuda_capability_geq(9, 0):
-        code: tl.constexpr = "fence.proxy.async.shared::cta; mov.u32 $0, 0;"
-        tl.inline_asm_elementwise(code, "=r", [], tl.int32, is_pure=False, pack=1)
+# another proxy: a race (https://github.com/triton-lang/triton/pull/10537). fp32 is multiplied without wgmma.
+LACKS_FENCE = [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3, 7, 1]
 
 
 @triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
@@ -80,7 +68,6 @@ def tiled_kernel(
         inside_k = ks[None, :] < K - k0
         x = tl.load(x_tile, mask=(rows_m[:, None] < M) & inside_k, other=0.0)
         w = tl.load(w_tile, mask=(rows_n[:, None] < N) & inside_k, other=0.0)
-        fence()  # behind the wait for x and w, which Triton puts where they are used
         acc = tl.dot(x, w.T, acc, input_precision="ieee")
         x_tile += BLOCK_K
         w_tile += BLOCK_K
@@ -100,9 +87,16 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """What `kernels.contract.validate` refuses; TypeError for bf16 in the interpreter; ValueError for CPU tensors
-    outside it."""
+    outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
+    if interpreted(tiled_kernel) or not LACKS_FENCE or x.dtype == torch.float32:
+        return
+    if capability(x.device)[0] == 9:
+        raise ValueError(
+            f"Triton {triton.__version__} puts no fence between cp.async and wgmma, so tiled would race on {x.device} "
+            "(Hopper) in 16-bit types; install Triton 3.7.1 or newer, or use kernels.persistent"
+        )
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
@@ -117,18 +111,8 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(tiled_kernel, grid, args)
 
 
-def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
-    """A stage more or less, and other groups."""
-
-    def axes(base: Config) -> Iterator[list[dict]]:
-        yield [dict(num_stages=base.num_stages + more) for more in (0, 1, -1)]
-        yield [dict(group_m=group) for group in waves.GROUPS]
-
-    return around(problem, bases, axes)
-
-
 register(Kernel(
     name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
     jit=tiled_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    modelled=GENERIC, rasters=("m",), space=SearchSpace(candidates, ring_bytes, most=6),
+    modelled=GENERIC, rasters=("m",), grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
 ))  # fmt: skip

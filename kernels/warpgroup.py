@@ -35,9 +35,7 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from collections.abc import Iterator
 from functools import cache, partial
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -53,11 +51,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import persistent
-from kernels.configs import Config, choose_for
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason
 from kernels.persistent import programs, tile_corner
 from kernels.registry import Kernel, register
-from kernels.tuning import BARRIER_BYTES, Problem, SearchSpace, around, ring_bytes
+from kernels.tiles import Config, choose_for
 from roofline.theory import waves
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
@@ -252,37 +249,12 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
 
 
-WARPGROUP_BYTES = 136
-"""Of shared memory, that Triton 3.6.0 and 3.7.1 take to hand work to the warps of a specialised kernel."""
-
-
-def shared_bytes(config: Config, itemsize: int) -> int:
-    """Shared memory, exactly where stages are even: the stages, two barriers for each, and up to two
-    parts of the epilogue for each consumer.
-
-    >>> shared_bytes(Config(128, 256, 64, 8, 4, subtile=4), 2)
-    229576
-    """
-    epilogue = config.block_m * config.block_n * min(2, config.subtile) // config.subtile * itemsize
-    return ring_bytes(config, itemsize) + 2 * config.num_stages * BARRIER_BYTES + epilogue + WARPGROUP_BYTES
-
-
-def candidates(problem: Problem, bases: tuple[Config, ...]) -> list[Config]:
-    """A stage more or less, larger or smaller parts of the epilogue, and every order of the tiles."""
-
-    def axes(base: Config) -> Iterator[list[dict]]:
-        yield [dict(num_stages=base.num_stages + more, subtile=parts)
-               for more, parts in product((0, 1, -1), sorted({base.subtile, 2, 4}))]  # fmt: skip
-        yield [dict(group_m=group, raster=raster) for raster in ("m", "n") for group in waves.GROUPS]
-
-    return around(problem, bases, axes)
-
-
 register(Kernel(
     name="warpgroup", run=matmul, why_not=partial(reason, require),
     config=lambda x, w: str(choose_for("warpgroup", x, w)),
     jit=warpgroup_kernel, prepare=prepare,
     example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
     register_counts=(CONSUMER_REGISTERS.value, PRODUCER_REGISTERS.value),
-    modelled="sm90", space=SearchSpace(candidates, shared_bytes, most=12),
+    modelled="sm90",
+    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
 ))  # fmt: skip

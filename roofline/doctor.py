@@ -246,8 +246,9 @@ def _memory() -> Finding:
     free, total = torch.cuda.mem_get_info()
     asked = options.resolve(lambda name: None, device="cuda", timed=True, root=ROOT)
     runners = operations.Runners(asked)
-    cases = [(runners.of(operation), case) for operation in operations.OPERATIONS.values()
-             if operation.sweep and operation.mode == "benchmark" for case in operation.sweep(asked)]  # fmt: skip
+    cases = [
+        (runners.of(operation), case) for operation in operations.OPERATIONS.values() for case in operation.sweep(asked)
+    ]
     needed = LIBRARIES_BYTES + memory.peak_bytes(cases)
     found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, the default run takes some {needed / 2**30:.0f}"
     if free >= needed:

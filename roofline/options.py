@@ -55,8 +55,6 @@ class Options:
     """By which each transfer over a paced link is later than its bytes say."""
     skew_s: float = 0.0
     """Up to which each rank that sends over one begins later."""
-    tune_s: float = 0.0
-    """Where kernels are tuned, and nothing else is measured, the seconds for it; else 0."""
     processes: int | None = None
     """How many share the passes over each shape; None for the clock's own."""
     world: int = 1
@@ -66,22 +64,10 @@ class Options:
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
-    @property
-    def mode(self) -> str:
-        """Of the operations that are measured: `tune`, or `benchmark` for all else."""
-        return "tune" if self.tune_s else "benchmark"
-
 
 MAX_SECONDS = 3.2
 
 DEVICES = ("auto", "cpu", "cuda")
-TUNE_S = 420
-"""Seconds of a tuning, unless told: the 72 shapes of the default run at some 5 s each, and compiling, not counting
-ceilings. An estimate, of an H200."""
-UNCOUNTED = (
-    "--ffn-tune with --ffn-counters: what counts is a process of its own, which would take what was just saved for the "
-    "incumbent; count in another run, after the tuning"
-)
 
 
 def one_of(known, word: str) -> str:
@@ -162,10 +148,6 @@ OPTIONS = {
     "counters": Option(
         "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
         "matmuls (default: of none; alone: of all)", alone="0",
-    ),
-    "tune": Option(
-        "SECONDS", _seconds, "time configurations of our kernels in place of all else, for so long, "
-        f"and save what wins in kernels/configs (default: not at all; alone: {TUNE_S})", alone=str(TUNE_S),
     ),
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
     "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
@@ -250,29 +232,18 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         contenders=given["contenders"],
         seed=given["seed"] or 0,
         max_seconds=given["max_seconds"] or MAX_SECONDS,
-        processes=given["processes"] or (1 if given["tune"] else None),
+        processes=given["processes"],
         results=given["results"] or root / "results" / "local",
         steady=bool(get("ffn_steady")),
         counters=given["counters"],
         copier_programs=given["copier_programs"],
         link_latency_s=given["link_latency"] or 0.0,
         skew_s=given["skew"] or 0.0,
-        tune_s=given["tune"] or 0.0,
         wires_of=given["wires_of"] or (),
         quick=quick,
         world=world,
     )
     read("tp", options, matmul.sweep)
-    if options.tune_s:
-        if device == "cpu":
-            raise ValueError("--ffn-tune: Triton kernels are never timed on a CPU; take a GPU, or add --collect-only")
-        if options.steady:
-            raise ValueError("--ffn-tune with --ffn-steady: tuning takes single calls in turns; leave one of them out")
-        if quick:
-            raise ValueError("--ffn-tune with --ffn-quick: what is saved is measured in full; leave one of them out")
-        if options.counters is not None:
-            raise ValueError(UNCOUNTED)
-        return options
     ranks, wires = given["ranks"] or (), given["link_bandwidth"] or ()
     ours = [wire for wire in wires if wire in OF_RANKS]
     if world == 1 and ours:
@@ -304,7 +275,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())
-    read("ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values() if op.sweep])
+    read("ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values()])
     return options
 
 
@@ -335,11 +306,8 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     options = replace(of_values(metadata["options"]), results=folder.parent)
-    if (count := value("counters", get)) is None:
-        return options
-    if options.tune_s:
-        raise ValueError(UNCOUNTED)
-    return replace(options, counters=count)
+    count = value("counters", get)
+    return options if count is None else replace(options, counters=count)
 
 
 def of_values(values: dict) -> Options:
@@ -351,12 +319,6 @@ def of_values(values: dict) -> Options:
 
     gather = gathering.Sweep(**known(values.get("gather", {}), gathering.Sweep))
     return Options(results=Path(), gather=gather, **known(values, Options))
-
-
-def listed(option) -> str | None:
-    """The device of a tuning that is only listed, by pytest's parsed `option`s: that needs no GPU. None of all else."""
-    tuned = option.benchmark_only and option.collectonly and option.ffn_tune
-    return "cuda" if tuned and option.ffn_device in (None, "auto", "cuda") else None
 
 
 def misspelt(arguments) -> str | None:

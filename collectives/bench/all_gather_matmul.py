@@ -12,8 +12,8 @@ from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import setting as settings
 from collectives.bench import symm_mem
 from collectives.bench.operands import buffer, host_ahead, normal
-from kernels.configs import choose_for
 from kernels.contract import reason
+from kernels.tiles import choose_for
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm, plan
 
 if find_spec("triton"):

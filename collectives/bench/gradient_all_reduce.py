@@ -20,7 +20,7 @@ from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 
 SETS, PIECES = 2, (1, 4, 16)
 IN_FLIGHT = 2
-"""Collectives that gloo runs at once: a ProcessGroupGloo made without options has two threads, torch 2.11 and 2.13."""
+"""Collectives that gloo runs at once: a ProcessGroupGloo made without options has two threads, torch 2.13."""
 
 
 class Setting:

@@ -97,8 +97,8 @@ class Runner(runner.Runner):
         return instruments.Instruments
 
 
-def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts: dict | None = None) -> None:
-    """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter, each with its `facts`."""
+def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict) -> None:
+    """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter."""
     sets = operands(case, options)
     x, w, out = sets[0]
     reference = checks.reference_sums(x, w)
@@ -115,7 +115,6 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict, facts
             lambda: contender.run(*next(turn)),
             config=contender.config(x, w),
             relative_error=error,
-            facts=(facts or {}).get(name, {}),
             recheck=functools.partial(checks.inputs_kept, name, x, w, again),
         )
 

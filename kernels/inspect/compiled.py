@@ -7,7 +7,7 @@ link's waits; a line tells what these take, and they are held to it. `--table FI
 measured.
 
 How a cubin is read stands in `cubin`, what runs beside kernels in `beside`; what is asked of a kernel in its
-`kernels.registry.Kernel`; tables in `kernels.configs`. Whether what synchronises is right a look cannot tell:
+`kernels.registry.Kernel`; tables in `kernels.tiles`. Whether what synchronises is right a look cannot tell:
 `kernels.machine` runs the same code.
 """
 
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import triton
 
-from kernels.configs import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
 from kernels.inspect.beside import allotted, beside, room
 from kernels.inspect.cubin import WARP_SIZE, Cubin, compile_launch
 from kernels.registry import KERNELS, Kernel
+from kernels.tiles import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
 from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/2"

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels import persistent, workspace
-from kernels.configs import DTYPE_NAMES, Config, table
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
 from kernels.machine.run import enqueue
 from kernels.registry import KERNELS, Kernel
+from kernels.tiles import DTYPE_NAMES, Config, table
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 MARGIN = 8  # elements before and after a row: a multiple of 16 bytes

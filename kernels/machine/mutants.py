@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 import kernels
-from kernels.configs import table
 from kernels.machine import links
 from kernels.machine.cases import Case, matmul, run
 from kernels.machine.device import Machine
@@ -29,6 +28,7 @@ from kernels.machine.ptx import Instruction
 from kernels.machine.static import following
 from kernels.machine.waiting import for_chunks, for_rows
 from kernels.registry import KERNELS
+from kernels.tiles import table
 
 SEEDS = 3
 PATIENCE = 5  # times the instructions of the kernel as it is: then a mutant is stuck

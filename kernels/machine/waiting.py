@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from kernels import configs, flagged, flagged_rows
+from kernels import flagged, flagged_rows, tiles
 from kernels.contract import Signals
 from kernels.machine.cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
@@ -58,7 +58,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
     or up; or lost, which the second is."""
     kernel = "flagged_spills" if name in SPILLING else "flagged"
     blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = next(e.config for e in configs.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
@@ -106,7 +106,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
 def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
     """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
     those of the rank at the place `lost` of the order of arrival."""
-    config = next(e.config for e in configs.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
+    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
 
     def make(seed: int):
         rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5

@@ -69,7 +69,7 @@ def choose_device(wanted: str, timed: bool) -> str:
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
-"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.11 to 2.13 is for CUDA 13.0, of which
+"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of which
 the driver is 580 or newer."""
 
 

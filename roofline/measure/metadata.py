@@ -12,9 +12,6 @@ from roofline.measure.clocks import empty_call_s
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 
-TUNED = "kernels/configs/*.json"
-"""What a tuning itself changes in the checkout: for its commit, that is no change."""
-
 
 def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict:
     """The metadata of a run that begins now and means to measure `cases`, of which `notes` tell."""
@@ -22,15 +19,15 @@ def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict
     about["empty_call_s"] = empty_call_s(clock)
     about["idle_power_w"] = telemetry.idle_power_w(telemetry.for_device(options.device))
     started = datetime.now(UTC)
-    commit = commit_of(root, but=TUNED if options.tune_s else "")
+    commit = commit_of(root)
     width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
     scale = " (scaled down)" if "/" in options.model else ""
-    kind = "Tuning of " if options.tune_s else "Quick run of " if options.quick else ""
+    kind = "Quick run of " if options.quick else ""
     names = dict.fromkeys(case.partition("-")[0] for case in cases)
-    measured = "FFN matmuls" if "matmul" in names or options.tune_s else ", ".join(names)
+    measured = "FFN matmuls" if "matmul" in names else ", ".join(names)
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
@@ -57,8 +54,8 @@ def folder_name(device: str) -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(machine.describe(device)['chip'])}"
 
 
-def commit_of(root: Path, but: str = "") -> str:
-    """Short hash of the checkout, with `+dirty` where files differ from it, other than those that match `but`.
+def commit_of(root: Path) -> str:
+    """Short hash of the checkout, with `+dirty` where files differ from it.
 
     Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
     """
@@ -67,9 +64,8 @@ def commit_of(root: Path, but: str = "") -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    others = [f":(exclude){but}"] if but else []
     try:
-        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/", *others)
+        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")
         return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("ROOFLINE_COMMIT", "unknown")

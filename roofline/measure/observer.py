@@ -1,6 +1,4 @@
-"""Who is told how a run goes: kernel names and counters come at its end, a tuning keeps what each shape says."""
-
-from collections.abc import Callable
+"""Who is told how a run goes: kernel names and counters come at its end, messages are measured at its beginning."""
 
 
 class Observer:
@@ -11,9 +9,6 @@ class Observer:
 
     def begun(self) -> None:
         """The ceilings are measured, and no shape of this process is yet."""
-
-    def shape_done(self, shape: str, say: Callable[[str], None]) -> None:
-        """`shape` has all its rounds. `say` tells the user a line."""
 
     def finished(self) -> None:
         """All timing is over, and the run came to its end."""

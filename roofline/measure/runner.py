@@ -18,10 +18,6 @@ class Runner:
         """By id, what earlier processes of the run have journalled: what the first one chose, holds for all of them."""
         self.ranks: Alone | Ranks = ALONE
 
-    def cases(self) -> list:
-        """Every case asked for, of an operation that is declared without a sweep."""
-        raise NotImplementedError
-
     def known(self) -> list[str]:
         """The names that --ffn-contenders may have."""
         raise NotImplementedError

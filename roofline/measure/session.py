@@ -1,7 +1,6 @@
 """One benchmark run: its folder, its journal, and measuring each shape, whichever of its tests comes first."""
 
 import json
-import math
 import time
 import zlib
 from collections import Counter
@@ -65,18 +64,13 @@ class Session:
         """Why nothing more can be measured, if that is so."""
         self.device_lost = False
         self.observers: list[Observer] = []
-        self.prepare_s = PREPARE_S[options.device]
-        """Longest that preparing a shape may take, up to its first calls."""
         self.prepare: Prepare | None = None
         self.lacking = ""
         """What the end of the run is at."""
-        self.closed = ""
-        """Why no further shape is begun, if that is so, which is no failure: its time is up."""
         self.expect: Callable[..., None] = lambda *step: None
         """Told what begins and how long it may take, as a `watchdog.Watchdog`'s is."""
         self.at: Callable[..., None] = lambda *step: None
         """Told what begins, in the fields of a `plan.Step`; without them, that the same goes on."""
-        self._closes, self._why_closed = math.inf, ""
         self._probes: list[ceilings.Probe] = []
         if isinstance(run, dict):
             self.run = Run(run)
@@ -108,10 +102,6 @@ class Session:
         for observer in self.observers:
             observer.begun()
 
-    def close_after(self, seconds: float, why: str) -> None:
-        """Begin no shape once so many `seconds` are over."""
-        self._closes, self._why_closed = self.clock.now() + seconds, why
-
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""
         with self._watched(PREPARE_S[self.options.device], f"{HUNG} while the ceilings were measured"):
@@ -137,17 +127,14 @@ class Session:
         finally:
             self.expect()
 
-    def measure(self, shape: str, prepare: Prepare, say=lambda text: None) -> None:
+    def measure(self, shape: str, prepare: Prepare) -> None:
         """Measure the planned contenders of `shape` side by side, unless that is done.
 
         Where there are several passes or processes, all planned shapes are measured in them. Afterwards each contender
-        has a record in the run, or an `entry`, unless the run is `over`. `say` is what observers tell.
+        has a record in the run, or an `entry`, unless the run is `over`.
         """
         self.prepare = prepare
         if self.over or self._is_done(shape):
-            return
-        if self.clock.now() >= self._closes:
-            self.closed = self._why_closed
             return
         together = self.clock.passes > 1 or self.processes > 1
         shapes = [name for name in self.planned if not self._is_done(name)] if together else [shape]
@@ -157,7 +144,7 @@ class Session:
             if process:
                 self._measure_elsewhere(process)
             else:
-                self.take_share(own, say)
+                self.take_share(own)
                 if self.processes > 1:
                     self._probes = []
                     self.release()
@@ -168,7 +155,7 @@ class Session:
         known = self.run.shapes.get(shape)
         return shape in self.run.interrupted and known.processes <= process if known else not process
 
-    def take_share(self, shapes: list[str], say=lambda text: None) -> None:
+    def take_share(self, shapes: list[str]) -> None:
         """Make this process's passes over `shapes`."""
         entered: dict[str, ShapeMeasurement] = {}
         passes = self.clock.passes
@@ -180,9 +167,6 @@ class Session:
                 self.at(plan.MEASURE, self.process, name, pass_index)
                 # Of a shape that is done nothing is kept: its operands' memory is the next one's.
                 self._run_pass(entered[name] if pass_index < passes else entered.pop(name), pass_index)
-                if pass_index == passes and name in self.run.shapes:
-                    for observer in self.observers:
-                        observer.shape_done(name, say)
                 if self.over:
                     return
 
@@ -228,7 +212,9 @@ class Session:
 
     def prepared(self, shape: str, names: list[str]) -> PreparedCase:
         """What `prepare` returns. Where a first call hangs, or what precedes it, that ends the run."""
-        with self._watched(self.prepare_s, f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]):
+        with self._watched(
+            PREPARE_S[self.options.device], f"{HUNG} before its first call", [f"{shape}-{name}" for name in names]
+        ):
             return self.prepare(shape, names, lambda *call: self._first_call(shape, *call))
 
     def _enter(self, shape: str) -> ShapeMeasurement:
@@ -241,7 +227,7 @@ class Session:
         except Exception as error:  # operands that do not fit, for one
             found = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
             self._take_out(found, error)
-        if found.analysis == "throughput" and found.contenders and not self.options.tune_s:
+        if found.analysis == "throughput" and found.contenders:
             probe = ceilings.beside(found.case, self._probes, self.run.ceilings)
             found.entrants |= {probe.name: probe} if probe else {}
         if before:  # who is out, is out
@@ -428,11 +414,11 @@ class Session:
             for observer in self.observers:
                 self.lacking = observer.lacking
                 observer.finished()
-        reason = self.over or why_cut_short or self.closed or "its test ended before it was measured"
+        reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if entry["outcome"] == NOT_RUN]:
             self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
-        why = self.over or why_cut_short or self.closed or None
+        why = self.over or why_cut_short or None
         self.add({"kind": "end", "finished": _now(), "cut_short": why})
         self._journal.close()
 

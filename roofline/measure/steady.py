@@ -33,10 +33,10 @@ def chosen(found: PreparedCase, medians_s: dict[str, float], options) -> list[st
     """The contenders that get blocks, by their `medians_s` of single calls.
 
     All with `--ffn-steady`; else, on a GPU and from FROM_TOKENS on, the baseline and the fastest other. None over a
-    link, in a tuning, and where the quickest takes less than FROM_S.
+    link, and where the quickest takes less than FROM_S.
     """
     timed = sorted((name for name in found.contenders if name in medians_s), key=medians_s.get)
-    if not timed or medians_s[timed[0]] < FROM_S or options.tune_s or found.analysis != "throughput":
+    if not timed or medians_s[timed[0]] < FROM_S or found.analysis != "throughput":
         return []
     if options.steady:
         return timed

@@ -6,7 +6,6 @@ from roofline.operations import (
     gradient_all_reduce,
     matmul,
     matmul_reduce_scatter,
-    tune,
     weight_prefetch,
 )
 from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
@@ -23,6 +22,5 @@ __all__ = [
     "matmul_reduce_scatter",
     "parse",
     "register",
-    "tune",
     "weight_prefetch",
 ]

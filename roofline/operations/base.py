@@ -35,8 +35,8 @@ class Operation:
     """A `Case`."""
     analysis: str
     """Name of the analysis that judges it: `throughput`, `overlap` or `gradients`."""
-    sweep: Callable[[Any], list] | None
-    """The cases that the options ask for, in the order of the run; None where only the runner knows them."""
+    sweep: Callable[[Any], list]
+    """The cases that the options ask for, in the order of the run."""
     runner: str | type
     """`package.module:Class`, or the class itself."""
     pattern: re.Pattern
@@ -45,8 +45,6 @@ class Operation:
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
-    mode: str = "benchmark"
-    """A run measures the operations of its own mode only: `benchmark` or `tune`."""
     why_not: Callable[[Any], str] = lambda options: ""
     """Why these options have no case of it, in words; empty if they have."""
 
@@ -88,10 +86,9 @@ def register(operation: Operation) -> Operation:
 
 
 def find(name: str) -> Operation:
-    """The operation `name`, as a case's `op` has it: `tune_persistent` is one of `tune`'s. Raises ValueError."""
-    known = OPERATIONS.get(name) or OPERATIONS.get(name.partition("_")[0])
-    if known:
-        return known
+    """The operation `name`, as a case's `op` has it. Raises ValueError."""
+    if name in OPERATIONS:
+        return OPERATIONS[name]
     near = difflib.get_close_matches(name, OPERATIONS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise ValueError(f"no operation {name!r}: {hint}known are {', '.join(OPERATIONS)}")

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roofline import operations
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
 
@@ -27,7 +26,7 @@ class KernelTrace(Observer):
     """Journals the names of the kernels that `session`'s run measured and that have none yet.
 
     Shapes are prepared once more for it, which takes a moment each. Arms are left out: what they run is the matmul of
-    the same name and the link's copier. So are tunings: there each candidate says which kernel of ours it is.
+    the same name and the link's copier.
     """
 
     session: object
@@ -40,7 +39,7 @@ class KernelTrace(Observer):
         failures: list[str] = []
         for shape, about in session.run.shapes.items():
             names = [name for name in about.measured if "kernel_name" not in about.entrants[name]]
-            if about.analysis == "overlap" or operations.find(about.op).mode == "tune" or not names:
+            if about.analysis == "overlap" or not names:
                 continue
             try:
                 found = session.prepared(shape, names)

@@ -160,9 +160,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     if (timed or ranks is not ALONE) and getattr(config.option, "dist", "no") != "no":
         under = "--benchmark-only" if timed else "torchrun"
         raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    measuring = [
-        name for name in ("steady", "quick", "counters", "tune", "resume") if get(f"ffn_{name}") not in (None, False)
-    ]
+    measuring = [name for name in ("steady", "quick", "counters", "resume") if get(f"ffn_{name}") not in (None, False)]
     if config.option.benchmark_histogram and not find_spec("pygal"):
         raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
     if measuring and not timed:
@@ -173,7 +171,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
         together.refuse_restarts()
         together.own_cores()
     if resume is None:
-        device = ffn_options.listed(config.option) or choose_device(wanted, timed)
+        device = choose_device(wanted, timed)
         if ranks is not ALONE:
             together.refuse_unsuited(lambda name: get(f"ffn_{name}"))
         options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
@@ -247,10 +245,9 @@ def pytest_generate_tests(metafunc):
     state, pairs = metafunc.config.stash[STATE], []
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     shared = state.ranks is ALONE or operation.between_ranks
-    if operation.mode == state.options.mode and (shared or not state.options.timed):
+    if shared or not state.options.timed:
         runner = state.runners.of(operation)
-        cases = operation.sweep(state.options) if operation.sweep else runner.cases()
-        pairs = [(case.id, name) for case in cases for name in runner.names(case)]
+        pairs = [(case.id, name) for case in operation.sweep(state.options) for name in runner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
@@ -318,10 +315,7 @@ def pytest_report_collectionfinish(config):
     if not (state.options.timed and state.selected):
         return None
     count = sum(map(len, state.selected.values()))
-    if state.options.tune_s:
-        about = f"no shape is begun after {duration(state.options.tune_s)}"
-    else:
-        about = state.plan(state.clock.passes, state.clock.processes)
+    about = state.plan(state.clock.passes, state.clock.processes)
     return [f"{count} cases on {len(state.selected)} shapes, {about}", *([state.thinned] if state.thinned else [])]
 
 
@@ -358,7 +352,6 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
     notes = dict.fromkeys(
         note
         for name, operation in operations.OPERATIONS.items()
-        if operation.mode == options.mode
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
     lacking = runner.equip(ffn_clock, ffn_instruments)
@@ -408,11 +401,11 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     def run(shape: str, contender: str) -> None:
         if state.options.timed:
             session = request.getfixturevalue("ffn_session")
-            session.measure(shape, ffn_prepare, request.config.pluginmanager.get_plugin("ffn-narrator").say)
+            session.measure(shape, ffn_prepare)
             entry, found = session.entry(f"{shape}-{contender}"), contender in session.run.measured(shape)
             rejection = (entry["outcome"], entry["reason"]) if entry else None
-            if not (entry or found) and (session.over or session.closed):
-                pytest.skip(session.over or session.closed)
+            if not (entry or found) and session.over:
+                pytest.skip(session.over)
         else:
             prepared = ffn_prepare(shape, [contender])
             rejection, found = prepared.rejected.get(contender), contender in prepared.entrants

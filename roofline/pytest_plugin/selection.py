@@ -24,8 +24,6 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
     known, here = (_names(runners, of) for of in ("known", "here"))
     if lost := [word for word in re.findall(r"\w+", keyword) if word in known and word not in here]:
         raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, here)}")
-    if options.device == "cuda" and options.tune_s:  # listed where there is no GPU, too
-        return
     if pinned := dict(options.wires_of):
         given = (*wires.LINKS, "fixed")  # none of these is made for the machine's pace
         emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in given]
@@ -46,8 +44,7 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
 
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
-        if operation.mode == options.mode:
-            runners.of(operation)
+        runners.of(operation)
     known, here = (_names(runners, of) for of in ("known", "here"))
     for name in options.contenders:
         read("contenders", name, partial(one_of, known))

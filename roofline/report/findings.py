@@ -7,7 +7,6 @@ from roofline.analysis.base import grouped
 from roofline.analysis.overlap.arms import ALL_CORES, is_serial
 from roofline.analysis.overlap.metrics import GAIN, is_gathered
 from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
-from roofline.analysis.tuning import is_tuning
 from roofline.report import forecasts, tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import INTERRUPTED, Run
@@ -24,8 +23,7 @@ Find = Callable[[Run, list[dict]], Iterable[str]]
 
 def findings(run: Run, records: list[dict]) -> list[str]:
     """`rule: what it found`, the most important first; where nothing is wrong, that."""
-    plain = [record for record in records if not is_tuning(record["op"])]
-    found = {name: [f"{name}: {line}" for line in find(run, plain)] for name, find in RULES.items()}
+    found = {name: [f"{name}: {line}" for line in find(run, records)] for name, find in RULES.items()}
     good = found.pop("faster")
     return [*([line for lines in found.values() for line in lines] or [NOTHING]), *good]
 

@@ -13,7 +13,6 @@ from roofline.analysis.base import Analysis, Column
 from roofline.analysis.records import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
 from roofline.analysis.throughput.analysis import beside_baseline
 from roofline.analysis.throughput.metrics import roof_of
-from roofline.analysis.tuning import is_tuning
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.stats import geometric_mean
@@ -128,7 +127,7 @@ def _roof(run: Run, records: list[dict]) -> str:
 
 def _ratios(run: Run, records: list[dict]) -> str:
     """The geometric mean of each contender's ratio to the baseline."""
-    plain = [record for record in records if analysis_of(run, record) is THROUGHPUT and not is_tuning(record["op"])]
+    plain = [record for record in records if analysis_of(run, record) is THROUGHPUT]
     return ", ".join(
         f"{name} {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']} ({len(own)})"
         for name, own in beside_baseline(plain).items()

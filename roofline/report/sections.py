@@ -1,6 +1,5 @@
 """What a report says of a run, section by section: for the terminal, and for report.md."""
 
-from roofline.analysis import tuning
 from roofline.analysis.base import Section, Table, grouped
 from roofline.analysis.overlap import messages
 from roofline.analysis.records import ANALYSES, analysis_of
@@ -13,20 +12,17 @@ from roofline.store.run import Run
 def sections(run: Run, records: list[dict]) -> list[Section]:
     """What is brief of each analysis, with its first figure; what they come to; the other figures; all cases; then the
     further tables that have rows."""
-    plain = [record for record in records if not tuning.is_tuning(record["op"])]
-    of = {analysis: [r for r in plain if analysis_of(run, r) is analysis] for analysis in reversed(ANALYSES.values())}
+    of = {analysis: [r for r in records if analysis_of(run, r) is analysis] for analysis in reversed(ANALYSES.values())}
     of = {analysis: own for analysis, own in of.items() if own}
     brief = {analysis: _section(run, analysis.brief, own) for analysis, own in of.items()}
     found = [section._replace(figures=key.figures[:1], drawn=of[key]) for key, section in brief.items()]
-    if tuned := tuning.verdicts(run):
-        found.append(Section("Tuned", tuning.TUNED, rows=tuned, columns=tuning.COLUMNS))
     found.append(Section("In all", lines=[line for analysis, own in of.items() for line in analysis.summary(own)]))
     for analysis, own in of.items():
         title, there = f"All cases: {analysis.name}", bool(brief[analysis].rows)
         figures = {"figures": analysis.figures[1:], "drawn": own}
         found.append(Section(title, rows=own, columns=analysis.columns, long=there, **figures))
     more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
-    return found + [one for table in (tuning.CANDIDATES, *more) if (one := _section(run, table, records)).rows]
+    return found + [one for table in more if (one := _section(run, table, records)).rows]
 
 
 def _section(run: Run, table: Table, records: list[dict]) -> Section:

@@ -51,7 +51,6 @@ REQUIRED = {
     "timeline": ("shape", "contender", "transfers", "arrivals_s", "waits", "end_s"),
     "counters": ("shape", "contender", "dram_bytes", "l2_bytes", "tensor_ops", "counter_source"),
     "kernels": ("shape", "kernel_names"),
-    "saved": ("shape",),
     "note": ("about", "text"),
     "not_measured": ("case", "outcome", "reason"),
     "end": (),

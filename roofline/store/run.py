@@ -19,9 +19,6 @@ Scalar = str | int | float | bool | None
 NOT_RUN = "not_run"
 """The outcome of a case whose turn never came. The others are `skipped` (cannot run here) and `failed`."""
 
-SAVED = "saved"
-"""How the entry ends that says why what a tuning found of a shape could not be saved; it goes once that was."""
-
 SAMPLE_COLUMNS = {
     "case": "its case id",
     "shape": "the case id without the contender",
@@ -112,8 +109,6 @@ class Shape:
     rounds: list[Round] = field(default_factory=list)
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
-    saved: bool = False
-    """Of a tuning: its choice is in the table."""
 
     def line(self) -> dict:
         """Of the journal: without what has lines of its own."""
@@ -169,9 +164,7 @@ class Shape:
         return [name for name in own if self.times_s(name)]
 
 
-IN_LINE = tuple(
-    one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "saved", "work")
-)
+IN_LINE = tuple(one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "work"))
 
 
 LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured", "message": "messages"}
@@ -223,11 +216,8 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with: a shape cut short, a case whose turn never came, or a choice of a
-        tuning that could not be saved."""
-        unsaved = {f"{shape}-{SAVED}" for shape in self.shapes}
-        left = (entry for entry in self.missing if entry["outcome"] == NOT_RUN or entry["case"] in unsaved)
-        return bool(self.interrupted or any(left))
+        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
 
     @property
     def missing(self) -> list[dict]:
@@ -238,7 +228,6 @@ class Run:
             last.setdefault(case, cut_off)
         measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
         again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
-        again |= {f"{name}-{SAVED}" for name, shape in self.shapes.items() if shape.saved}
         found = [
             entry
             for case, entry in last.items()
@@ -272,8 +261,6 @@ class Run:
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
-        elif kind == "saved":
-            self.shapes[line["shape"]].saved = True
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
         elif kind in LISTS:

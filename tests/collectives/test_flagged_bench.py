@@ -12,8 +12,8 @@ from collectives.all_gather_matmul import ARMS
 from collectives.bench import all_gather_matmul, weight_prefetch
 from collectives.bench import setting as settings
 from kernels import CONTENDERS, persistent
-from kernels.configs import choose
 from kernels.contract import interpreted
+from kernels.tiles import choose
 from roofline.analysis.overlap.arms import TILE, base_arm
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch

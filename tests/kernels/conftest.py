@@ -75,20 +75,19 @@ def assert_close():
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    """The checked-in tables without what tunings wrote, in a folder of their own, where they are looked up."""
-    from kernels import configs
-    from kernels.configs import FOLDER, architectures
-    from kernels.configs.table_writer import as_text
+    """The checked-in tables without what was measured, in a folder of their own, where they are looked up."""
+    from kernels import tiles
+    from kernels.tiles import FOLDER, architectures
+    from kernels.tune import as_text
 
     for arch in architectures():
         document = json.loads((FOLDER / f"{arch}.json").read_text())
         document["entries"] = [row for row in document["entries"] if not row["measured"]]
-        document.pop("picks", None)
         (tmp_path / f"{arch}.json").write_text(as_text(document))
-    monkeypatch.setattr(configs, "FOLDER", tmp_path)
-    configs.table.cache_clear()
+    monkeypatch.setattr(tiles, "FOLDER", tmp_path)
+    tiles.table.cache_clear()
     yield tmp_path
-    configs.table.cache_clear()
+    tiles.table.cache_clear()
 
 
 @pytest.fixture

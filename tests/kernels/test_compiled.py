@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 import triton
 
-from kernels.configs import architectures, table
 from kernels.inspect import beside, compiled, cubin
 from kernels.inspect.compiled import Finding, Job
 from kernels.registry import KERNELS
+from kernels.tiles import architectures, table
 
 ROOT = Path(__file__).parents[2]
 # Per block: CUDA C++ programming guide, technical specifications.
@@ -84,7 +84,7 @@ def test_tma_is_used_by_hoppers_kernels_alone(report):
 
 OF_CHIPS = """
 import json, kernels
-from kernels.configs import fitted, table
+from kernels.tiles import fitted, table
 from kernels.inspect.compiled import Job, inspect
 
 tiles = [entry.config for entry in table("generic").entries if "bf16" in entry.dtypes]
@@ -115,7 +115,7 @@ def test_tiles_for_every_gpu_fill_the_shared_memory_of_each(printed_elsewhere):
 ANY_ROWS = """
 import json, torch
 from kernels import decode, persistent, tiled
-from kernels.configs import Config
+from kernels.tiles import Config
 from kernels.inspect.cubin import offline
 
 configs = {
@@ -153,7 +153,7 @@ STAMPED = """
 import json, torch
 from kernels import flagged
 from kernels.inspect.compiled import Finding, Job
-from kernels.configs import table
+from kernels.tiles import table
 from kernels.inspect.cubin import compile_launch
 from roofline.theory.schedule import chunk_outer, tile_outer
 
@@ -213,7 +213,7 @@ def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
 SPECIALISED = """
 import json, torch
 from kernels import warpgroup
-from kernels.configs import Config
+from kernels.tiles import Config
 from kernels.inspect.cubin import compile_launch
 
 config = Config(128, 64, 32, num_warps=8, num_stages=3, subtile=2)

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from kernels import CONTENDERS, configs, decode
-from kernels.configs import Config, table
+from kernels import CONTENDERS, decode, tiles
+from kernels.tiles import Config, table
 from kernels.workspace import Workspace
 
 ROWS = [1, 2, 3, 8, 15, 16, 17, 33, 64]
@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_refused_with_the_way_out(device):
 
 
 def test_every_checked_in_configuration(device, operands):
-    arch = configs.arch_of(torch.device(device))
+    arch = tiles.arch_of(torch.device(device))
     entries = [entry for name in {"sm90", arch} for entry in table(name).entries if entry.kernel == "decode"]
     assert len(entries) == (5 if arch == "sm90" else 9)
     for entry in entries:

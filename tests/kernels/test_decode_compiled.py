@@ -9,7 +9,7 @@ COMPILED = """
 import json, re, torch
 from kernels import decode
 from kernels.inspect.compiled import Finding, Job
-from kernels.configs import table
+from kernels.tiles import table
 from kernels.inspect.cubin import compile_launch
 
 found = []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels import configs, decode
+from kernels import decode, tiles
 from roofline.operations.matmul import LAYERS, Matmul
 from roofline.options import DEFAULTS
 from roofline.theory.decode_split import Deal, choose, rows_efficiency
@@ -33,12 +33,14 @@ def test_every_default_shape_is_dealt_as_figured_by_hand(case):
         longest = {("up", 1): 404, ("up", 8): 51}.get((case.layer, case.tp), 125)  # rows
         assert rows_efficiency(case.n, 132) == case.n / (132 * longest) > 0.98
         return
-    config = configs.choose("decode", "sm90", case.m, case.n, case.k, torch.bfloat16)
-    tiles, steps, split, longest = BY_HAND[case.layer, case.tp]
+    config = tiles.choose("decode", "sm90", case.m, case.n, case.k, torch.bfloat16)
+    deal_tiles, steps, split, longest = BY_HAND[case.layer, case.tp]
     deal = choose(case.n, case.k, config.block_n, config.block_k, 132)
-    assert (deal.tiles, deal.steps, deal.split, max(deal.runs)) == (tiles, steps, split, longest)
-    assert deal.efficiency == tiles * steps / (132 * longest) == pytest.approx(0.9697, abs=1e-4)  # 32 / 33, all of them
-    assert deal.programs == (128 if split == 1 and tiles == 128 else 132)
+    assert (deal.tiles, deal.steps, deal.split, max(deal.runs)) == (deal_tiles, steps, split, longest)
+    assert (
+        deal.efficiency == deal_tiles * steps / (132 * longest) == pytest.approx(0.9697, abs=1e-4)
+    )  # 32 / 33, all of them
+    assert deal.programs == (128 if split == 1 and deal_tiles == 128 else 132)
 
 
 def test_without_a_split_tp8_would_leave_most_sms_idle():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from kernels import flagged
-from kernels.configs import arch_of, choose_for, table
 from kernels.contract import Signals
+from kernels.tiles import arch_of, choose_for, table
 from roofline.analysis.overlap import simulator
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, WorkTile

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernels import flagged_rows
-from kernels.configs import arch_of, choose_for, table
 from kernels.contract import Signals
 from kernels.signalled import Pieces
+from kernels.tiles import arch_of, choose_for, table
 
 RANKS = 4
 ORDER = 2, 0, 3, 1

@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels.configs import Config, table
 from kernels.registry import CONTENDERS
+from kernels.tiles import Config, table
 
 SHAPES = [
     "1x1x1", "1x64x64", "1x200x136", "17x40x72", "64x64x64", "65x129x1", "70x136x104", "130x200x33", "3x5x200",
@@ -119,7 +119,7 @@ def test_every_way_through_the_persistent_kernels(kernel, variant, operands, mon
 
 @pytest.mark.parametrize("arch", ["sm90", "generic", "interpreter"])
 def test_every_checked_in_configuration(arch, device, operands):
-    from kernels.configs import arch_of
+    from kernels.tiles import arch_of
 
     if device == "cuda" and arch not in ("generic", arch_of(torch.device(device))):
         pytest.skip(f"{arch} is not for this GPU")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import persistent, stream_tail
-from kernels.configs import Config
 from kernels.contract import reason
+from kernels.tiles import Config
 
 TILE = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3, tail=132)
 # By name, on the three programs of the interpreter: whole waves + tiles that are left.

@@ -6,7 +6,7 @@ import pytest
 COMPILED = """
 import json, re, torch
 from kernels import persistent
-from kernels.configs import Config
+from kernels.tiles import Config
 from kernels.inspect.cubin import compile_launch, offline
 
 persistent.programs = lambda device: 132

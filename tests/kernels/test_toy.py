@@ -9,11 +9,10 @@ import torch
 from made_up_run import LINES, save, shape
 from toy import ENTRY, TOY
 
-from kernels import CONTENDERS, KERNELS, configs, registry
-from kernels.bench import matmul, tune
-from kernels.configs import Config
-from kernels.configs.table_writer import as_text, save_pick
-from kernels.tuning import candidates
+from kernels import CONTENDERS, KERNELS, tiles
+from kernels.bench import matmul
+from kernels.tiles import Config
+from kernels.tune import as_text, candidates
 from roofline.cli import main
 from roofline.operations.matmul import sweep
 from roofline.options import Options
@@ -31,7 +30,7 @@ def toy(tables, registered):
         document = json.loads((tables / f"{arch}.json").read_text())
         document["entries"].append(ENTRY | ({"mma": None} if arch == "interpreter" else {}))
         (tables / f"{arch}.json").write_text(as_text(document))
-    configs.table.cache_clear()
+    tiles.table.cache_clear()
     return registered(TOY)
 
 
@@ -56,12 +55,12 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from toy import TOY
-from kernels import configs, registry
+from kernels import tiles, registry
 from kernels.inspect import compiled
 
 registry.register(TOY)
-configs.FOLDER = Path({tables!r})
-found = [compiled.inspect(job) for job in compiled.jobs([configs.table("sm90")], ["toy"])]
+tiles.FOLDER = Path({tables!r})
+found = [compiled.inspect(job) for job in compiled.jobs([tiles.table("sm90")], ["toy"])]
 print(json.dumps([(finding.mma, finding.problems()) for finding in found]))
 """
 
@@ -78,11 +77,11 @@ import contextlib, io, json, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from toy import TOY
-from kernels import configs, registry
+from kernels import tiles, registry
 from kernels.machine.command import main
 
 registry.register(TOY)
-configs.FOLDER = Path({tables!r})
+tiles.FOLDER = Path({tables!r})
 with contextlib.redirect_stdout(io.StringIO()) as said:
     status = main(["toy"])
 print(json.dumps([status, said.getvalue()]))
@@ -95,20 +94,9 @@ def test_the_machine_runs_it_as_compiled(toy, tables, printed_elsewhere, request
     assert "exact  toy  64x128x64" in said
 
 
-def test_it_is_tuned(toy, tables, monkeypatch):
-    assert list(registry.tunable())[-1] == "toy"
-    found = candidates("toy", *SHAPE, "fp16", H200)
-    assert found.configs == (Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1))
-    assert [config.num_stages for config in found.pruned] == [12]
-    save_pick(tables / "sm90.json", "toy", (*SHAPE, "fp16"), {"sms": H200.sms})
-    assert configs.table("sm90").picked(*SHAPE, "fp16", H200) == "toy"
-
-
-def test_it_stands_behind_those_that_stand_before_it_in_the_order(toy, monkeypatch):
-    assert registry.ahead_of("toy") == []
-    monkeypatch.setattr(registry, "ORDER", (*registry.ORDER, ("toy",)))
-    assert registry.ahead_of("toy") == ["decode", "persistent", "warpgroup", "tiled"]
-    assert registry.preferred()[-1] == "toy"
+def test_it_is_tuned(toy):
+    found = candidates("toy", SHAPE, "fp16", "sm90", H200)
+    assert found == [Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1)]  # 12 stages do not fit
 
 
 def test_its_run_is_reported_and_predicted(toy, tmp_path, capsys):
@@ -131,4 +119,3 @@ def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(regis
 
 def test_it_is_gone_afterwards():
     assert "toy" not in KERNELS | CONTENDERS
-    assert "toy" not in tune.kernels()

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from kernels import CONTENDERS, persistent, warpgroup
-from kernels.configs import Config
 from kernels.contract import interpreted
 from kernels.inspect.cubin import compile_launch
+from kernels.tiles import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
 

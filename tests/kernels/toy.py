@@ -7,10 +7,9 @@ from functools import partial
 import triton
 import triton.language as tl
 
-from kernels.configs import choose_for
 from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
 from kernels.registry import Kernel
-from kernels.tuning import SearchSpace, around, ring_bytes
+from kernels.tiles import choose_for
 
 ENTRY = {
     "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "n_max": None, "block_m": 64, "block_n": 128, "block_k": 64,
@@ -54,12 +53,8 @@ def prepare(x, w, out, config):
     return KernelLaunch(toy_kernel, grid, args)
 
 
-def candidates(problem, bases):
-    return around(problem, bases, lambda base: [[dict(num_stages=base.num_stages + more) for more in (0, 1, 9)]])
-
-
 TOY = Kernel(
     name="toy", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("toy", x, w)),
     jit=toy_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    space=SearchSpace(candidates, ring_bytes),
+    grid=dict(num_stages=(3, 4, 12)),
 )  # fmt: skip

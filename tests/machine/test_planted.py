@@ -8,7 +8,6 @@ which may be interpreting.
 
 import importlib.util
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -19,19 +18,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.configs import Config
 from kernels.contract import KernelLaunch
 from kernels.machine.cases import Case, matmul, run, whole_numbers
 from kernels.machine.run import enqueue, raise_flag, write
 from kernels.persistent import describe
+from kernels.tiles import Config
 
-VERSION = [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]]
-UNFENCED = "no fence.proxy.async" if VERSION < [3, 7, 1] else "exact"  # a later Triton adds what is missing
 RELEASE = "preceding(stage, full.shape[0])"
-HOW = {
-    "warpgroup": (Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4), (120, 120, 136)),
-    "tiled": (Config(64, 64, 64, num_warps=4, num_stages=3), (64, 64, 208)),
-}
+CONFIG, SHAPE = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4), (120, 120, 136)
 # By kernel and mistake: what is replaced in its file, and by what; and what the machine says of it.
 IN_SOURCE = {
     "warpgroup, as it is": ({}, "exact"),
@@ -54,8 +48,8 @@ IN_SOURCE = {
     "warpgroup, a release with nothing read": ({", pred=k0 > 0": ""}, "overwrites"),
     "warpgroup, both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
     "warpgroup, both consumers share a buffer": ({"WHO * buffers + PART": "PART"}, "overwrites"),
-    "warpgroup, stores are not fenced": ({"fence_async_shared()  # TMA reads": "pass  # TMA reads"}, UNFENCED),
-    "tiled, what is multiplied is not fenced": ({"if LACKS_FENCE and": "if False and"}, UNFENCED),
+    # Triton adds the fence that is missing.
+    "warpgroup, stores are not fenced": ({"fence_async_shared()  # TMA reads": "pass  # TMA reads"}, "exact"),
 }
 CHUNKS, STEPS, BLOCK = 2, tl.constexpr(3), tl.constexpr(64)
 # When a kernel waits for the flags of chunks, and what the machine says. In a flat loop Triton loads ahead of the wait.
@@ -141,9 +135,8 @@ def main() -> dict[str, str]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, (changes, _) in IN_SOURCE.items():
-            config, shape = HOW[kernel := name.split(",")[0]]
-            made = changed(kernel, changes, Path(folder))
-            found[name] = matmul(made, config, "bf16", shape, programs=1, left=16, unit=16)  # for cp.async
+            made = changed(name.split(",")[0], changes, Path(folder))
+            found[name] = matmul(made, CONFIG, "bf16", SHAPE, programs=1)
         found |= {when: waits(when) for when in WAITS}
         return {name: run(case, seed=0, budget=200_000).wrong or "exact" for name, case in found.items()}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.configs import table
 from kernels.registry import KERNELS
+from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2

@@ -15,12 +15,12 @@ import triton.language as tl
 from small_ptx import program
 
 from kernels import part_sums
-from kernels.configs import DTYPE_NAMES, table
 from kernels.contract import KernelLaunch
 from kernels.inspect.beside import launches
 from kernels.inspect.compiled import jobs
 from kernels.machine.static import carries, races
 from kernels.registry import KERNELS
+from kernels.tiles import DTYPE_NAMES, table
 
 ROOT = Path(__file__).parents[2]
 

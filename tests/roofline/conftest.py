@@ -22,7 +22,6 @@ from roofline.store.run import Run
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-collect_ignore = ["tune_project.py"]
 """It is the conftest of a project of its own, and puts fakes in the place of kernels and devices."""
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,9 @@ from collections import deque
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-NAMED, TABLES, FAULT = "REHEARSAL", "REHEARSAL_TABLES", "REHEARSAL_FAULT"
+NAMED, FAULT = "REHEARSAL", "REHEARSAL_FAULT"
 """Environment variables: one of `CARDS`; the folder of the tables of tiles; what strikes, as in `kill decode_kernel`.
 At the first timed launch of that kernel the process is killed, or (`lose`) the device is lost, but not in the process
 that goes on after it."""
@@ -57,8 +56,6 @@ OTHERS = {
     "_patch_lang": "the interpreter prepares `triton.language` at each call of each function: once, half of its time",
     "sanitize_overflow": "the interpreter looks for overflow in each sum of integers, a third of its time: off",
     "_leave_shared_memory": "a call of the driver by ctypes",
-    "tuning.unsound": "compiles for minutes; tests/kernels/test_tuning.py has it",
-    "configs.FOLDER": "a copy, since a tuning writes there",
     "telemetry.IDLE_S": "a wait for nothing, with the host's own time: none",
 }
 """What does not run as on a GPU, and why. Nor does a launch behind a closed gate, as each timed one is: that takes its
@@ -509,7 +506,7 @@ def stand_in_for_others(interpreter):
     import triton.language as tl
 
     from collectives import device_links
-    from kernels import configs, flagged, tuning
+    from kernels import flagged
     from roofline.measure import telemetry
 
     def dot(a, b, sums, *about):
@@ -524,6 +521,4 @@ def stand_in_for_others(interpreter):
     interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
     device_links._leave_shared_memory = lambda function: None
     flagged.globaltimer = globaltimer
-    tuning.unsound = lambda *args: {}
-    configs.FOLDER = Path(os.environ[TABLES])
     telemetry.IDLE_S = 0.0

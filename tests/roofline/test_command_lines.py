@@ -116,10 +116,9 @@ def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
 
 
 def test_what_is_selected_is_all_that_is_counted(typed):
-    tune = "tests/benchmarks/test_tune.py"
-    _, text = typed(*LISTED, MATMUL, tune, "--ffn-tokens=1", "--ffn-layers=up")
+    _, text = typed(*LISTED, MATMUL, "--ffn-tokens=1", "--ffn-layers=up")
     assert "4 cases on 2 shapes" in text
-    assert "4/5 tests collected (1 deselected)" in text  # pytest makes one of no cases, too
+    assert "4 tests collected" in text
 
 
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "README.md"])
@@ -131,7 +130,7 @@ def test_results_that_cannot_be_written_are_refused_before_anything_is_imported(
 
 
 def test_an_option_that_measures_needs_benchmark_only(typed):
-    for word in ("--ffn-quick", "--ffn-steady", "--ffn-counters", "--ffn-tune"):
+    for word in ("--ffn-quick", "--ffn-steady", "--ffn-counters"):
         code, text = typed(word, "--ffn-device=cpu", MATMUL)
         assert (code, text) == (2, f"Exit: {word} measures: it needs --benchmark-only\n")
 
@@ -140,7 +139,7 @@ def test_help_has_every_default(typed):
     _, text = typed("--help")
     ours = text.partition("FFN matmuls on a roofline")[2].partition("\n\n")[0]
     options = re.split(r"\n  (?=--ffn)", ours)[1:]
-    assert len(options) == 22
+    assert len(options) == 21
     assert all("default" in option for option in options)
 
 

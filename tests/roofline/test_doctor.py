@@ -271,7 +271,7 @@ def test_packages_that_are_missing_or_too_old(monkeypatch):
     monkeypatch.setattr(doctor.metadata, "version", version)
     (finding,) = [one for one in doctor.examine() if one.state == doctor.LACKING]
     assert finding.about == "packages"
-    assert "torch 2.9.1, asked for is >=2.11" in finding.found
+    assert "torch 2.9.1, asked for is >=2.12" in finding.found
     assert "no pandas>=2.2" in finding.found
 
 

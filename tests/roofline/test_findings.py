@@ -138,11 +138,9 @@ def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
     assert found.get("forecast missed") == (expected if missed else None)
 
 
-def test_most_important_comes_first_and_tunings_do_not_count(tmp_path):
+def test_most_important_comes_first(tmp_path):
     found = said(tmp_path / "run", LINES)
     assert [*found] == ["throttled", "slower", "roof drifted", "not measured", "faster"]
-    tuned = json.loads(json.dumps(LINES).replace('"op": "matmul"', '"op": "tune_tiled"'))
-    assert [*said(tmp_path / "tuned", tuned)] == ["roof drifted", "not measured"]
 
 
 def test_reports_begin_with_them(tmp_path):

@@ -35,7 +35,7 @@ FOR_BENCH = ("roofline", "kernels", "collectives")
 
 def allowed_of(module: str) -> tuple[str, ...]:
     package, _, rest = module.partition(".")
-    if rest.startswith("bench"):
+    if rest.startswith(("bench", "tune")):  # what measures
         return FOR_BENCH
     if package != "roofline":
         return FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES

@@ -96,13 +96,6 @@ def test_each_kernel_is_asked_for_once(trace):
     assert len(finished()) == 2  # nothing more
 
 
-def test_candidates_of_a_tuning_are_not_named(trace):
-    run, finished = trace
-    first, second = run.shapes
-    run.shapes[first].op = "tune_persistent"
-    assert [shape for shape, _ in finished()] == [second]
-
-
 def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
     counted = NAMED + (
         "kernel_trace.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roofline import operations
-from roofline.operations import all_gather_matmul, matmul, tune, weight_prefetch
+from roofline.operations import all_gather_matmul, matmul, weight_prefetch
 from roofline.options import resolve, resumed
 from roofline.pytest_plugin import selection
 
@@ -29,7 +29,7 @@ def test_defaults_of_a_device():
     gpu, cpu = options("cuda"), options()
     assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 256, 1024, 4096, 8192), ("bf16",))
     assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
-    assert (gpu.tp, gpu.copier_programs, gpu.tune_s) == ((1, 8), None, 0)
+    assert (gpu.tp, gpu.copier_programs) == ((1, 8), None)
     assert len(matmul.sweep(gpu)) == 28
     assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in matmul.sweep(gpu)}
     assert gpu.results == Path("/checkout/results/local")
@@ -48,8 +48,6 @@ def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
     assert not options().quick
     with pytest.raises(ValueError, match="leave out --ffn-quick"):
         resumed_from(quick, quick=True)
-    with pytest.raises(ValueError, match="--ffn-tune with --ffn-quick"):
-        options("cuda", tune="60", quick=True)
 
 
 def test_plain_tests_are_small():
@@ -107,25 +105,6 @@ def test_resumed_run_has_the_cases_of_the_run():
     for operation in (all_gather_matmul, weight_prefetch):
         assert operation.sweep(resumed_from(chosen)) == operation.sweep(chosen)
     assert all_gather_matmul.sweep(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
-
-
-def test_a_tuning_is_of_the_matmuls_kernel_by_kernel():
-    chosen = options("cuda", tune="60", tokens="16,2048", tp="8", layers="up")
-    assert [case.id for case in tune.sweep(chosen, ["persistent", "tiled"])] == [
-        f"tune_{kernel}-xxl-up-tp8-m{m}-bf16" for kernel in ("persistent", "tiled") for m in (16, 2048)
-    ]
-    assert tune.sweep(chosen, ["persistent"])[0].matmul == matmul.sweep(chosen)[0]
-    assert chosen.tune_s == resumed_from(chosen).tune_s == 60
-    assert resumed_from(chosen, without="tune_s").tune_s == 0  # a run before there were tunings
-
-
-def test_a_tuning_with_steady_states_or_counters_is_refused():
-    with pytest.raises(ValueError, match="leave one of them out"):
-        options("cuda", tune="60", steady=True)
-    with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
-        options("cuda", tune="60", counters="0")
-    with pytest.raises(ValueError, match="--ffn-tune with --ffn-counters"):
-        resumed_from(options("cuda", tune="60"), counters="0")
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():

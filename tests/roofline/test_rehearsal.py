@@ -1,12 +1,11 @@
 """The GPU run, from the first shape to the report, without a GPU: on a stand-in for an H100, an A100 and a B200.
 
-The runners, kernels and links are the project's own, and so is all that times, tries, counts, tunes and goes on; what
+The runners, kernels and links are the project's own, and so is all that times, tries, counts and goes on; what
 is stood in for, and why, `stand_in` says.
 """
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,6 @@ def rehearse(tmp_path, zygote, environment):
     for `fault`."""
     (tmp_path / "rehearsed.py").write_text(PLUGIN)
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    shutil.copytree(ROOT / "kernels" / "configs", tmp_path / "configs")
     tool = tmp_path / "bin" / "ncu"
     tool.parent.mkdir()
     tool.write_text(ncu_sample.FAKE)
@@ -73,7 +71,7 @@ def rehearse(tmp_path, zygote, environment):
 
     def run(card, *arguments, fault="") -> Rehearsed:
         env = environment(FAKE_NCU_LOG=str(tmp_path / "asked"), PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-        env |= {stand_in.NAMED: card, stand_in.TABLES: str(tmp_path / "configs"), stand_in.FAULT: fault}
+        env |= {stand_in.NAMED: card, stand_in.FAULT: fault}
         env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
         how = ["-p", "rehearsed", "--benchmark-only", *arguments]
         code, text = zygote.run(how, cwd=str(ROOT), env=env, file_bytes=None)
@@ -150,17 +148,3 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
     for reason in found.reasons("skipped"):
         assert f"has compute capability {major}.{minor}, " in reason
         assert "needs 9.x (Hopper)" in reason
-
-
-def test_tuning_that_was_cut_off_goes_on_and_saves_what_it_found(rehearse, tmp_path):
-    cut = rehearse("H100", *rehearse.new, "--ffn-tokens=16", "--ffn-tune", fault="kill tiled_kernel")
-    assert cut.code == -9
-    found = rehearse("H100", f"--ffn-resume={cut.folder}")
-    assert found.code == 0
-    assert not found.run.missing
-    assert [shape.op for shape in found.run.shapes.values()] == ["tune_decode", "tune_matmul"]
-    table = json.loads((tmp_path / "configs" / "sm90.json").read_text())
-    measured = [row for row in table["entries"] + table["picks"] if row["measured"]]
-    ours = [row["kernel"] for row in measured if row["measured"]["chip"] == "rehearsal of H100"]
-    assert ours == ["decode", "warpgroup"]
-    assert (found.folder / "sm90.json").exists()

@@ -35,7 +35,7 @@ def asked(monkeypatch):
 def cases(asked):
     runners = operations.Runners(asked)
     return [(runners.of(operation), case) for operation in operations.OPERATIONS.values()
-            if operation.sweep and operation.mode == "benchmark" for case in operation.sweep(asked)]  # fmt: skip
+            for case in operation.sweep(asked)]  # fmt: skip
 
 
 def test_matmul_takes_its_pool_its_probes_and_its_check(asked):

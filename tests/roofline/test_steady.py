@@ -52,7 +52,6 @@ LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
         (LONG, "cpu", 1024, {}, []),
         (LONG, "cuda", 512, {"steady": True}, ["fast", "vendor", "slow"]),
         (LONG, "cpu", 1, {"steady": True}, ["fast", "vendor", "slow"]),
-        (LONG, "cuda", 8192, {"tune_s": 420.0}, []),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
         (SHORT, "cuda", 8192, {"steady": True}, []),
         (SHORT, "cuda", 8192, {}, []),
@@ -63,7 +62,7 @@ LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
     found = PreparedCase(SimpleNamespace(m=m), "vendor", analysis=asked.get("analysis", "throughput"))
     found.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
-    options = SimpleNamespace(device=device, steady=asked.get("steady", False), tune_s=asked.get("tune_s", 0.0))
+    options = SimpleNamespace(device=device, steady=asked.get("steady", False))
     timed = {name: time_s for name, time_s in medians_s.items() if time_s}
     assert steady.chosen(found, timed, options) == who
 

@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 import torch
 
-from kernels import configs
-from kernels.configs import FOLDER, Config, Pick, arch_of, architectures, choose, picked_for, read, table
+from kernels import tiles
 from kernels.registry import KERNELS
-from kernels.tuning import candidates
+from kernels.tiles import FOLDER, Config, arch_of, architectures, choose, read, table
+from kernels.tune import candidates
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec
 
@@ -29,19 +29,19 @@ FIELDS = {"kernel", "dtypes", "m_max", "n_max", "block_m", "block_n", "block_k",
 FIELDS |= {"mma", "measured"}
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
 TO_TUNE = [("decode", 64, 256)]
-"""Tiles that no rule takes: they stand in the table for tunings."""
+"""Tiles that no rule takes: they stand in the table for `kernels.tune`."""
 
 
 @cache
 def unmeasured(arch):
-    """The table without what tunings have written: what the model chooses from."""
+    """The table without what was measured: what the model chooses from."""
     whole = table(arch)
-    return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured), picks=())
+    return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured))
 
 
 @pytest.fixture
 def model_alone(monkeypatch):
-    monkeypatch.setattr(configs, "table", unmeasured)
+    monkeypatch.setattr(tiles, "table", unmeasured)
 
 
 @pytest.mark.parametrize(("kernel", "arch"), COVERED)
@@ -68,7 +68,7 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
         if KERNELS[entry.kernel].modelled == arch and not entry.measured:
             tile = (entry.config.block_m, entry.config.block_n)
             shapes = [(2**i, n, k) for i in range(14) for n in (6656, 6784, 53248) for k in (6656, 53248)]
-            monkeypatch.setattr(configs, "table", unmeasured)
+            monkeypatch.setattr(tiles, "table", unmeasured)
             found = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
             monkeypatch.undo()
             assert tile in {(config.block_m, config.block_n) for config in found}, "the model never takes it"
@@ -80,7 +80,7 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "block_m", "block_n"), TO_TUNE)
 def test_an_entry_for_tuning_is_a_candidate(kernel, block_m, block_n):
-    found = candidates(kernel, block_m, 6656, 16384, "bf16", H200).configs
+    found = candidates(kernel, (block_m, 6656, 16384), "bf16", "sm90", H200)
     assert (block_m, block_n) in {(config.block_m, config.block_n) for config in found}
 
 
@@ -102,14 +102,14 @@ def test_the_model_gives_a_candidate_its_group_raster_and_tail(model_alone):
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """`planted(row)`: the table has it in place of all that tunings wrote."""
+    """`planted(row)`: the table has it in place of all that was measured."""
 
     def plant(row):
         document = json.loads((FOLDER / "sm90.json").read_text())
         document["entries"] = [own for own in document["entries"] if not own["measured"]]
         document["entries"].insert(0, document["entries"][0] | row)
         (tmp_path / "sm90.json").write_text(json.dumps(document))
-        monkeypatch.setattr(configs, "table", cache(lambda arch: read(tmp_path / "sm90.json")))
+        monkeypatch.setattr(tiles, "table", cache(lambda arch: read(tmp_path / "sm90.json")))
 
     return plant
 
@@ -126,25 +126,6 @@ def test_what_was_measured_comes_before_the_model_on_as_many_sms(planted):
     for sms in (114, 132):
         config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, replace(H200, sms=sms))
         assert ((config.block_m, config.block_n) == (64, 128)) == (sms == 114)
-
-
-def test_a_pick_is_for_exactly_its_shape_and_as_many_sms():
-    pick = Pick("warpgroup", "bf16", 2048, 6656, 16384, {"sms": 114})
-    known = replace(unmeasured("sm90"), picks=(replace(pick, m=64, kernel="decode"), pick))
-    assert known.picked(2048, 6656, 16384, "bf16", replace(H200, sms=114)) == "warpgroup"
-    assert known.picked(64, 6656, 16384, "bf16", replace(H200, sms=114)) == "decode"
-    for shape in ((2049, 6656, 16384, "bf16"), (2048, 6664, 16384, "bf16"), (2048, 6656, 8, "bf16"),
-                  (2048, 6656, 16384, "fp16")):  # fmt: skip
-        assert known.picked(*shape, replace(H200, sms=114)) is None
-    assert known.picked(2048, 6656, 16384, "bf16", H200) is None
-
-
-def test_who_is_picked_for_tensors(monkeypatch):
-    picks = (Pick("warpgroup", "fp16", 4, 8, 16, {}),)
-    monkeypatch.setattr(configs, "table", cache(lambda arch: replace(unmeasured(arch), picks=picks)))
-    x, w = torch.empty((4, 16), dtype=torch.float16), torch.empty((8, 16), dtype=torch.float16)
-    assert picked_for(x, w) == "warpgroup"
-    assert picked_for(x[:3], w) is None
 
 
 def test_a_configuration_reads_as_one_short_line():
@@ -188,11 +169,11 @@ def test_a_generic_tile_is_what_its_own_limit_gives():
     generic = table("generic")
     for entry in generic.entries:
         if "fp32" not in entry.dtypes:
-            assert configs.fitted(entry.config, 2, generic.shared_limit_bytes) == entry.config
+            assert tiles.fitted(entry.config, 2, generic.shared_limit_bytes) == entry.config
 
 
 def test_the_table_of_a_device(monkeypatch):
     assert arch_of(torch.device("cpu")) == "interpreter"
     for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
-        monkeypatch.setattr(configs, "capability", lambda device, found=found: found)
+        monkeypatch.setattr(tiles, "capability", lambda device, found=found: found)
         assert arch_of(torch.device("cuda", 0)) == arch

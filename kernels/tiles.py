@@ -1,17 +1,15 @@
 """Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
 
-One file per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU since Ampere (99 KB of
-shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles for Triton's
-interpreter, which is never timed. Each entry says which MMA
-instruction it should compile to, and under which conditions it was measured (`null`: it was not, it is reasoned from
-the sources in the kernel's docstring).
+One file of `kernels/configs` per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU
+since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles
+for Triton's interpreter, which is never timed. Each entry says which MMA instruction it should compile to, and under
+which conditions it was measured (`null`: it was not, it is reasoned from the sources in the kernel's docstring).
 
-The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on. Without one,
-the first that is not; but of a kernel that is `modelled` (kernels.registry) these are candidates, of which the model of
-waves (roofline.theory.waves) takes the best for the shape and the device, with the group, raster and tail that suit it.
-Of equals that is the one that stands first: 128x256 before 256x128, whose instructions read a fifth more shared memory
-for as many products (kernels.warpgroup).
-A tuning writes measured entries, each for one shape, at the top; and `picks`, which kernel was the fastest.
+The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
+`kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that is
+`modelled` (kernels.registry) these are candidates, of which the model of waves (roofline.theory.waves) takes the best
+for the shape and the device, with the group, raster and tail that suit it. Of equals that is the one that stands first:
+128x256 before 256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
 """
 
 import json
@@ -25,7 +23,7 @@ from kernels.registry import KERNELS
 from roofline.theory import chips, waves
 from roofline.theory.waves import GpuSpec
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).with_name("configs")
 GENERIC = "generic"
 LEAST_STAGES, MOST_STAGES = 3, 4
 """Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
@@ -82,46 +80,22 @@ class Entry:
     def measured_on(self, machine: GpuSpec | None) -> bool:
         """Whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and tails are
         counted in them."""
-        return self.measured is not None and as_many_sms(self.measured, machine)
-
-
-def as_many_sms(measured: dict, machine: GpuSpec | None) -> bool:
-    return machine is None or measured.get("sms") in (None, machine.sms)
-
-
-@dataclass(frozen=True)
-class Pick:
-    """Which kernel was the fastest of ours for a shape, and what is known of that measurement."""
-
-    kernel: str
-    dtype: str
-    m: int
-    n: int
-    k: int
-    measured: dict
+        return self.measured is not None and (machine is None or self.measured.get("sms") in (None, machine.sms))
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
 class Table:
-    """All entries and picks of one architecture. `target`: the compute capability that they are compiled for (None: not
+    """All entries of one architecture. `target`: the compute capability that they are compiled for (None: not
     compiled)."""
 
     arch: str
     target: int | None
     shared_limit_bytes: int | None
     entries: tuple[Entry, ...]
-    picks: tuple[Pick, ...] = ()
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
         """Whether it has a tile of `kernel` for a shape; `dtype` as `bf16`."""
         return any(entry.admits(kernel, m, n, k, dtype) for entry in self.entries)
-
-    @lru_cache(maxsize=4096)  # noqa: B019 (in the path of every launch; a table is kept anyway)
-    def picked(self, m: int, n: int, k: int, dtype: str, machine: GpuSpec | None) -> str | None:
-        """The kernel that was the fastest for exactly this shape, on as many SMs; None where nobody measured that."""
-        shape = (m, n, k, dtype)
-        picks = (p for p in self.picks if (p.m, p.n, p.k, p.dtype) == shape and as_many_sms(p.measured, machine))
-        return next((pick.kernel for pick in picks), None)
 
 
 @cache
@@ -139,9 +113,8 @@ def read(path: Path) -> Table:
     """A table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
     try:
         document = json.loads(path.read_text())
-        limits = (document["target"], document["shared_limit_bytes"])
         entries = tuple(_entry(path, row) for row in document["entries"])
-        return Table(path.stem, *limits, entries, tuple(Pick(**row) for row in document.get("picks", ())))
+        return Table(path.stem, document["target"], document["shared_limit_bytes"], entries)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
@@ -227,12 +200,6 @@ def modelled(
 def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     """`choose` for x[M, K] and w[N, K], by the device they are on."""
     return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
-
-
-def picked_for(x: torch.Tensor, w: torch.Tensor) -> str | None:
-    """The kernel that was measured to be the fastest for x[M, K] and w[N, K], by the device they are on."""
-    shape = x.shape[0], w.shape[0], x.shape[1], DTYPE_NAMES[x.dtype]
-    return table(arch_of(x.device)).picked(*shape, machine_of(x.device))
 
 
 @cache

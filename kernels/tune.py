@@ -1,0 +1,176 @@
+"""Time configurations of a kernel on a GPU, and keep the fastest: `python -m kernels.tune KERNEL --shapes M,N,K ...`.
+
+Candidates are the tiles that the table has for a shape, each with the values of the kernel's `grid`. The `MOST` best by
+the model of waves (roofline.theory.waves) are compiled, checked and timed by turns, beside what is taken at present.
+The earlier half of the rounds says which is the best, the later half whether it is faster. Then it becomes the entry of
+`kernels/configs/<arch>.json` for exactly that shape and number of SMs, where `kernels.tiles` finds it.
+
+Wins over `triton.autotune` in that one which does not compile costs nobody else, and that the answer is a file to be
+reviewed. Loses where a shape comes that nobody tuned: that one gets the model's choice.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import torch
+import triton
+
+from kernels import KERNELS, tiles
+from kernels.bench.checks import reference_sums, relative_error
+from kernels.inspect.compiled import Job, inspect_all
+from kernels.tiles import Config
+from roofline.arguments import Parser
+from roofline.measure.prepared import verdict
+from roofline.theory import waves
+from roofline.theory.waves import GpuSpec, Tiling
+from roofline.theory.work import ITEMSIZE
+
+MOST, ROUNDS, MARGIN = 16, 10, 1.01
+"""Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""
+APART = 0.02
+"""Of the time, for each thing in which a candidate differs from what the model gives its tile: it is not finer."""
+DTYPES = {name: dtype for dtype, name in tiles.DTYPE_NAMES.items()}
+
+Shape = tuple[int, int, int]
+"""m, n, k of out[m, n] = x[m, k] @ w[n, k].T."""
+
+
+def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpec) -> list[Config]:
+    """What `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of `arch`
+    has no tile for the shape."""
+    (m, n, k), itemsize, table, grid = shape, ITEMSIZE[dtype], tiles.table(arch), KERNELS[kernel].grid
+    now = tiles.choose(kernel, arch, m, n, k, DTYPES[dtype], machine)
+    bases = [entry.config for entry in table.entries if entry.admits(kernel, m, n, k, dtype) and not entry.measured]
+    if KERNELS[kernel].modelled == arch:
+        bases = [tiles.modelled(kernel, (base,), m, n, k, itemsize, machine) for base in bases]
+    ranked: dict[Config, float] = {}
+    for base, values in product(dict.fromkeys([now, *bases]), product(*grid.values())):
+        config = replace(base, **dict(zip(grid, values, strict=True)))
+        config = _least_group(config, m, n)
+        ring_bytes = config.num_stages * (config.block_m + config.block_n) * config.block_k * itemsize
+        if ring_bytes <= table.shared_limit_bytes:
+            tiling = Tiling(config.block_m, config.block_n, config.group_m, config.raster)
+            apart = sum(getattr(config, name) != getattr(base, name) for name in grid)
+            time_s = waves.cost(m, n, k, itemsize, tiling, machine).seconds * (1 + APART * apart)
+            ranked[config] = min(time_s, ranked.get(config, time_s))
+    ranked.pop(_least_group(now, m, n), None)
+    return [now, *sorted(ranked, key=ranked.get)[:MOST]]
+
+
+def _least_group(config: Config, m: int, n: int) -> Config:
+    """The configuration with the least group that gives the same order of work."""
+    along = -(-m // config.block_m) if config.raster == "m" else -(-n // config.block_n)
+    return replace(config, group_m=min(config.group_m, along))
+
+
+def turns(calls: dict[Config, Callable], clock: Callable[[Callable], float]) -> dict[Config, list[float]]:
+    """What `clock(call)` says of each of `calls`, once a round, each round in another order."""
+    times, order = {config: [] for config in calls}, list(calls)
+    for number in range(ROUNDS):
+        random.Random(number).shuffle(order)
+        for config in order:
+            times[config].append(clock(calls[config]))
+    return times
+
+
+def winner(times: dict[Config, list[float]], now: Config) -> tuple[Config, float]:
+    """The fastest of the earlier rounds, and its speed over `now` in the later ones; `now` where that is no gain."""
+    half = ROUNDS // 2
+    best = min(times, key=lambda config: median(times[config][:half]))
+    ratio = median(old / new for old, new in zip(times[now][half:], times[best][half:], strict=True))
+    return (best, ratio) if ratio > MARGIN else (now, 1.0)
+
+
+def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma: str, measured: dict) -> None:
+    """Put `config` on top of the table at `path`, in the place of an entry for the same shape and number of SMs."""
+    (m, n, k), document = shape, json.loads(path.read_text(encoding="utf-8"))
+    about = {"kernel": kernel, "dtypes": [dtype], "m_min": m, "m_max": m, "n": n, "k": k, "n_max": None}
+    usual = {field.name: field.default for field in fields(Config)}
+    tile = {name: value for name, value in asdict(config).items() if name == "group_m" or value != usual[name]}
+    like = {**about, "sms": measured["sms"]}.items()
+    others = [old for old in document["entries"] if not like <= {**old, **(old["measured"] or {})}.items()]
+    document["entries"] = [about | tile | {"mma": mma, "measured": measured}, *others]
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(as_text(document), encoding="utf-8")
+    beside.replace(path)  # so that the table is whole at any moment
+    tiles.table.cache_clear()
+
+
+def as_text(document: dict) -> str:
+    """A table as it is checked in: one entry a line."""
+    head = "".join(f"  {json.dumps(name)}: {json.dumps(document[name])},\n" for name in document if name != "entries")
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in document["entries"])
+    return "{\n" + head + f'  "entries": [\n{rows}\n  ]\n' + "}\n"
+
+
+def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Callable[[Callable], float]) -> None:
+    """Tune `kernel` for `shape` on `device`. Raises ValueError where the present configuration is wrong."""
+    arch, machine, (m, n, k) = tiles.arch_of(device), tiles.machine_of(device), shape
+    table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, machine)
+    mma = {
+        (e.config.block_m, e.config.block_n): e.mma for e in table.entries if e.kernel == kernel and dtype in e.dtypes
+    }
+    mma = {config: mma[config.block_m, config.block_n] for config in (now, *others)}
+    jobs = [Job(kernel, arch, c, dtype, table.target, table.shared_limit_bytes, mma[c]) for c in others]
+    problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs, os.cpu_count() or 1)}
+    x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
+    out, reference, calls = torch.empty((m, n), dtype=x.dtype, device=device), reference_sums(x, w), {}
+    for config in (now, *others):
+        run = partial(KERNELS[kernel].run, config=config)
+        reasons = problems.get(config)
+        if not reasons and (wrong := verdict(kernel, relative_error(run, x, w, out, reference), dtype)):
+            reasons = [wrong.reason]
+        if reasons and config == now:
+            raise ValueError(f"{config}, which is taken at present: {reasons[0]}; correct that first")
+        if reasons:
+            print(f"  left out: {config}: {reasons[0]}")
+        else:
+            calls[config] = partial(run, x, w, out)
+    best, ratio = winner(turns(calls, clock), now)
+    about = f"{kernel} {m}x{n}x{k} {dtype}"
+    print(f"{about}: {best}, {ratio:.3f} times as fast as {now}, best of {len(calls)}", flush=True)
+    measured = dict(
+        chip=torch.cuda.get_device_name(device), sms=machine.sms, date=f"{datetime.now(UTC):%Y-%m-%d}", shape=about,
+        triton=triton.__version__, torch=torch.__version__, ratio=round(ratio, 4), over=str(now), tried=len(calls) - 1,
+    )  # fmt: skip
+    save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best], measured)
+
+
+def shape_of(text: str) -> Shape:
+    m, n, k = map(int, text.split(","))
+    return m, n, k
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m kernels.tune", description=__doc__.splitlines()[0])
+    parser.add_argument("kernel", choices=[name for name, kernel in KERNELS.items() if kernel.grid])
+    parser.add_argument(
+        "--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="sizes of the matmul"
+    )
+    parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
+    asked = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error(
+            "torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU, or let "
+            "`python -m kernels.inspect --table FILE` compile candidates anywhere"
+        )
+    clock = partial(triton.testing.do_bench, warmup=5, rep=30, return_mode="median")  # it clears L2 before each call
+    try:
+        for shape in asked.shapes:
+            tune(asked.kernel, shape, asked.dtype, torch.device("cuda", torch.cuda.current_device()), clock)
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
