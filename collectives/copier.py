@@ -1,11 +1,11 @@
-"""The kernels of the GPU links: a paced copier, a wait for a flag, a meeting of ranks, a raise of counters, a stamp.
+"""The kernels of the GPU links: a paced copier, a wait for a flag, a raise of counters, a stamp.
 
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
 that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
 each slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's, and a
-transfer is complete at t0 + (its and all earlier bytes) / bandwidth, or later by the link's delays. What a program
-copies next is read before it stores what it has, across slices and transfers, so that the memory's latency is paid
-once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each program adds one to a transfer's flag, with
+transfer is complete at t0 + (its and all earlier bytes) / bandwidth. What a program copies next is read before it
+stores what it has, across slices and transfers, so that the memory's latency is paid once. Times are those of
+`globaltimer`, nanoseconds that all SMs share. Each program adds one to a transfer's flag, with
 release at system scope, when its part is written: the transfer is here once the flag has grown by the number of
 programs. Flags are never reset.
 
@@ -95,10 +95,7 @@ def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constex
 
 
 # One transfer as a constant would take more registers.
-@triton.jit(
-    do_not_specialize=["transfers", "slice_rows", "wanted", "patience", "latency_ns"],
-    do_not_specialize_on_alignment=["late_ptr"],
-)
+@triton.jit(do_not_specialize=["transfers", "slice_rows", "wanted", "patience"])
 def copy_kernel(
     transfers_ptr,  # [transfers, 6] int64: addresses of source and target, rows, words (of 4 bytes) in a row, words
     #                 from one row to the next in source and in target
@@ -107,18 +104,15 @@ def copy_kernel(
     started_ptr,  # int32: grows by the number of programs once they run
     arrivals_ptr,  # [transfers, programs] int64
     t0_ptr,  # int64
-    late_ptr,  # [transfers] int64: by how many ns each is later than its bytes say; read if LATE
     ns_per_word,
     slice_rows,  # a multiple of ROWS
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     TIMED: tl.constexpr,
-    LATE: tl.constexpr,
     counters_ptr=None,  # [transfers] int32: a transfer may go when its own has grown to `wanted`; None: all may
     wanted=None,
     lost_ptr=None,  # int32: set to the number of a transfer that could not go within `patience`, as in `wait_kernel`
     patience=None,
-    latency_ns=None,  # the part of `late_ptr` that does not hold up what comes after
 ):
     program, programs = tl.program_id(0), tl.num_programs(0)
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
@@ -130,12 +124,11 @@ def copy_kernel(
     row, column = program // across * ROWS, program % across * WORDS
     at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
     if counters_ptr is not None:
-        begin = _computed(counters_ptr, wanted, lost_ptr, 1, patience, TIMED) + latency_ns
+        begin = _computed(counters_ptr, wanted, lost_ptr, 1, patience, TIMED)
     part = tl.load(at, mask=inside)
     for index in range(0, transfers):
         if TIMED:
-            due = t0 + tl.load(late_ptr + index) if LATE else t0
-            begin = due if counters_ptr is None else tl.maximum(begin, due)
+            begin = t0 if counters_ptr is None else tl.maximum(begin, t0)
         slice_end = slice_rows
         for _ in range(program, tl.cdiv(rows, ROWS) * across, programs):
             past = column + programs % across * WORDS
@@ -172,7 +165,7 @@ def copy_kernel(
             # What had to be waited for goes by its own time from here on, as if all before had gone just before it.
             free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)
             if TIMED:
-                begin = tl.maximum(begin, free + latency_ns - (moved.to(tl.float32) * ns_per_word).to(tl.int64))
+                begin = tl.maximum(begin, free - (moved.to(tl.float32) * ns_per_word).to(tl.int64))
             part = tl.load(at, mask=inside)
 
 
@@ -188,44 +181,6 @@ def wait_kernel(
     TIMED: tl.constexpr,
 ):
     """Return when the flag has reached `wanted`: what comes after on the stream then finds the transfer's data."""
-    _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED)
-
-
-@triton.jit(
-    do_not_specialize=["others", "wanted", "number", "patience"],
-    do_not_specialize_on_alignment=["counts_ptr", "count_ptr"],
-)
-def meet_kernel(
-    counts_ptr,  # [others] int64: where the others count, in their memory
-    others,
-    count_ptr,  # int32, where they count in this rank's
-    wanted,
-    times_ptr,
-    lost_ptr,
-    number,
-    patience,
-    TIMED: tl.constexpr,
-):
-    """Add one to each of the others' counts, and wait for theirs in this rank's, as `wait_kernel` does.
-
-    What a rank did on its stream before, the others find after this. Its additions are releases and its looks acquires,
-    both at system scope: count and data are another GPU's, and what is told at the scope of a GPU need not get there.
-    """
-    for other in range(0, others):
-        tl.atomic_add(tl.load(counts_ptr + other).to(tl.pointer_type(tl.int32)), 1, sem="release", scope="sys")
-    _wait(count_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED)
-
-
-@triton.jit(do_not_specialize=["first", "end", "by"])
-def raise_kernel(counters_ptr, times_ptr, first, end, by, TIMED: tl.constexpr):
-    """Add `by` to the counters from `first` to `end`: what was done on the stream before is found by who waits for
-    them."""
-    for number in range(first, end):
-        raise_counter(counters_ptr + number, times_ptr + number, by, TIMED)
-
-
-@triton.jit
-def _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED: tl.constexpr):
     spent = tl.zeros((), dtype=tl.int64)
     if TIMED:
         began = globaltimer()
@@ -243,3 +198,11 @@ def _wait(flag_ptr, wanted, times_ptr, lost_ptr, number, patience, TIMED: tl.con
         tl.store(lost_ptr, number)
     if TIMED:
         tl.store(times_ptr + 1, globaltimer())
+
+
+@triton.jit(do_not_specialize=["first", "end", "by"])
+def raise_kernel(counters_ptr, times_ptr, first, end, by, TIMED: tl.constexpr):
+    """Add `by` to the counters from `first` to `end`: what was done on the stream before is found by who waits for
+    them."""
+    for number in range(first, end):
+        raise_counter(counters_ptr + number, times_ptr + number, by, TIMED)

@@ -1,41 +1,68 @@
-"""Links of a GPU between real ranks, a process and a GPU each: `nccl`, `symmetric`, `symmetric_copier`.
+"""Links of a GPU between real ranks, a process and a GPU each: `nccl`, and `symmetric`, by the copy engine.
 
-All are links of `collectives.device_links`, so that every arm runs over them, what waits on the device itself too. What
-they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ranks` whose `world` is there.
-None of this was ever run on GPUs: tests have stand-ins for torch's calls, and `kernels.machine` runs the kernels.
+Both are links of `collectives.device_links`, so that every arm runs over them, `symmetric` what waits on the device
+itself too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ranks` whose `world` is there.
+None of this was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 
-from contextlib import suppress
+import math
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device_links import Enqueued, PacedCopier, PCIe, Route, meet_launch
-from collectives.group_links import landing, put, shared, theirs, whole
+from collectives.device_links import DeviceLink, Route, wait_launch
+from collectives.group_links import landing, rendezvous, shared, theirs
 from collectives.links import Gather, InTurn, Scatter
-from kernels.contract import Signals
-
-FRESH_STARTS = 64
-"""After a failure of a rank a link counts its meetings anew, in another place. There are no more than so many."""
-
-FAR = 2**30
-"""More meetings than any link has."""
 
 
-class _OfRanks:
-    """What these links do alike: they are as patient as ranks are, and look meanwhile whether one has failed."""
+class Enqueued(DeviceLink):
+    """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
+    how a transfer is enqueued (`_bring`). It is as patient as ranks are, and looks meanwhile whether one has failed.
 
-    def __init__(self, ranks, *more):
-        super().__init__(*more)
-        self.rank, self._ranks, self.patience_s = ranks.rank, ranks, ranks.late_s
+    Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
+    """
+
+    kind = ""
+
+    def __init__(self, ranks):
+        try:
+            import cuda.bindings  # noqa: F401
+        except ImportError:
+            raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
+        super().__init__(ranks.rank)
+        self._ranks, self.patience_s = ranks, ranks.late_s
+        self._events = [torch.cuda.Event(enable_timing=True)]
+
+    def _begun(self) -> None:
+        missing = len(self._route.table) + 1 - len(self._events)
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(missing)]
+        self._events[0].record()
+
+    def _move(self, route: Route) -> None:
+        from cuda.bindings import driver
+
+        stream = driver.CUstream(self._stream.cuda_stream)
+        counted = self._counted()
+        for index in range(len(route.transfers)):
+            if counted:
+                self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
+            self._bring(route, index)
+            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
+            self._events[route.first + index + 1].record()
+
+    def _arrivals_s(self, route: Route, t0: int) -> list[float]:
+        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
+
+    def _bring(self, route: Route, index: int) -> None:
+        raise NotImplementedError
 
     def _synchronize(self) -> None:
         self._ranks.world.synchronize()
 
 
-class Nccl(_OfRanks, Enqueued):
+class Nccl(Enqueued):
     """NCCL, for each transfer a send and a receive at once: while a rank receives from the one that is `step` ahead, it
     sends to the one that is as far behind, so that all ranks are in the same step of the order `direct`. Of a gather by
     row blocks those of a block go together: nobody waits for less, and each batch takes the host a tenth of a
@@ -77,59 +104,44 @@ class NcclAllGather(Nccl):
     kind = "nccl_all_gather"
 
     def _bring(self, route: Route, index: int) -> None:
-        own, (piece, gathered) = route.transfers.own[0], self._buffers(route.transfers)
+        gathered, transfer = _whole(self._landings, route.transfers), route.transfers[index]
         if not index:
-            if piece is not own:
-                piece.copy_(own)
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
-            gather(gathered.flatten(0, 1), piece, group=self._ranks.world.group)
-        put(gathered, route.transfers[index])
-
-    def _buffers(self, transfers: Gather) -> tuple[Tensor, Tensor]:
-        """From where the own shard goes, and where those of all ranks go."""
-        return transfers.own[0], whole(self._landings, transfers)
+            gather(gathered.flatten(0, 1), route.transfers.own[0], group=self._ranks.world.group)
+        if (here := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
+            transfer.target.copy_(here)
 
 
-class NcclSymmetricAllGather(NcclAllGather):
-    """The same from and to memory that NCCL has registered; what is not there already is copied there and back."""
+def _whole(kept: dict[int, Tensor], transfers: Gather) -> Tensor:
+    """Where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these lie so
+    in one piece, else one of the tensors `kept`."""
+    target, chunk = transfers[0].target, transfers[0].chunk
+    shape, size = (len(transfers) + 1, *target.shape), target.numel()
+    begin = target.storage_offset() - chunk * size
+    there = begin >= 0 and target.untyped_storage().nbytes() >= (begin + math.prod(shape)) * target.element_size()
+    if there and all(
+        one.target.is_contiguous() and one.target.storage_offset() == begin + one.chunk * size for one in transfers
+    ):
+        return target.as_strided(shape, (size, *target.stride()), begin)
+    if id(transfers) not in kept:
+        kept[id(transfers)] = target.new_empty(shape)
+    return kept[id(transfers)]
 
-    kind = "nccl_symmetric_all_gather"
+
+class Symmetric(Enqueued):
+    """Each rank has the copy engine, which takes no SM, pull from the others' symmetric memory, where their own shards
+    lie (`shared`).
+
+    Ranks meet on their streams before the first pull, since the others' shards must be there, and after the last, since
+    they may be overwritten then: by torch's barrier of symmetric memory. Past the link's patience that ends the CUDA
+    context.
+    """
+
+    kind = "symmetric"
 
     def __init__(self, ranks):
         super().__init__(ranks)
-        ranks.links.add(self)
-
-    def _buffers(self, transfers: Gather) -> tuple[Tensor, Tensor]:
-        own = transfers.own[0]
-        if id(transfers) not in self._landings:
-            shape = len(transfers) + 1, *own.shape
-            make = self._ranks.world.registered
-            self._landings[id(transfers)] = make(lambda: (torch.empty_like(own), own.new_empty(shape)))
-        return self._landings[id(transfers)]
-
-    def forget(self) -> None:
-        self._landings.clear()  # they were registered with the group that is gone
-
-
-class _Pulled(_OfRanks):
-    """Each rank pulls from the others' symmetric memory, where their own shards lie (`shared`).
-
-    Ranks meet on their streams before the first pull, since the others' shards must be there, and after the last, since
-    they may be overwritten then: by `copier.meet_kernel`, which gives up after a while, where torch's own barrier of
-    symmetric memory waits for ever or ends the CUDA context. There are two counts, for begin and end by turns, since
-    with one a rank that is a meeting ahead could stand in for another that is late.
-    """
-
-    def __init__(self, ranks, *more):
-        super().__init__(ranks, *more)
-        self._counts = shared(torch.zeros(FRESH_STARTS, 2, dtype=torch.int32, device=self.device), ranks)
-        others = [theirs(self._counts, rank).data_ptr() for rank in range(ranks.size) if rank != ranks.rank]
-        places = torch.tensor(others)[None, None, :] + 4 * torch.arange(2 * FRESH_STARTS).view(FRESH_STARTS, 2, 1)
-        self._places = places.to(self.device)
-        self._start, self._met = 0, [0, 0]
-        self._synchronize()
-        ranks.gather(None, "counts of meetings")  # all are at zero before any rank counts
-        ranks.links.add(self)
+        self._place = shared(torch.zeros(1, dtype=torch.int32, device=self.device), ranks)
 
     def _prepared(self, transfers: Gather) -> Route:
         """With the others' pieces as sources: they lie where this rank's own do."""
@@ -137,29 +149,22 @@ class _Pulled(_OfRanks):
         return super()._prepared([replace(one, source=theirs(own[one.block], one.chunk)) for one in transfers])
 
     def _meet(self, place: int) -> None:
-        self._met[place] += 1
-        wanted = self._met[place] * self._places.shape[2]
-        signals = Signals(self._counts[self._start, place:], wanted, self._lost, self.signals(0).patience)
-        self._run(meet_launch(self._places[self._start, place], signals, 1, self._times[-2:], timed=self.timed))
+        rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
-    def forget(self) -> None:
-        """End what waits for the others, and meet elsewhere from now on: who comes late to the old place is not
-        counted."""
-        with suppress(RuntimeError, IndexError), torch.cuda.stream(torch.cuda.Stream()):  # the device may be lost
-            self._counts[self._start].fill_(FAR)
-        self._start, self._met = self._start + 1, [0, 0]
+    def _bring(self, route: Route, index: int) -> None:
+        from cuda.bindings import driver
 
-
-class Symmetric(_Pulled, PCIe):
-    """Pulled by the copy engine, which takes no SM."""
-
-    kind = "symmetric"
+        transfer = route.transfers[index]
+        source, target, size = transfer.source, transfer.target, transfer.source.element_size()
+        copy = driver.CUDA_MEMCPY2D()
+        # By its address CUDA knows whose memory it is: this GPU's, or another's.
+        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+        copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size
+        copy.dstDevice, copy.dstPitch = target.data_ptr(), target.stride(0) * size
+        copy.WidthInBytes, copy.Height = source.shape[1] * size, len(source)
+        _succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
 
 
-class SymmetricCopier(_Pulled, PacedCopier):
-    """Pulled by the copier's programs, as fast as they can."""
-
-    kind = "symmetric_copier"
-
-    def __init__(self, ranks):
-        super().__init__(ranks, None)
+def _succeed(result: tuple) -> None:
+    if int(result[0]):
+        raise RuntimeError(f"CUDA error: {result[0].name}")

@@ -1,4 +1,4 @@
-"""Links of a GPU, on a stream of their own: `paced`, by the copier kernel, and `pcie`, by the copy engine.
+"""Links of a GPU, on a stream of their own: what all have alike, and `paced`, by the copier kernel.
 
 The host only enqueues. The consumer's wait is a kernel of one program that spins on a transfer's flag, on the
 consumer's own stream: whatever comes after it finds the data. A flag that does not come ends its spin within a bound
@@ -8,7 +8,6 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 """
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Delays, Timeline, Transfer, missing
+from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
@@ -24,10 +23,6 @@ PROGRAMS, WARPS, REGISTERS = 32, 4, 48
 ROWS, WORDS = 4, 512
 """Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a
 microsecond. Reckoned, not measured."""
-
-DRAWS = 64
-"""Calls over a route before the late ranks of the first one are late again: they are drawn beforehand, so that the
-host has nothing to send while kernels wait."""
 
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""
@@ -53,8 +48,6 @@ class Route:
     """int32 [transfers]: of what is computed while the link runs, as in `copier.copy_kernel`."""
     computed_ns: Tensor
     """int64 [transfers]: the globaltimer when each counter was raised last."""
-    late: Tensor | None = None
-    """int64 [DRAWS, transfers], nanoseconds, where the link has delays."""
     runs: int = 0
     wanted: int = 0
     """What counters have grown to when all of the last run is computed."""
@@ -75,8 +68,7 @@ class Route:
         """The transfers from `first` to before `end`."""
         names = "transfers", "table", "flags", "arrivals", "counters", "computed_ns"
         cut = {name: getattr(self, name)[first:end] for name in names}
-        late = None if self.late is None else self.late[:, first:end]
-        return replace(self, **cut, late=late, first=self.first + first)
+        return replace(self, **cut, first=self.first + first)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -95,23 +87,20 @@ def describe(transfer: Transfer) -> list[int]:
 
 
 def copy_launch(
-    route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True, counted: Signals | None = None, latency_s=0.0
+    route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True, counted: Signals | None = None
 ) -> KernelLaunch:
-    """The copier over all transfers of `route`; with `counted`, each once its counter is up. `latency_s` is the part of
-    its delays that does not hold up what comes after."""
+    """The copier over all transfers of `route`; with `counted`, each once its counter is up."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
         started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0,
-        late_ptr=t0 if route.late is None else route.late[route.runs % DRAWS], ns_per_word=4e9 / bytes_per_s,
+        ns_per_word=4e9 / bytes_per_s,
         slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
-        LATE=timed and route.late is not None,
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
     if counted:
         args |= dict(
             counters_ptr=counted.flags, wanted=counted.wanted, lost_ptr=counted.lost, patience=counted.patience,
-            latency_ns=round(1e9 * latency_s),
         )  # fmt: skip
     return KernelLaunch(copier.copy_kernel, (route.arrivals.shape[1],), args)
 
@@ -137,22 +126,11 @@ def raise_launch(route: Route, first: int, end: int, by: int, *, timed: bool = T
     return KernelLaunch(copier.raise_kernel, (1,), args)
 
 
-def meet_launch(counts: Tensor, signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
-    """The meeting with the ranks whose counts are at the addresses `counts`, by the first of `signals`; `number` is the
-    transfer that is lost where they do not come."""
-    args = dict(
-        counts_ptr=counts, others=len(counts), count_ptr=signals.flags, wanted=signals.wanted, times_ptr=times,
-        lost_ptr=signals.lost, number=number, patience=signals.patience, TIMED=timed, num_warps=1,
-    )  # fmt: skip
-    return KernelLaunch(copier.meet_kernel, (1,), args)
-
-
-class _DeviceLink:
-    """What both links do alike: flags, waits, times."""
+class DeviceLink:
+    """What all of them do alike: flags, waits, times."""
 
     device = "cuda"
     bytes_per_s: float | None = None
-    late_s, most_late_s = 0.0, 0.0
     programs = 1
     """Those that bring a transfer: so much its flag grows in a run."""
     timed = True
@@ -245,7 +223,7 @@ class _DeviceLink:
     def signals(self, count: int | None = None) -> Signals:
         """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
-        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S) + self.most_late_s
+        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
         patience = int((due_s + (self.patience_s or PATIENCE_S)) * 1e6) if self.timed else PATIENCE_LOOKS
         return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
@@ -278,7 +256,7 @@ class _DeviceLink:
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
         ready_s = [0.0] * self._at_once + computed_s if self._raised or self._apart else []
-        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, self.late_s, ready_s)
+        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, ready_s)
 
     def _stamp(self, place: int) -> None:
         if self.timed:
@@ -294,7 +272,7 @@ class _DeviceLink:
         torch.cuda.synchronize()
 
 
-class PacedCopier(_DeviceLink):
+class PacedCopier(DeviceLink):
     """Copies between buffers of the device at `bytes_per_s`, by so many programs: more of them have more in flight, and
     take from more SMs.
 
@@ -303,25 +281,13 @@ class PacedCopier(_DeviceLink):
 
     kind = "paced"
 
-    def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS, delays: Delays | None = None):
+    def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
-        self._delays = delays or Delays()
-        self.most_late_s = self._delays.most_s
-
-    def _begun(self) -> None:
-        route = self._route
-        if self.most_late_s:
-            if route.late is None:
-                draws = [self._delays.draw(route.transfers, self.bytes_per_s) for _ in range(DRAWS)]
-                route.late = torch.tensor([[round(1e9 * late_s) for late_s in one] for one in draws]).to(self.device)
-                route.last_late_s = [late_s for *_, late_s in draws]
-            self.late_s = route.last_late_s[route.runs % DRAWS]
 
     def _move(self, route: Route) -> None:
-        about = dict(timed=self.timed, counted=self._counted(), latency_s=self._delays.latency_s)
         t0 = route.computed_ns if self._apart else self._times
-        self._run(copy_launch(route, t0, self.bytes_per_s or math.inf, **about))
+        self._run(copy_launch(route, t0, self.bytes_per_s, timed=self.timed, counted=self._counted()))
 
     def _gone(self) -> None:
         self._route.launched += 1
@@ -334,67 +300,6 @@ class PacedCopier(_DeviceLink):
         return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
 
 
-class Enqueued(_DeviceLink):
-    """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
-    how a transfer is enqueued (`_bring`).
-
-    Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
-    """
-
-    kind = ""
-
-    def __init__(self, rank: int = 0):
-        try:
-            import cuda.bindings  # noqa: F401
-        except ImportError:
-            raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
-        super().__init__(rank)
-        self._events = [torch.cuda.Event(enable_timing=True)]
-
-    def _begun(self) -> None:
-        missing = len(self._route.table) + 1 - len(self._events)
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(missing)]
-        self._events[0].record()
-
-    def _move(self, route: Route) -> None:
-        from cuda.bindings import driver
-
-        stream = driver.CUstream(self._stream.cuda_stream)
-        counted = self._counted()
-        for index in range(len(route.transfers)):
-            if counted:
-                self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
-            self._bring(route, index)
-            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
-            self._events[route.first + index + 1].record()
-
-    def _arrivals_s(self, route: Route, t0: int) -> list[float]:
-        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
-
-    def _bring(self, route: Route, index: int) -> None:
-        raise NotImplementedError
-
-
-class PCIe(Enqueued):
-    """The copy engine brings shards from pinned host memory as fast as it can. `Transfer.source` is a pinned CPU
-    tensor."""
-
-    kind = "pcie"
-
-    def _bring(self, route: Route, index: int) -> None:
-        from cuda.bindings import driver
-
-        transfer = route.transfers[index]
-        source, target, size = transfer.source, transfer.target, transfer.source.element_size()
-        copy = driver.CUDA_MEMCPY2D()
-        # By its address CUDA knows whose memory it is: the host's, this GPU's, or another's.
-        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
-        copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size
-        copy.dstDevice, copy.dstPitch = target.data_ptr(), target.stride(0) * size
-        copy.WidthInBytes, copy.Height = source.shape[1] * size, len(source)
-        _succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
-
-
 def _leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,
@@ -403,8 +308,3 @@ def _leave_shared_memory(function: int) -> None:
     error = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, 100)
     if error:
         raise RuntimeError(f"CUDA error {error}: cuFuncSetAttribute refused the shared memory carve-out")
-
-
-def _succeed(result: tuple) -> None:
-    if int(result[0]):
-        raise RuntimeError(f"CUDA error: {result[0].name}")

@@ -41,9 +41,8 @@ class Prepared:
     """Of a link on which all is here."""
 
 
-def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0, delays=simulator.NONE) -> Prepared:
+def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0) -> Prepared:
     """Make the table of `arm` for a matmul and a gather that take so long alone, and keep it in `operands.prepared`.
-    `delays` are the link's, as in `simulator.pieces`.
 
     Raises what `kernels.flagged.tile_schedule` and `require` raise, and ValueError for an unknown arm.
     """
@@ -57,13 +56,13 @@ def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0, delays=sim
     chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
     if arm == "row_block":
         able = [count for count in BLOCKS if len(x) % (count * config.block_m) == 0 or count == 1]
-        plans = [OverlapPlan(arm, Grid(rows, columns), programs, chunks, count, delays) for count in able]
+        plans = [OverlapPlan(arm, Grid(rows, columns), programs, chunks, count) for count in able]
         blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
-        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks, delays)
+        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
         table = schedule.row_block(grid, programs, arrival_s, chunk_s)
     elif arm == "chunk_outer":
-        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1, 1, delays)[0], chunk_s)
+        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     else:
         table = schedule.tile_outer(grid, programs, chunks)
     plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)

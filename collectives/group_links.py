@@ -5,7 +5,6 @@ the first send, without which gloo takes twice as long. A rank sends its own sha
 that the order of arrival is that of `theory.schedule` (`direct`).
 """
 
-import math
 import threading
 
 import torch
@@ -72,46 +71,6 @@ class Gloo(Threaded):
             send.wait()
 
 
-class GlooAllGather(Gloo):
-    """gloo's own all-gather, of a gather whose shards come in one piece: all of them arrive together."""
-
-    kind = "gloo_all_gather"
-
-    def _begin(self, transfers: Gather) -> None:
-        self._whole, self._outgoing = whole(self._landings, transfers), []
-        self._receives = [self._ranks.group._allgather_base(self._whole.flatten(0, 1), transfers.own[0])]
-
-    def _bring(self, job, index: int) -> None:
-        receives = self._receives
-        if not index:
-            receives[0].wait()
-        with self._copying:
-            if receives is self._receives:
-                put(self._whole, job.transfers[index])
-
-
-def whole(kept: dict[int, Tensor], transfers: Gather) -> Tensor:
-    """Where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these lie so
-    in one piece, else one of the tensors `kept`."""
-    target, chunk = transfers[0].target, transfers[0].chunk
-    shape, size = (len(transfers) + 1, *target.shape), target.numel()
-    begin = target.storage_offset() - chunk * size
-    there = begin >= 0 and target.untyped_storage().nbytes() >= (begin + math.prod(shape)) * target.element_size()
-    if there and all(
-        one.target.is_contiguous() and one.target.storage_offset() == begin + one.chunk * size for one in transfers
-    ):
-        return target.as_strided(shape, (size, *target.stride()), begin)
-    if id(transfers) not in kept:
-        kept[id(transfers)] = target.new_empty(shape)
-    return kept[id(transfers)]
-
-
-def put(gathered: Tensor, transfer: Transfer) -> None:
-    """Copy a transfer from what was `gathered` to its target, unless that is there."""
-    if (here := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
-        transfer.target.copy_(here)
-
-
 def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor:
     """Where a message may be received: the target itself where it is in one piece, else one of the tensors `kept`, to
     be copied from."""
@@ -131,25 +90,18 @@ def shared(tensor: Tensor, ranks) -> Tensor:
     from torch._C._distributed_c10d import _SymmetricMemory
 
     about = tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
-    found = _SymmetricMemory.empty_strided_p2p(*about)
-    _SymmetricMemory.rendezvous(found)
-    return found.copy_(tensor)
+    made = _SymmetricMemory.empty_strided_p2p(*about)
+    rendezvous(made)
+    return made.copy_(tensor)
+
+
+def rendezvous(tensor: Tensor):
+    """torch's handle of what was `shared`. All ranks call this in the same order the first time; torch keeps it."""
+    from torch._C._distributed_c10d import _SymmetricMemory
+
+    return _SymmetricMemory.rendezvous(tensor)
 
 
 def theirs(tensor: Tensor, rank: int) -> Tensor:
     """What lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
-    from torch._C._distributed_c10d import _SymmetricMemory
-
-    handle = _SymmetricMemory.rendezvous(tensor)  # at once: torch keeps what the first one found
-    return handle.get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())
-
-
-def make(kind: str, ranks):
-    """The link of `kind`, one of `theory.wires.OF_RANKS` or `ALL_AT_ONCE`, between `ranks`."""
-    for of_cpu in (Gloo, GlooAllGather):
-        if kind == of_cpu.kind:
-            return of_cpu(ranks)
-    from collectives import device_group_links as gpus
-
-    of_gpus = gpus.Nccl, gpus.NcclAllGather, gpus.NcclSymmetricAllGather, gpus.Symmetric, gpus.SymmetricCopier
-    return {one.kind: one for one in of_gpus}[kind](ranks)
+    return rendezvous(tensor).get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())

@@ -16,15 +16,14 @@ first `count` transfers go. With `apart=True` link and consumer take turns: on a
 an SM for what is computed.
 
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
-asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`, which also has `pcie`). A paced link is
-an emulation, whatever its bandwidth: nothing measured over it is called NVLink or InfiniBand.
+asked for: here by a thread, on a GPU by a kernel (`collectives.device_links`). A paced link is an emulation, whatever
+its bandwidth: nothing measured over it is called NVLink or InfiniBand.
 """
 
 import functools
 import itertools
 import os
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +34,6 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Signals
-from roofline.theory.schedule import known_name
-
-KINDS = ("paced", "pcie", "preset")
 
 SLICE_BYTES = 2**20
 """A transfer is cut in slices of at most this, each in its slot of time: traffic as even as a wire's."""
@@ -140,8 +136,6 @@ class Timeline:
     waits: list[tuple[int, float, float]]
     """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
     end_s: float
-    late_s: float = 0.0
-    """By how much latency and skew had the last transfer come later than the bytes alone say."""
     ready_s: list[float] = field(default_factory=list)
     """When each transfer could go; empty where all could from the start."""
 
@@ -155,25 +149,6 @@ class Timeline:
             "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
             "end_s": round(self.end_s, 9),
         }
-
-
-class Delays:
-    """By how much transfers over a paced link are later than their bytes say: by `latency_s`, and since in each call
-    each rank that sends begins up to `skew_s` late, drawn from `seed`. Who is late holds up those after it."""
-
-    def __init__(self, latency_s: float = 0.0, skew_s: float = 0.0, seed: int = 0):
-        self.latency_s, self._skew_s, self._rng = latency_s, skew_s, random.Random(seed)
-        self.most_s = latency_s + skew_s
-
-    def draw(self, transfers: Sequence[Transfer], bytes_per_s: float) -> list[float]:
-        """Seconds of each, for one call."""
-        begins_s = {transfer.chunk: self._rng.uniform(0, self._skew_s) for transfer in transfers}
-        held_s, moved, found = 0.0, 0, []
-        for transfer in transfers:
-            held_s = max(held_s, begins_s[transfer.chunk] - moved / bytes_per_s)
-            found.append(self.latency_s + held_s)
-            moved += transfer.nbytes
-        return found
 
 
 class Preset:
@@ -255,8 +230,6 @@ class _Job:
     """When each of the first transfers could go, by the clock that `t0` is by."""
     free_s: float = 0.0
     """When the wire has moved all before."""
-    moved: int = 0
-    """Bytes."""
     computed: bool = False
     """Whether sources are computed while it runs."""
     arrivals_s: list[float] = field(default_factory=list)
@@ -292,7 +265,6 @@ class Threaded:
 
     kind, device = "", "cpu"
     bytes_per_s: float | None = None
-    late_s = 0.0
     clock = WallClock()
     _worker: _Worker | None = None
     _last: _Job | None = None
@@ -360,7 +332,7 @@ class Threaded:
         """Of the last run."""
         job = self._job
         ready_s = [when - job.t0 for when in job.ready_s] if job.computed else []
-        return Timeline(job.transfers, list(job.arrivals_s), self._waits, self._end, self.late_s, ready_s)
+        return Timeline(job.transfers, list(job.arrivals_s), self._waits, self._end, ready_s)
 
     def _await(self, count: int) -> int:
         job = self._job
@@ -415,62 +387,31 @@ class Threaded:
 class PacedThread(Threaded):
     """A thread that copies slices and sleeps until each is due; a late one is made up for.
 
-    Transfer i is here its bytes / `bytes_per_s` after it was ready and the one before was moved, and by its `delays`
-    later.
+    Transfer i is here its bytes / `bytes_per_s` after it was ready and the one before was moved.
     """
 
     kind = "paced"
 
-    def __init__(self, bytes_per_s: float, rank: int = 0, delays: Delays | None = None):
+    def __init__(self, bytes_per_s: float, rank: int = 0):
         super().__init__(rank)
-        self.bytes_per_s, self._delays = bytes_per_s, delays or Delays()
-
-    def _begin(self, transfers: Sequence[Transfer]) -> None:
-        *_, self.late_s = self._late_s = self._delays.draw(transfers, self.bytes_per_s)
+        self.bytes_per_s = bytes_per_s
 
     def _due_s(self, nbytes: int) -> float:
-        return nbytes / self.bytes_per_s + self._delays.most_s
+        return nbytes / self.bytes_per_s
 
     def _bring(self, job: _Job, index: int) -> None:
         if job.failure:
             return
-        rate, latency_s = self.bytes_per_s, self._delays.latency_s
-        begins_s = job.t0 + job.moved / rate + self._late_s[index] - latency_s
-        job.free_s = max(job.free_s, job.ready_s[index], begins_s)
+        rate, job.free_s = self.bytes_per_s, max(job.free_s, job.ready_s[index])
         for source, target in job.transfers[index].slices:
             if job.failure:
                 return
             self._move(index, source, target)
-            job.moved += source.nbytes
             job.free_s += source.nbytes / rate
-            while (left := job.free_s + latency_s - self.clock.now()) > 0:
+            while (left := job.free_s - self.clock.now()) > 0:
                 self.clock.sleep(left)
 
     @staticmethod
     def _move(index: int, source: numpy.ndarray, target: numpy.ndarray) -> None:
         """Copy a slice of transfer `index`. NumPy copies without Python's lock, and in this thread alone."""
         numpy.copyto(target, source)
-
-
-def make(
-    kind: str, device: str, bytes_per_s: float | None, rank: int = 0, programs: int | None = None,
-    delays: Delays | None = None,
-):  # fmt: skip
-    """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers; `programs` of a GPU's copier, or its
-    default; `delays` of a paced one. Raises ValueError for a kind that there is not, here or at all, and for a
-    bandwidth that is not above 0."""
-    known_name("link", kind, KINDS)
-    if kind == "preset":
-        return Preset()
-    if kind == "paced" and not bytes_per_s > 0:
-        raise ValueError(f"a paced link of {bytes_per_s} bytes/s: it must be above 0")
-    if device == "cpu":
-        if kind == "pcie":
-            raise ValueError("the link pcie needs a GPU; on a CPU it is paced or preset")
-        return PacedThread(bytes_per_s, rank, delays)
-    from collectives import device_links
-
-    if kind == "pcie":
-        return device_links.PCIe(rank)
-    half = torch.cuda.get_device_properties(0).multi_processor_count // 2  # what is sent is computed on the others
-    return device_links.PacedCopier(bytes_per_s, rank, programs or min(device_links.PROGRAMS, half), delays)

@@ -18,7 +18,6 @@ from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
 from kernels import flagged_rows, part_sums, persistent, signalled
 from kernels.tiles import choose_for
-from roofline.analysis.overlap import simulator
 from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
 
@@ -40,9 +39,9 @@ def added_by_kernel(operands: Operands | ffn.Operands) -> Operands | ffn.Operand
     return operands
 
 
-def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0, delays=simulator.NONE) -> Prepared:
+def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0) -> Prepared:
     """Cut the product for a matmul and a scatter that take so long alone, and keep that in `operands.prepared`.
-    `delays` are the link's, as in `simulator.pieces`. Of a layer both are times of all of it.
+    Of a layer both are times of all of it.
 
     Raises what `require` of `kernels.signalled` and `kernels.flagged_rows` raise.
     """
@@ -56,7 +55,7 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0, delay
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
     about = grid, persistent.programs(x.device), len(order)
     arm = "signalled" if given is operands else "layer_signalled"
-    plans = [OverlapPlan(arm, *about, count, delays) for count in able]
+    plans = [OverlapPlan(arm, *about, count) for count in able]
     blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
     pieces = operands.pieces(blocks)
     transfers, rows = pieces, None

@@ -269,7 +269,7 @@ def _bindings() -> Finding:
     try:
         return Finding("bindings", OK, f"cuda-bindings {metadata.version('cuda-bindings')}")
     except metadata.PackageNotFoundError:
-        costs = "the links nccl, symmetric and pcie are skipped"
+        costs = "the links nccl and symmetric are skipped"
         return Finding("bindings", LIMITED, "no cuda-bindings", costs, "pip install cuda-bindings")
 
 

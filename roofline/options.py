@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import LINKS, OF_RANKS, RANKS_TAKE, parse_delay
+from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
@@ -51,10 +51,6 @@ class Options:
     """Of the operations that gather over a wire."""
     copier_programs: int | None = None
     """Of the paced link on a GPU; None for its default."""
-    link_latency_s: float = 0.0
-    """By which each transfer over a paced link is later than its bytes say."""
-    skew_s: float = 0.0
-    """Up to which each rank that sends over one begins later."""
     processes: int | None = None
     """How many share the passes over each shape; None for the clock's own."""
     world: int = 1
@@ -123,7 +119,7 @@ OPTIONS = {
     "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or pcie, preset "
+        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or preset "
         "(default: balance2750, scaled as the model is, and others at one tp)",
     ),
     "wires_of": Option(
@@ -131,13 +127,6 @@ OPTIONS = {
         "can be compared (default: made for this machine's pace)",
     ),
     "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
-    "link_latency": Option(
-        "SECONDS", parse_delay, "by which each transfer over the emulated link comes later than its bytes say, e.g. "
-        "50us (default: 0)",
-    ),
-    "skew": Option(
-        "SECONDS", parse_delay, "up to which each rank that sends over it begins later, drawn in each call (default: 0)"
-    ),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
     "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 3.2)"),
@@ -237,8 +226,6 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         steady=bool(get("ffn_steady")),
         counters=given["counters"],
         copier_programs=given["copier_programs"],
-        link_latency_s=given["link_latency"] or 0.0,
-        skew_s=given["skew"] or 0.0,
         wires_of=given["wires_of"] or (),
         quick=quick,
         world=world,
@@ -262,16 +249,11 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
             raise ValueError(
                 f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {able}"
             )
-        ranks, wires = (world,), tuple(ours) or RANKS_TAKE[device][:2]
+        ranks, wires = (world,), tuple(ours) or RANKS_TAKE[device]
     gather = gathering.make(mode, options.model, ranks, wires, **chosen)
     gather = gathering.few(gather, **chosen) if quick else gather
-    if device == "cpu" and "pcie" in wires:
-        raise ValueError("--ffn-link-bandwidth 'pcie': that link needs a GPU, and this is a run of the CPU")
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
-    for name, asked_s in (("link_latency", options.link_latency_s), ("skew", options.skew_s)):
-        if asked_s and (real := [wire for wire in wires if wire in LINKS]):
-            raise ValueError(f"{FLAGS[name]} with the link {real[0]}: it is of emulated wires; leave one of them out")
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())

@@ -62,8 +62,7 @@ class AllGather(settings.Setting):
         gpu = self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
         by_chunk, by_block = (
-            plan(arm, case.m, case.n, case.ranks, sms, *times, self.delays)
-            for arm in ("chunk_launches", "row_block_launches")
+            plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
         )
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
@@ -81,7 +80,7 @@ class AllGather(settings.Setting):
             return None
         if self.link_kind == "nccl":
             return "it is on every SM and waits for NCCL, whose kernels need some: take the links symmetric"
-        about = arm, self.t_gemm_s, self.t_comm_s, self.delays
+        about = arm, self.t_gemm_s, self.t_comm_s
         return reason(lambda: [flagged_arms.prepare(operands, *about) for operands in self.sets])
 
     def trace(self, arm: str, link) -> dict | None:

@@ -53,8 +53,7 @@ class Call:
     def _timeline(self) -> dict:
         timeline = self._link.timeline()
         first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
-        late = {"late_s": timeline.late_s} if timeline.late_s else {}
-        return {"last_arrival_s": max(timeline.arrivals_s), **late, **first, "timeline": timeline.as_dict()}
+        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
 class Runner(matmul.Runner):
@@ -129,7 +128,6 @@ class Runner(matmul.Runner):
         options, case = self.options, prepared.case
         setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
         prepared.facts = setting.facts
-        prepared.rejected |= {kind: Rejection(SKIPPED, f"{kind}: {why}") for kind, why in setting.lacking.items()}
         if options.timed and not earlier and (reason := too_slow(setting) or off_pace(setting)):
             return reason
         for name in names:
@@ -184,7 +182,6 @@ class Runner(matmul.Runner):
 def too_slow(setting) -> str | None:
     """Why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
     expected_s = setting.case.work.wire_bytes / (setting.bytes_per_s or math.inf)
-    expected_s += setting.options.link_latency_s + setting.options.skew_s
     if expected_s <= LONGEST_GATHER_S:
         return None
     return (

@@ -44,8 +44,7 @@ class Telling(settings.Setting):
         return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
 
     def _prepared(self, operands):
-        about = self.t_gemm_s, self.t_comm_s, self.delays
-        return signalled.parts_of(operands).prepared or signalled.prepare(operands, *about)
+        return signalled.parts_of(operands).prepared or signalled.prepare(operands, self.t_gemm_s, self.t_comm_s)
 
     def why_not(self, arm: str) -> str | None:
         if arm not in self.telling_arms(self.device):

@@ -5,9 +5,10 @@ from functools import partial
 
 import torch
 
-from collectives import group_links
+from collectives.bench import links
 from collectives.bench.operands import host_ahead
 from collectives.bench.setting import alone
+from collectives.group_links import shared
 from collectives.links import Gather, Transfer
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED
@@ -57,10 +58,10 @@ class Messages(Observer):
                 return
 
     def _times(self, pattern: str, nbytes: int) -> list[float]:
-        ranks, own, link = self._ranks.size, self._ranks.rank, group_links.make(self._kind, self._ranks)
+        ranks, own, link = self._ranks.size, self._ranks.rank, links.between(self._kind, self._ranks)
         message, *landing = torch.ones(ranks + 1, 1, nbytes, dtype=torch.uint8, device=link.device)
-        if self._kind.startswith("symmetric"):
-            message = group_links.shared(message, self._ranks)
+        if self._kind == "symmetric":
+            message = shared(message, self._ranks)
         others, times = schedule.arrival_order("direct", ranks, own)[1:], []
         gather = Gather((Transfer(rank, 0, message, landing[rank]) for rank in others), [message])
         for _ in range(WARM_UP + ROUNDS):

@@ -87,12 +87,10 @@ def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: fl
 
 @functools.lru_cache(maxsize=8)
 def shards_of(tensor: torch.Tensor, count: int, axis: int, wire: str, ranks) -> tuple[torch.Tensor, ...]:
-    """Contiguous shards of a tensor that is cached. For the link pcie they lie in pinned host memory, for the symmetric
-    ones the own one of `ranks` in symmetric memory: all ranks call this in the same order then."""
+    """Contiguous shards of a tensor that is cached. For the link symmetric the own one of `ranks` lies in symmetric
+    memory: all ranks call this in the same order then."""
     parts = [part.contiguous() for part in tensor.chunk(count, axis)]
-    if wire == "pcie":
-        parts = [part.cpu().pin_memory() for part in parts]
-    if wire.startswith("symmetric"):
+    if wire == "symmetric":
         parts[ranks.rank] = shared(parts[ranks.rank], ranks)
     return tuple(parts)
 

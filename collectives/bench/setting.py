@@ -11,7 +11,7 @@ from statistics import median
 import torch
 
 import kernels
-from collectives import group_links, links
+from collectives.bench import links
 from collectives.bench.operands import (
     CALIBRATIONS,
     chip_flops,
@@ -22,11 +22,10 @@ from collectives.bench.operands import (
     shards_of,
     unsplit,
 )
+from collectives.links import Gather
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.analysis.overlap.arms import PERSISTENT, base_arm
-from roofline.analysis.overlap.metrics import DELAYS
-from roofline.analysis.overlap.simulator import pieces
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED, Shape
@@ -72,8 +71,6 @@ class Setting:
     def __init__(self, options, case, earlier: Shape | None = None, ranks: Alone | Ranks = ALONE):
         """`earlier` is what earlier processes of the run have journalled of the case."""
         self._fill(options, case, ranks)
-        self.lacking: dict[str, str] = {}
-        """By link, why it could not be tried as the gather of `serial`: torch or NCCL may lack what it needs."""
         self.unsplit = unsplit(self.device, *self.factors)
         if earlier:
             self.t_gemm_s, self.bytes_per_s = earlier.facts["t_gemm_planned_s"], earlier.facts[REQUESTED]
@@ -122,8 +119,8 @@ class Setting:
 
     def keep_step(self, gemm_s: float) -> None:
         """The fastest unsplit matmul took so long. The wire `ridge` is as fast as its median in this process's rounds
-        and what was known before, as one more: a few calls at one moment may fall on busy neighbours, or on idle ones.
-        Skew of a GPU's link stays as drawn for the first pace."""
+        and what was known before, as one more: a few calls at one moment may fall on busy neighbours, or on idle
+        ones."""
         self._gemms_s.append(gemm_s)
         self.t_gemm_s = median(self._gemms_s)
         self.bytes_per_s = self.wire.value * self.case.work.wire_bytes / self.t_gemm_s
@@ -147,36 +144,21 @@ class Setting:
         return [functools.partial(contender.run, *tensors) for tensors in self.gemms]
 
     def _fastest_gather(self) -> str:
-        """The link that gathers for `serial`: between ranks the fastest that there is."""
+        """The link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""
         world = self.ranks.world
-        gathers = isinstance(self.gathers[0], links.Gather) and self.link_kind in wires.OF_RANKS
-        if not gathers or not self.options.timed or (world and world.why_not("nccl")):
+        if not (world and self.options.timed and isinstance(self.gathers[0], Gather)) or world.why_not("nccl"):
             return self.link_kind
-        times = {self.link_kind: median(self.gathers_s(CALIBRATIONS, self.link_kind))}
-        for kind in wires.ALL_AT_ONCE[self.device]:
-            time_of = functools.partial(self.gathers_s, CALIBRATIONS, kind)
-            found, failure = self.ranks.together(f"timing {kind}", time_of)
-            if failure:
-                self.lacking[kind] = str(failure)
-            else:
-                times[kind] = median(found)
+        times = {kind: median(self.gathers_s(CALIBRATIONS, kind)) for kind in (self.link_kind, wires.ALL_GATHER)}
         times = self.ranks.share(times)
         return min(times, key=times.get)
 
     def link(self, kind: str | None = None):
         """A link of its own for each call: its timeline is that call's. `kind` is another than that of the wire."""
         if self.link_kind in wires.OF_RANKS:
-            return group_links.make(kind or self.link_kind, self.ranks)
-        delays = links.Delays(self.options.link_latency_s, self.options.skew_s, self.seed)
-        link = links.make(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs, delays)
+            return links.between(kind or self.link_kind, self.ranks)
+        link = links.emulated(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs)
         self._links.add(link)
         return link
-
-    @property
-    def delays(self) -> tuple[float, float]:
-        """Of a paced link, as `simulator.pieces` has them."""
-        per_s = (self.bytes_per_s or 0.0) / self.case.work.wire_bytes
-        return per_s * self.options.link_latency_s, per_s * self.options.skew_s
 
     @property
     def link_kind(self) -> str:
@@ -189,27 +171,24 @@ class Setting:
         found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
         if self.device == "cuda" and self.link_kind == "paced":
             found["copier_programs"] = self.link().programs
-        found |= {name: asked for name in DELAYS if (asked := getattr(self.options, name))}
         return found | {REQUESTED: self.bytes_per_s} | self.grid_facts()
 
     @functools.cached_property
     def t_comm_s(self) -> float:
         """About the time of the link alone."""
         if self.bytes_per_s:
-            senders = self.case.ranks - 1
-            return self.case.work.wire_bytes / self.bytes_per_s * pieces(senders, 1, self.delays)[-1] / senders
+            return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
         return self.ranks.share(self.gathers_s(2)[-1])
 
     def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
-        """About the times of `count` gathers with nothing beside them, without latency and skew that were asked for."""
+        """About the times of `count` gathers with nothing beside them."""
         link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
             host_ahead(self.device, len(transfers))
             alone(link, transfers)
-            timeline = link.timeline()
-            found.append(max(timeline.arrivals_s) - timeline.late_s)
+            found.append(max(link.timeline().arrivals_s))
         return found
 
     @property

@@ -48,7 +48,7 @@ def beside(target: int = 90) -> dict[str, dict]:
 
 
 def launches() -> dict[str, KernelLaunch]:
-    """By name: the copier of a link of 7 chunks, the link's waits, meetings and stamps, and the clock's instruments."""
+    """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the clock's instruments."""
     device_links = import_module("collectives.device_links")
     target = torch.empty((EXAMPLE_SIZE, EXAMPLE_SIZE), dtype=torch.bfloat16)
     parts = enumerate(target.chunk(8, dim=1)[1:], 1)
@@ -59,7 +59,6 @@ def launches() -> dict[str, KernelLaunch]:
         "copier": device_links.copy_launch(route, times, 290e9),
         "counting copier": device_links.copy_launch(route, times, 290e9, counted=signals),
         "wait": device_links.wait_launch(signals, 1, times),
-        "meet": device_links.meet_launch(times[:7, 0], signals, 1, times),
         "raise": device_links.raise_launch(route, 0, 7, 1),
         "stamp": device_links.stamp_launch(times),
         "gate": instruments.gate_launch(route.flags, 1),

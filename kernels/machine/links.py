@@ -91,10 +91,7 @@ class Wire(device_links.PacedCopier):
                 timeline = self.timeline()
         except protocol.LinkError as error:
             return str(error)
-        late, transfers = self._route.late, timeline.transfers
-        late_s = [0] * len(transfers) if late is None else (late[self._route.runs % len(late)] * 1e-9).tolist()
-        sums = accumulate(transfer.nbytes / self.bytes_per_s for transfer in transfers)
-        dues = [sum(both) for both in zip(sums, late_s, strict=True)]
+        dues = accumulate(transfer.nbytes / self.bytes_per_s for transfer in timeline.transfers)
         early = [pair for pair in zip(timeline.arrivals_s, dues, strict=True) if pair[0] < 0.999 * pair[1] - 2e-9]
         return f"seconds of arrivals before they were due: {early}" if early else ""
 
@@ -103,7 +100,7 @@ class Enqueued(Wire):
     """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
     transfer's counter, and behind it the copier for that one alone."""
 
-    _gone = device_links._DeviceLink._gone  # which waits for no copier to run
+    _gone = device_links.DeviceLink._gone  # which waits for no copier to run
 
     def _move(self, route) -> None:
         counted = self._counted()
@@ -218,9 +215,7 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **mo
     return Case("layers", f"{name} {dtype}, {wire.__name__}, {devices} devices", make, **more)
 
 
-def copier(
-    dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], delays=(0.0, 0.0), counted=False, **more
-) -> Case:
+def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], counted=False, **more) -> Case:
     """Matrices with so many rows and columns over a link, and once their flags are up over another one; with `counted`
     over one that has begun before, on another device, and waits there for each; and then over one more."""
 
@@ -233,7 +228,7 @@ def copier(
         def add(machine: Machine) -> None:
             with on(machine):
                 for number, pair in enumerate(pairwise(hops)):
-                    wires.append(Wire(bytes_per_s, programs=programs, delays=protocol.Delays(*delays, seed)))
+                    wires.append(Wire(bytes_per_s, programs=programs))
                     transfers = [protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))]
                     late = counted and number == 1
                     wires[-1]._stream.device = int(late)
@@ -254,7 +249,7 @@ def copier(
         return add, wrong
 
     title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s"
-    title += ", late" * any(delays) + ", counted" * counted
+    title += ", counted" * counted
     return Case("copier", title, make, **more)
 
 
@@ -310,7 +305,6 @@ def cases() -> list[Case]:
         found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
     found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
-    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), delays=(3e-6, 2e-5))]
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
     found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]

@@ -10,11 +10,9 @@ None of this was ever run on a GPU: tests have a stand-in for each call.
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,7 +39,6 @@ class World:
         self.here, self.gpus = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size)), torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % self.gpus)
         ranks.links.add(self)
-        self._pools: list[tuple] = []
 
     @property
     def group(self):
@@ -53,27 +50,8 @@ class World:
 
     def forget(self) -> None:
         """Abort the group. Work of NCCL that others do not take part in any more ends by that."""
-        while self._pools:
-            backend, pool = self._pools.pop()
-            with suppress(RuntimeError):
-                backend.deregister_mem_pool(pool)
         with suppress(RuntimeError, ValueError, AssertionError):  # the device may be lost; or there is no group
             dist.distributed_c10d._abort_process_group()
-
-    def registered(self, make: Callable[[], Any]) -> Any:
-        """What `make()` allocates, in memory that NCCL has registered as symmetric: its kernels read the other GPUs' at
-        once. All ranks call this in the same order."""
-        backend = self._nccl
-        pool = torch.cuda.MemPool(backend.mem_allocator)
-        with torch.cuda.use_mem_pool(pool):
-            made = make()
-        backend.register_mem_pool(pool, symm=True)
-        self._pools.append((backend, pool))
-        return made
-
-    @property
-    def _nccl(self):
-        return self.group._get_backend(torch.device("cuda"))
 
     @property
     def shared(self) -> bool:
@@ -92,7 +70,7 @@ class World:
         for one, other in ((a, b) for a in range(min(self.here, self.gpus)) for b in range(a)):
             if not torch.cuda.can_device_access_peer(one, other):
                 return f"GPU {one} cannot read GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
-            if not native_atomics(one, other):  # by which ranks count their meetings
+            if not native_atomics(one, other):  # by which torch's barrier has ranks meet
                 return f"GPU {one} has no atomics in GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
         return None
 

@@ -56,7 +56,6 @@ def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[fl
     """The steps of a run in their order, each with its seconds. `shapes` is {id: (case, contenders)}; `flops` is about
     what a matmul reaches alone, and beside a link."""
     cost, rule = COSTS[options.device], StopRule.share(options.max_seconds, processes, options.device)
-    delay_s = options.link_latency_s + options.skew_s
     tried = sum(len(names) for _, names in shapes.values())
     found = {Step(PREPARING): cost.preparing_s + cost.trial_s * tried}
     found[Step(CEILINGS)] = 2 + 3 * min(options.max_seconds, ceilings.STOP_RULE.max_seconds)
@@ -64,7 +63,7 @@ def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[fl
         found |= {Step(BEGIN, process): cost.begin_s} if process else {}
         for index in range(1, passes + 1):
             for shape, (case, names) in shapes.items():
-                linked, round_s = case.work.wire_bytes, _round_s(case, len(names), cost, flops, delay_s)
+                linked, round_s = case.work.wire_bytes, _round_s(case, len(names), cost, flops)
                 most_s = max(
                     cost.of_cap * rule.max_seconds, min(rule.min_rounds * round_s, PATIENCE * rule.max_seconds)
                 )
@@ -87,14 +86,14 @@ def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[fl
     return found | {Step(REPORT): cost.report_s * analyses + 0.03 * tried}
 
 
-def _round_s(case, contenders: int, cost: Costs, flops: tuple[float, float], delay_s: float) -> float:
+def _round_s(case, contenders: int, cost: Costs, flops: tuple[float, float]) -> float:
     alone_s, beside_s = (case.work.flop / one for one in flops)
     if not (wire_bytes := case.work.wire_bytes):  # a probe takes its turn, too
         return (max(contenders, 2) + 1) * (alone_s + cost.turn_s)
     about = {"t_gemm_s": beside_s, "wire_bytes": wire_bytes, "copy_bytes_per_s": COPY_BYTES_PER_S}
     pace = parse_wire(case.wire).bytes_per_s(chip_flops=flops[1], **about) or COPY_BYTES_PER_S
     # Some take the sum of the two times, some the longer one, and of the references each takes one.
-    wire_s = wire_bytes / pace + delay_s
+    wire_s = wire_bytes / pace
     return (max(contenders, 2) + cost.references) * (0.7 * (beside_s + wire_s) + cost.turn_s)
 
 

@@ -24,7 +24,7 @@ from roofline.measure import device_errors, metadata, ranks
 from roofline.pytest_plugin import signals
 from roofline.store import journal
 
-UNSUITED = ("steady", "quick", "counters", "processes", "copier_programs", "link_latency", "skew")
+UNSUITED = ("steady", "quick", "counters", "processes", "copier_programs")
 """Options of what one process does by itself."""
 
 GRACE_S = 20.0

@@ -9,15 +9,6 @@ def time_text(seconds: float) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
-def delays_text(latency_s: float | None, skew_s: float | None) -> str:
-    """What a wire is later by than its bytes say: ` + 50 us, skew 20 us`; no text of none.
-
-    >>> delays_text(5e-5, 2e-5), delays_text(None, None)
-    (' + 50 us, skew 20 us', '')
-    """
-    return (f" + {time_text(latency_s)}" if latency_s else "") + (f", skew {time_text(skew_s)}" if skew_s else "")
-
-
 def rate_text(value: float) -> str:
     """TFLOP/s, or what else may be large, to three significant digits without exponents: `40.0`, `2750`."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

@@ -14,9 +14,6 @@ def conditions(metadata: dict) -> dict[str, str]:
     if ranks := metadata.get("ranks"):
         nodes = f"{ranks['nodes']} node{'s' * (ranks['nodes'] != 1)}"
         width += f", {ranks['world']} ranks on {nodes} over {ranks['backend']}"
-    asked = metadata.get("options", {})
-    for name, word in (("link_latency_s", "latency"), ("skew_s", "skew")):
-        width += f", wires of {word} {1e6 * asked[name]:g} us" if asked.get(name) else ""
     found = {
         "chip": machine["chip"] + width,
         "driver": machine.get("driver"),

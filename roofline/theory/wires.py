@@ -2,7 +2,6 @@
 Parses the option's words."""
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 
 EXERCISE_BALANCE = 2750
@@ -17,30 +16,24 @@ INFINIBAND_BYTES_PER_S = 50e9
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 
-DELAY_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
-
-RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric", "symmetric_copier")}
-"""Links between the ranks that torchrun started, by device. The first two are measured unless others are asked for."""
+RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric")}
+"""Links between the ranks that torchrun started, by device. All are measured unless one is asked for."""
 
 OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
+
+ALL_GATHER = "nccl_all_gather"
+"""What the baseline `serial` takes in the place of a link between GPUs where that is faster."""
 
 HOW = {
     "gloo": "gloo, point to point",
     "nccl": "NCCL, a send and a receive at once for each transfer",
     "symmetric": "symmetric memory, pulled by the copy engine",
-    "symmetric_copier": "symmetric memory, pulled by our copier kernel",
-    "gloo_all_gather": "gloo's all-gather",
-    "nccl_all_gather": "NCCL's all-gather",
-    "nccl_symmetric_all_gather": "NCCL's all-gather on symmetric memory",
+    ALL_GATHER: "NCCL's all-gather",
 }
-"""How those gather, and what the baseline `serial` takes in their place where that is faster (`ALL_AT_ONCE`)."""
+"""How those gather."""
 
-ALL_AT_ONCE = {"cpu": ("gloo_all_gather",), "cuda": ("nccl_all_gather", "nccl_symmetric_all_gather")}
-"""By device."""
-
-LINKS = ("pcie", "preset", *OF_RANKS)
-"""Links whose bandwidth is not ours to choose: the real PCIe, the one on which all has arrived before, and those of
-ranks."""
+LINKS = ("preset", *OF_RANKS)
+"""Links whose bandwidth is not ours to choose: the one on which all has arrived before, and those of ranks."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +93,6 @@ def parse(text: str) -> Wire:
     return Wire("fixed", value)
 
 
-def parse_delay(text: str) -> float:
-    """Seconds, of a number with or without a unit. Raises ValueError for anything but 0 to 1 seconds.
-
-    >>> parse_delay("5e-5"), parse_delay("2ms")
-    (5e-05, 0.002)
-    """
-    unit = next(unit for unit in DELAY_UNITS if text.endswith(unit))
-    with suppress(ValueError):
-        if 0 <= (seconds := DELAY_UNITS[unit] * float(text.removesuffix(unit))) <= 1:
-            return seconds
-    raise ValueError("it must be 0 to 1 seconds, as in 5e-5 or 50us")
-
-
 def _above_0(number: str, text: str) -> float:
     try:
         value = float(number)
@@ -121,7 +101,7 @@ def _above_0(number: str, text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
-            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), pcie or preset; under "
+            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves) or preset; under "
             f"torchrun {', '.join(OF_RANKS)}"
         )
     return value

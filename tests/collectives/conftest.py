@@ -111,10 +111,10 @@ def close():
 @pytest.fixture
 def link(device):
     """`link(kind="paced", bytes_per_s=FAST, rank=0)` where the tests run."""
-    from collectives import links
+    from collectives.bench import links
 
     def make(kind="paced", bytes_per_s=FAST, rank=0):
-        return links.make(kind, device, bytes_per_s, rank)
+        return links.emulated(kind, device, bytes_per_s, rank)
 
     return make
 

@@ -128,7 +128,7 @@ def test_chunk_launches_is_right_in_half_precision_on_a_cpu_too(dtype, close):
     x, w = (torch.randn(rows, 256, generator=generator).to(dtype) for rows in (64, 48))
     out = torch.full((64, 48), torch.nan, dtype=dtype)
     mine = all_gather_matmul.Operands(x.chunk(4, 1), torch.full_like(x, torch.nan), w, out, rank=1)
-    ARMS["chunk_launches"](mine, links.make("paced", "cpu", 200e6, rank=1))
+    ARMS["chunk_launches"](mine, links.PacedThread(200e6, 1))
     close(mine)
 
 
@@ -137,7 +137,7 @@ def test_chunk_launches_sums_half_precision_in_fp32():
     shards = [torch.full((1, 1), value, dtype=torch.float16) for value in (2048, 1, 1, 1)]
     gathered, w = torch.empty(1, 4, dtype=torch.float16), torch.ones(1, 4, dtype=torch.float16)
     mine = all_gather_matmul.Operands(shards, gathered, w, torch.empty(1, 1, dtype=torch.float16), blocks=1)
-    assert ARMS["chunk_launches"](mine, links.make("paced", "cpu", 200e6)).item() == 2052
+    assert ARMS["chunk_launches"](mine, links.PacedThread(200e6)).item() == 2052
 
 
 def test_sums_are_fp32_whatever_the_result_is(operands):

@@ -18,8 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
-from collectives.bench import messages
-from collectives.links import LinkError
+from collectives.bench import links, messages
 from kernels.contract import interpreted
 from roofline.measure import device_ranks, ranks
 from roofline.theory.wires import RANKS_TAKE
@@ -65,7 +64,7 @@ class SymmetricMemory:
     rendezvous."""
 
     def __init__(self, folder, rank, count):
-        self.folder, self.rank, self.known, self.numbers = folder, rank, {}, itertools.count()
+        self.folder, self.rank, self.ranks, self.known, self.numbers = folder, rank, range(count), {}, itertools.count()
         self.late_s = 5 * LATE_S * (rank == count - 1)
 
     def empty_strided_p2p(self, size, stride, dtype, device, group):
@@ -81,7 +80,15 @@ class SymmetricMemory:
         def get_buffer(rank, shape, dtype, offset):
             return self.whole(number, rank, size // dtype.itemsize, dtype)[offset:][: shape.numel()].view(shape)
 
-        return types.SimpleNamespace(get_buffer=get_buffer)
+        return types.SimpleNamespace(get_buffer=get_buffer, barrier=self.barrier)
+
+    def barrier(self, channel, timeout_ms):
+        """Returns once all ranks have come as often."""
+        met = [torch.from_file(str(self.folder / f"met-{rank}"), True, 1, dtype=torch.int64) for rank in self.ranks]
+        met[self.rank] += 1
+        until = time.monotonic() + timeout_ms / 1e3
+        while min(map(int, met)) < met[self.rank]:
+            assert time.monotonic() < until
 
     @functools.cache  # noqa: B019 (torch, too, keeps what it has mapped)
     def whole(self, number, rank, count, dtype):
@@ -99,15 +106,9 @@ def stand_in(rank, count, path) -> ranks.Ranks:
         setattr(torch.cuda, name, other)
     memory = SymmetricMemory(Path(path).parent, rank, count)
     torch._C._distributed_c10d._SymmetricMemory = memory
-    device_links._DeviceLink.device, device_links._DeviceLink.timed = "cpu", False
-    device_links.PacedCopier.__init__.__defaults__ = 0, 2, None  # programs: each takes its time in the interpreter
+    device_links.DeviceLink.device, device_links.DeviceLink.timed = "cpu", False
     device_links.PATIENCE_LOOKS = FOR_EVER
     device_ranks.World.backend = "gloo"
-    torch.cuda.MemPool, torch.cuda.use_mem_pool = (lambda allocator: allocator), (lambda pool: contextlib.nullcontext())
-    of_nccl = types.SimpleNamespace(mem_allocator="a pool", registered=[])
-    of_nccl.register_mem_pool = lambda pool, symm: of_nccl.registered.append((pool, symm))
-    of_nccl.deregister_mem_pool = lambda pool: of_nccl.registered.remove((pool, True))
-    device_ranks.World._nccl = of_nccl
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
     return own
@@ -128,7 +129,7 @@ def shards_of(whole, axis, link, own):
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
     own = stand_in(rank, count, path)
-    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    link, w = links.between(kind, own), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
     dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
@@ -152,7 +153,7 @@ def gathers(rank, count, path, kind):
 
 def prefetches(rank, count, path, kind):
     own = stand_in(rank, count, path)
-    link, x = group_links.make(kind, own), whole_numbers(rank, B, D)
+    link, x = links.between(kind, own), whole_numbers(rank, B, D)
     layers = [whole_numbers(10 + layer, F, D) for layer in range(2)]
     shards = [shards_of(layer, 0, link, own) for layer in layers]
     buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
@@ -200,7 +201,7 @@ def what_is_computed(rank, count, path, kind):
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
     own = stand_in(rank, count, path)
-    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
+    link, w = links.between(kind, own), whole_numbers(rank, F, D)
     for call in range(CALLS):
         x, layers = whole_numbers(call, B, D), [whole_numbers(10 + call, F, D) for _ in range(2)]
         operands = all_gather_matmul.Operands(
@@ -213,17 +214,13 @@ def serial_alone(rank, count, path, kind):
             assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
             weight_prefetch.serial(step, link)
         assert torch.equal(buffers[1], layers[1])
-    registered = own.world._nccl.registered
-    assert len(registered) == (2 * CALLS + CALLS if kind == "nccl_symmetric_all_gather" else 0)
-    own.drop()
-    assert not registered
 
 
 def one_fails(rank, count, path, kind):
     """On each rank in turn something raises before its link starts. The others' wait ends, and then the link works
     again: those who have been to a meeting that never was are not taken for early at the next."""
     own = stand_in(rank, count, path)
-    link = group_links.make(kind, own)
+    link = links.between(kind, own)
     shards = shards_of(torch.zeros(B, D), 1, link, own)
     operands = all_gather_matmul.Operands(shards, torch.empty(B, D), whole_numbers(rank, F, D), torch.empty(B, F), rank)
 
@@ -236,11 +233,6 @@ def one_fails(rank, count, path, kind):
             all_gather_matmul.serial(operands, link)
         elif culprit == rank:
             raise ArithmeticError("planted")
-        elif kind in PULLED:
-            device_links.PATIENCE_LOOKS = 50
-            link._meet(0)
-            link._lost.zero_()
-            device_links.PATIENCE_LOOKS = FOR_EVER
         Event.done = culprit is None
         link.timeline()  # of a culprit's peers it waits for what never comes to its end
         return operands.out.clone()
@@ -255,21 +247,6 @@ def one_fails(rank, count, path, kind):
             assert (failure.rank, "planted" in failure.why) == (culprit, True)
             assert not dist.is_initialized()
     own.leave("it came to its end")
-
-
-def late_for_good(rank, count, path, kind):
-    """A rank that does not come to a meeting is told, in the end."""
-    own = stand_in(rank, count, path)
-    device_links.PATIENCE_LOOKS = 100
-    link = group_links.make(kind, own)
-    operands = all_gather_matmul.Operands(
-        shards_of(whole_numbers(3, B, D), 1, link, own), torch.empty(B, D), torch.ones(F, D), torch.empty(B, F), rank
-    )
-    if not rank:
-        all_gather_matmul.serial(operands, link)
-        with pytest.raises(LinkError, match=r"chunk 1 .*rank 1 sends to rank 0.* late"):
-            link.timeline()
-    own.gather(None)
 
 
 def messages_of(rank, count, path, kind):
@@ -291,10 +268,7 @@ def refused(rank, count, path, kind):
     with pytest.raises(RuntimeError, match="CUDA error 1: cuFuncSetAttribute"):
         device_links._leave_shared_memory(0)
     with pytest.raises(RuntimeError, match="CUDA error: CUDA_ERROR_INVALID_VALUE"):
-        device_links._succeed(driver.cuStreamWriteValue32(driver.CUstream(0), 0, 1, 0))
-
-
-PULLED = ("symmetric", "symmetric_copier")
+        device_group_links._succeed(driver.cuStreamWriteValue32(driver.CUstream(0), 0, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -302,12 +276,10 @@ PULLED = ("symmetric", "symmetric_copier")
     [
         *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
         *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
-        (serial_alone, "nccl_symmetric_all_gather", 3),
         (what_is_computed, "nccl", 4),
         *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
         *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
-        *[(late_for_good, kind, 2) for kind in PULLED],
         (refused, "symmetric", 1),
     ],
 )

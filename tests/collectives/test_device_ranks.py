@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from kernels.contract import interpreted
-from roofline.theory.wires import ALL_AT_ONCE, RANKS_TAKE
+from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 
 B, D, F, CALLS = 512, 256, 256, 3
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -32,13 +32,14 @@ def product(x, w):
 def a_rank(rank, count, path, kind):
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
     from collectives import all_gather_matmul, flagged_arms, group_links, weight_prefetch
+    from collectives.bench import links
     from roofline.measure import device_ranks, ranks
 
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
     assert own.world.why_not(kind.partition("_")[0]) is None
-    link, w = group_links.make(kind, own), whole_numbers(rank, F, D)
-    share = (lambda shard: group_links.shared(shard, own)) if kind.startswith("symmetric") else torch.clone
+    link, w = links.between(kind, own), whole_numbers(rank, F, D)
+    share = (lambda shard: group_links.shared(shard, own)) if kind == "symmetric" else torch.clone
 
     def shards_of(whole, axis):
         parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(count, axis)]
@@ -89,7 +90,7 @@ def a_rank(rank, count, path, kind):
     own.leave("it came to its end")
 
 
-@pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], *ALL_AT_ONCE["cuda"]])
+@pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], ALL_GATHER])
 def test_ranks_with_gpus(kind, tmp_path, monkeypatch):
     from collectives.copier import copy_kernel
 

@@ -141,7 +141,7 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
     link.timeline()
     ready, move = mine.prepared["row_block"], link._move
     link._move = lambda route: None
-    device_links._DeviceLink.start(link, ready.transfers)
+    device_links.DeviceLink.start(link, ready.transfers)
     mine.out.fill_(torch.nan)
     flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
     time.sleep(0.2)

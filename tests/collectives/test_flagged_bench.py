@@ -145,11 +145,10 @@ def test_trace_that_fails_is_told_and_the_arm_keeps_its_numbers(options, monkeyp
 def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
     asked, prepare = [], flagged_arms.prepare
     monkeypatch.setattr(flagged_arms, "prepare", lambda *arguments: asked.append(arguments) or prepare(*arguments))
-    setting = all_gather_matmul.AllGather(replace(options, link_latency_s=0.0012288), small())
+    setting = all_gather_matmul.AllGather(options, small())
     assert setting.why_not("row_block") is None
-    assert setting.t_comm_s == pytest.approx(0.012288 + 0.0012288)
-    assert [about for _, _, *about in asked] == 2 * [[setting.t_gemm_s, setting.t_comm_s, setting.delays]]
-    assert setting.delays == pytest.approx((0.1, 0.0))
+    assert setting.t_comm_s == pytest.approx(0.012288)
+    assert [about for _, _, *about in asked] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]
 
 
 def test_own_ideals_are_of_the_kernels_tile():

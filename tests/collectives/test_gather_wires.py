@@ -14,8 +14,6 @@ from collectives.bench import all_gather_matmul, arms, operands, setting
 from roofline.measure import clocks
 from roofline.store.run import REQUESTED
 
-DELAYS = {"link_latency_s", "skew_s"}
-
 
 def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
     setting = all_gather_matmul.AllGather(options, all_gather("ridge1.4"))
@@ -93,22 +91,6 @@ def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
         asked.cache_clear()
 
 
-def test_link_of_a_case_is_as_late_as_was_asked_for_and_keeps_its_pace(options):
-    late = replace(options, link_latency_s=0.01, skew_s=0.02)
-    found = all_gather_matmul.Runner(late).prepare(all_gather(), ARMS)
-    assert found.contenders == ARMS, found.rejected  # its bytes alone take 31 ms
-    assert {name: found.facts[name] for name in DELAYS} == {"link_latency_s": 0.01, "skew_s": 0.02}
-    assert not DELAYS & all_gather_matmul.Runner(options).prepare(all_gather(), ARMS).facts.keys()
-    notes = []
-    for _ in range(2):
-        found.entrants["link"].call()
-        notes.append(found.entrants["link"].call.notes())
-    assert all(0.01 <= one["late_s"] <= 0.03 for one in notes)
-    assert notes[0]["late_s"] != notes[1]["late_s"]
-    bytes_s = found.case.work.wire_bytes / 0.05e9
-    assert [one["last_arrival_s"] - one["late_s"] for one in notes] == pytest.approx(2 * [bytes_s])
-
-
 def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
     monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
     assert all_gather_matmul.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
@@ -144,7 +126,7 @@ class Link:
 
     @staticmethod
     def timeline():
-        return SimpleNamespace(arrivals_s=[1.0], late_s=0.0)
+        return SimpleNamespace(arrivals_s=[1.0])
 
 
 def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
@@ -161,6 +143,19 @@ def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
     all_gather_matmul.AllGather.trace(gpu, "row_block", Link(order))
     held = operands.HOLD_CYCLES + 112 * operands.TRANSFER_CYCLES
     assert order == [held, "start"] * all_gather_matmul.TRACES
+
+
+@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
+def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
+    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
+    gpu = SimpleNamespace(
+        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[links.Gather([], [])],
+        gathers_s=lambda count, kind: count * [each[kind]],
+    )  # fmt: skip
+    assert setting.Setting._fastest_gather(gpu) == gather
+    ranks.world.why_not = lambda kind: "they share a GPU"
+    assert setting.Setting._fastest_gather(gpu) == "symmetric"
 
 
 def test_preset_link_has_no_time_of_its_own(options):

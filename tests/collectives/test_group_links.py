@@ -1,7 +1,6 @@
 """Arms over real ranks: 2 and 4 processes that gather from one another, to the bit, whoever is late."""
 
 import gc
-import itertools
 import platform
 import re
 import time
@@ -13,16 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, ffn, group_links, matmul_reduce_scatter, weight_prefetch
-from collectives.bench import all_gather_matmul as all_gathers
+from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
 from collectives.bench import ffn as layer_runs
-from collectives.bench import messages, setting
+from collectives.bench import messages
 from collectives.group_links import Gloo
-from collectives.links import Gather, PacedThread, Transfer
+from collectives.links import PacedThread, Transfer
 from roofline.measure.ranks import LATE_S, Ranks, RanksCpuClock
 from roofline.measure.rounds import CallError, named
 from roofline.operations import gathering
-from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.options import Options
 from roofline.store.run import Run
@@ -126,64 +123,6 @@ def layers(rank, ranks, path, link=None):
                 assert len(link.timeline().arrivals_s) == 2 * (ranks - 1)
 
 
-def all_at_once(rank, ranks, path):
-    """Each backend's all-gather in the place of a link: for columns, which lie apart, and rows, where they shall be."""
-    link = group_links.make("gloo_all_gather", Ranks(dist.FileStore(path, ranks), rank, ranks))
-    for axis, call in itertools.product(range(2), range(CALLS)):
-        whole = whole_numbers(10 + call, 12, D)
-        shards, into = [part.contiguous() for part in whole.chunk(ranks, axis)], torch.full((14, D), torch.nan)
-        targets = into[1:13].chunk(ranks, axis)
-        targets[rank].copy_(shards[rank])
-        others = [(rank + step) % ranks for step in range(1, ranks)]
-        gather = Gather((Transfer(c, 0, shards[c] * 0, targets[c]) for c in others), [shards[rank]])
-        for _ in range(2):
-            for transfer in gather:
-                transfer.target.fill_(torch.nan)
-            time.sleep(0.02 * (call % ranks == rank))
-            link.start(gather)
-            link.wait(ranks - 1)
-            link.finish()
-            assert torch.equal(into[1:13], whole)
-            assert into[[0, 13]].isnan().all()
-            assert len(link.timeline().arrivals_s) == ranks - 1
-        apart = group_links.whole({}, gather).data_ptr() != into[1:].data_ptr()
-        assert apart == bool(axis)
-
-
-def serial_by_the_fastest(rank, ranks, path):
-    """What rank 0 finds the fastest gather is that of `serial` on all ranks, and the wire is the link's own."""
-    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
-    options = Options(
-        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
-        gather=gathering.make("cpu", "128x512", (ranks,), ("gloo",)), world=ranks,
-    )  # fmt: skip
-    plain = setting.Setting.gathers_s
-    # Last rank 1 raises. Of four, rank 3 is no neighbour of it in gloo's ring: it hears once the others let go.
-    for slow, gather in (("gloo", "gloo_all_gather"), ("gloo_all_gather", "gloo"), (None, "gloo")):
-        began = time.monotonic()
-
-        def timed(self, count, kind=None, slow=slow):
-            if not slow and kind == "gloo_all_gather" and rank == 1:
-                raise NotImplementedError("gloo has none")
-            times = plain(self, count, kind)
-            if not kind:
-                return times
-            return count * [float((kind == slow) * (1 - 2 * bool(rank)))]  # on a busy machine the true ones say nothing
-
-        setting.Setting.gathers_s = timed
-        runner = all_gathers.Runner(options)
-        runner.ranks = world
-        found = runner.prepare(AllGatherMatmul("128x512", "up", 1, 1024, "fp32", ranks, "gloo"), ["serial"])
-        assert (found.facts["gather"], found.facts["link"]) == (gather, "gloo")
-        assert time.monotonic() - began < LATE_S / 2
-        links = {name: found.entrants[name].call._link.kind for name in ("serial", "link")}
-        assert links == {"serial": gather, "link": "gloo"}
-        found.entrants["serial"].call()
-        said = {name: why.reason for name, why in found.rejected.items()}
-        assert said.keys() == ({"gloo_all_gather"} if not slow else set())
-        assert all(why.startswith("gloo_all_gather: rank 1: ") and "gloo has none" in why for why in said.values())
-
-
 def layers_are_checked(rank, ranks, path):
     """By what all ranks sum, which no rank's own operands tell; what is wrong on one is out on all."""
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
@@ -247,8 +186,6 @@ EVERY = [
     prefetches,
     scatters,
     layers,
-    all_at_once,
-    serial_by_the_fastest,
     layers_are_checked,
     messages_of,
 ]

@@ -1,12 +1,12 @@
 """Links: what arrives, when, and what is said when it does not."""
 
 import time
-from itertools import pairwise
 
 import pytest
 import torch
 
 from collectives import device_links, links
+from collectives.bench import links as kinds
 from collectives.links import LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
@@ -54,23 +54,6 @@ def test_no_transfer_is_told_before_its_time_and_late_ones_are_made_up_for(link,
     assert min(arrivals[-1] for arrivals in late) < due[-1] + 0.003
 
 
-def test_transfers_are_late_by_latency_and_by_ranks_that_begin_late(device, transfers):
-    wires = [links.make("paced", device, 1e9, delays=links.Delays(0.004, 0.02, seed)) for seed in (1, 1, 2)]
-    each_s, found = BYTES / 1e9, []
-    for wire in wires:
-        two = [run(wire, transfers) for _ in range(2)]
-        found.append([at for one in two for at in one.arrivals_s])
-        for timeline in two:
-            bytes_s = [at - 0.004 - each_s * index for index, at in enumerate(timeline.arrivals_s, 1)]
-            # Who begins late holds up those after it.
-            assert all(-1e-6 < one < other + 3e-4 < 0.021 for one, other in pairwise(bytes_s))
-            assert timeline.late_s - 0.004 == pytest.approx(bytes_s[-1], abs=3e-4)
-        assert two[0].late_s != two[1].late_s
-    if device == "cpu":
-        assert found[0] == pytest.approx(found[1])
-        assert found[0] != pytest.approx(found[2])
-
-
 def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, transfers):
     wire = link(bytes_per_s=0.2e9)
     wire.start(transfers)
@@ -84,8 +67,8 @@ def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, tra
     assert timeline.as_dict()["transfers"][0] == (1, 0)
 
 
-def test_preset_link_has_everything_here_and_moves_nothing(device, transfers):
-    wire = links.make("preset", device, None)
+def test_preset_link_has_everything_here_and_moves_nothing(transfers):
+    wire = links.Preset()
     assert run(wire, transfers).arrivals_s == [0.0] * COUNT
     assert all(transfer.target.isnan().all() for transfer in transfers)
     wire.fill(transfers)
@@ -153,20 +136,8 @@ def patience_of(monkeypatch, seconds):
 
 @pytest.mark.parametrize(
     ("kind", "bandwidth", "said"),
-    [("paced", 0.0, "must be above 0"), ("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, pcie, preset"),
-     ("pcie", None, "pcie needs a GPU")],
-)  # fmt: skip
+    [("paced", 0.0, "must be above 0"), ("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")],
+)
 def test_bad_link_is_refused(kind, bandwidth, said):
     with pytest.raises(ValueError, match=said):
-        links.make(kind, "cpu", bandwidth)
-
-
-def test_pcie_brings_what_is_pinned(device):
-    if device == "cpu":
-        pytest.skip("pcie needs a GPU")
-    source = torch.randn(256, 512).pin_memory()
-    targets = torch.full((3, 256, 1024), torch.nan, device=device)[:, :, :512]
-    transfers = [Transfer(chunk, 0, source, target) for chunk, target in enumerate(targets, 1)]
-    timeline = run(links.make("pcie", device, None), transfers)
-    assert all(torch.equal(transfer.target.cpu(), source) for transfer in transfers)
-    assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+        kinds.emulated(kind, "cpu", bandwidth)

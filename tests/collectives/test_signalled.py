@@ -191,7 +191,7 @@ def deferred_link(monkeypatch):
 
     class Deferred(device_links.PacedCopier):
         device, timed = "cpu", False
-        _gone = device_links._DeviceLink._gone  # which waits for no copier to run
+        _gone = device_links.DeviceLink._gone  # which waits for no copier to run
 
         def _move(self, route):
             counted = self._counted()

@@ -327,7 +327,6 @@ OTHERS = [
     ({"machine": HEAD["machine"] | {"chip": "another"}}, "chip"),
     ({"machine": HEAD["machine"] | {"driver": "600.1"}}, "driver"),
     ({"method_version": 9}, "method"),
-    ({"options": {"skew_s": 2e-5}}, "chip"),
 ]
 
 

@@ -51,7 +51,7 @@ def test_a_rank_takes_the_gpu_of_its_number_in_its_machine(own):
 def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkeypatch):
     assert own().world.why_not("nccl") is own().world.why_not("symmetric") is None
     assert own(here=8, world=16).world.why_not("nccl") is None
-    assert own(here=8, world=16).world.why_not("symmetric_copier").endswith("take nccl")
+    assert own(here=8, world=16).world.why_not("symmetric").endswith("take nccl")
     assert own(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
     assert own(over_pcie=(2, 5)).world.why_not("symmetric").startswith("GPU 5 has no atomics in GPU 2's memory: take ")
     assert own(over_pcie=(2, 5)).world.why_not("nccl") is None
@@ -142,7 +142,7 @@ def test_wires_of_ranks_are_those_of_their_device():
     chosen = options("cuda")
     assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
     assert "NCCL" in gathering.notes(chosen, ["one"])[0]
-    assert options("cuda", link_bandwidth="symmetric_copier").gather.wires == ("symmetric_copier",)
+    assert options("cuda", link_bandwidth="symmetric").gather.wires == ("symmetric",)
     for device, wire in (("cpu", "nccl"), ("cuda", "gloo")):
         with pytest.raises(ValueError, match=f"'{wire}': it is none of ranks on the {device}, which take"):
             options(device, link_bandwidth=wire)

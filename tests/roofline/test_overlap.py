@@ -1,7 +1,6 @@
 """The simulator against figures worked out elsewhere, and against a clock that advances one product at a time."""
 
 import math
-import random
 from itertools import pairwise
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofline.analysis.overlap.arms import OverlapPlan, of_operation, plan
-from roofline.analysis.overlap.simulator import arrivals, coarse, hidden_fraction, pieces, product_s, simulate
+from roofline.analysis.overlap.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
@@ -122,29 +121,6 @@ def test_pieces_arrive_at_equal_intervals(blocks, first_row, last_row):
     assert arrivals(3, 6.0, row_tiles=4, blocks=blocks) == (first_row, first_row, last_row, last_row)
 
 
-@pytest.mark.parametrize(
-    ("senders", "blocks", "skew"), [(1, 1, 0.3), (7, 1, 0.2), (7, 2, 1.0), (3, 4, 5.0), (40, 1, 0.5)]
-)
-def test_pieces_come_when_they_do_on_average_over_ranks_that_begin_late(senders, blocks, skew):
-    rng, count, draws = random.Random(0), senders * blocks, 4000
-    sums = [0.0] * count
-    for _ in range(draws):
-        begins, free = [rng.uniform(0, skew * count) for _ in range(senders)], 0.0
-        for piece in range(count):
-            free = max(free, begins[piece % senders]) + 1
-            sums[piece] += free + 0.25 * count
-    assert pieces(senders, blocks, (0.25, skew)) == pytest.approx([one / draws for one in sums], rel=0.02)
-
-
-def test_latency_leaves_less_to_hide_behind():
-    late = OverlapPlan("chunk_launches", Grid(1, 1), 1, 4, delays=(1.0, 0.0))
-    # The bytes take 3, the latency as long: chunks are here at 4, 5 and 6.
-    assert late.simulate(t_gemm_s=4.0, t_comm_s=6.0).end_s == 7.0
-    assert [span.start_s for span in late.simulate(t_gemm_s=4.0, t_comm_s=6.0).spans] == [0.0, 4.0, 5.0, 6.0]
-    assert late.simulate(t_gemm_s=16.0, t_comm_s=6.0).end_s == 16.0
-    assert late._replace(arm="row_block", grid=Grid(4, 1), row_blocks=4).simulate(4.0, 6.0).end_s == 7.0
-
-
 @unhurried
 @given(st.sampled_from(ARMS), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), times, times)
 def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
@@ -217,13 +193,6 @@ def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between
         assert all(one.end_s <= then.start_s * (1 + 1e-9) for one, then in pairwise(found.spans))
 
 
-@pytest.mark.parametrize(("arm", "end_s"), [("layer_launches", 10.0), ("chained_launches", 8.0)])
-def test_a_layer_that_ends_before_it_sends_waits_twice_for_the_latency(arm, end_s):
-    # A piece takes 1, all 6 together; the latency is 2, and what is multiplied takes nothing.
-    plan = OverlapPlan(arm, Grid(1, 1), 1, 4, delays=(2 / 6, 0.0))
-    assert plan.simulate(t_gemm_s=0.0, t_comm_s=8.0).end_s == pytest.approx(end_s)
-
-
 def test_hidden_is_all_or_nothing_at_the_ends():
     assert hidden_fraction(3.0, 2.0, 5.0) == 0.0
     assert hidden_fraction(3.0, 2.0, 3.0) == 1.0
@@ -240,7 +209,7 @@ def test_hidden_is_all_or_nothing_at_the_ends():
         (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(-1.0, 1.0), "t_gemm_s=-1"),
         (lambda: OverlapPlan("serial", Grid(4, 1), 1, 2, 1).simulate(1.0, math.nan), "t_comm_s=nan"),
         (lambda: arrivals(0, 1.0, 4), "chunks=0"),
-        (lambda: arrivals(2, 1.0, 4, delays=(-0.5, 0.0)), "latency=-0.5: it must be 0 or more"),
+        (lambda: arrivals(2, -0.5, 4), "t_comm_s=-0.5: it must be 0 or more"),
         (lambda: simulate((), (), -1.0), "chunk_s=-1"),
         (lambda: coarse(0, 1.0, 1.0), "ranks=0"),
         (lambda: hidden_fraction(1.0, 0.0, 1.0), "t_comm_s=0: it must be above 0"),

@@ -393,7 +393,7 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(16, "pcie"), link="pcie")])
+    drawn = draw([HERE, *gathering(gather_matmul(16, "gloo"), link="gloo")])
     reached = gather_matmul().work.wire_bytes / COMM_S / 1e9
     for name in NAMES:
-        assert any(f"pcie link, {reached:.3g} GB/s reached, P = 8 ranks" in text for text in drawn.texts[name]), name
+        assert any(f"gloo link, {reached:.3g} GB/s reached, P = 8 ranks" in text for text in drawn.texts[name]), name

@@ -38,7 +38,6 @@ def lines(
     about=None,
     clocks=None,
     waits=None,
-    late_s=0.0,
     **fields,
 ):
     """A shape in whose rounds all drift by as much; only what is compared within a round stays the same. `about` are
@@ -46,7 +45,7 @@ def lines(
     shape."""
     about = {name: {"role": role} for name, role in ROLES.items()} | (about or {})
     read = {name: {"last_arrival_s": 3.3e-3, "first_wait_s": 4.4e-3} for name in times | beside}
-    read |= {"link": {"last_arrival_s": T_COMM} | ({"late_s": late_s} if late_s else {})}
+    read |= {"link": {"last_arrival_s": T_COMM}}
     read |= {name: read[name] | {"sm_clock_hz": clock} for name, clock in (clocks or {}).items()}
     read |= {name: read[name] | {"first_wait_s": wait_s} for name, wait_s in (waits or {}).items()}
     fields = {
@@ -208,19 +207,6 @@ def test_columns_that_nobody_fills_are_left_out_and_what_must_be_known_is_noted(
     assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
     fast = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
     assert (fast["above_roof"], metrics.notes_text(fast)) == (True, "above its ideal")
-
-
-def test_delays_that_were_asked_for_are_no_pace_that_was_missed(records):
-    late = {"link_latency_s": 1e-3, "skew_s": 2e-5}
-    found = records(requested=WIRE_BYTES / 2e-3, late_s=1e-3, drift=0.0, **late)["chunk_launches"]
-    assert {name: found[name] for name in late} == late
-    assert found["link_off_pace"] is None
-    assert found["link_bytes_per_s"] == pytest.approx(WIRE_BYTES / 2e-3)
-    assert metrics.link_text(found) == f"paced {WIRE_BYTES / 2e6:.3g} GB/s + 1 ms, skew 20 us"
-    # Of the three chunks the first is here after 1/3 of 2 ms and the 1 ms: before it there is nothing to multiply.
-    assert found["t_own_ideal_s"] == pytest.approx(2e-3 / 3 + 1e-3 + 3e-3, rel=0.02)
-    without = records(requested=WIRE_BYTES / 2e-3, drift=0.0)["chunk_launches"]
-    assert without["link_off_pace"] == pytest.approx(-1 / 3)
 
 
 def test_link_off_its_pace_voids_the_case(records):

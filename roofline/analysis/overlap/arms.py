@@ -60,14 +60,13 @@ def is_serial(arm: str) -> bool:
 
 class OverlapPlan(NamedTuple):
     """How an arm cuts matmul and gather: a grid of tiles on so many `workers` (SMs; a CPU is one, with a tile for each
-    row block), over P `ranks`. `delays` are the link's, as in `simulator.pieces`."""
+    row block), over P `ranks`."""
 
     arm: str
     grid: Grid
     workers: int
     ranks: int
     row_blocks: int = 1
-    delays: tuple[float, float] = simulator.NONE
 
     def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
         """The best that it could reach, without contention, launch costs or accumulator traffic.
@@ -86,7 +85,7 @@ class OverlapPlan(NamedTuple):
         return ARMS[self.arm].simulate(self, t_gemm_s, t_comm_s)
 
     def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
-        return arrivals(self.ranks, t_comm_s, row_tiles, blocks, self.delays)
+        return arrivals(self.ranks, t_comm_s, row_tiles, blocks)
 
     def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
@@ -115,19 +114,19 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
     return plan.simulate(1.0, STEP**step).end_s
 
 
-def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float, *about) -> OverlapPlan:
+def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
     """The best of `cuts` for a matmul and a gather that take so long alone."""
-    found = cuts(arm, m, n, ranks, workers, *about)
+    found = cuts(arm, m, n, ranks, workers)
     return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
 
 
-def cuts(arm: str, m: int, n: int, ranks: int, workers: int, *about) -> list[OverlapPlan]:
+def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:
     """How `arm` may be cut for out[m, n], in row blocks, one of `TELLING` each rank's rows. `workers` is 1 without a
-    GPU; `about` are further fields."""
+    GPU."""
     gpu, shares = workers > 1, ranks if arm in TELLING else 1
     rows, columns = (-(-m // TILE[0] // shares) * shares, -(-n // TILE[1])) if gpu else (shares, 1)
     return [
-        OverlapPlan(arm, Grid(max(blocks * shares, rows), columns), workers, ranks, blocks, *about)
+        OverlapPlan(arm, Grid(max(blocks * shares, rows), columns), workers, ranks, blocks)
         for blocks in (BLOCKS if ARMS[arm].by_block else (1,))
         if m % blocks == 0 and (not gpu or rows // shares % blocks == 0)
     ]
@@ -166,20 +165,11 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     return _backwards(_chunk_launches(plan, t_gemm_s, t_comm_s))
 
 
-def _halves(plan: OverlapPlan, t_comm_s: float) -> tuple[tuple[OverlapPlan, float], tuple[OverlapPlan, float]]:
-    """What comes before a layer and what goes behind it, when skew is made up for; and how long each takes alone."""
-    (latency, skew), senders = plan.delays, plan.ranks - 1
-    piece_s = t_comm_s / simulator.pieces(senders, 2, plan.delays)[-1]
-    halves = (plan._replace(delays=(2 * latency, 2 * own)) for own in (skew, 0.0))
-    return tuple((half, piece_s * simulator.pieces(senders, 1, half.delays)[-1]) for half in halves)
-
-
 def _layer(second: Callable) -> Callable:
     """Two matmuls that take equally long: one with what it gathers, and then one with what it scatters, by `second`."""
 
     def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        (before, comes_s), (behind, goes_s) = _halves(plan, t_comm_s)
-        up, down = _chunk_launches(before, t_gemm_s / 2, comes_s), second(behind, t_gemm_s / 2, goes_s)
+        up, down = _chunk_launches(plan, t_gemm_s / 2, t_comm_s / 2), second(plan, t_gemm_s / 2, t_comm_s / 2)
         later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
         return Simulation(up.end_s + down.end_s, (*up.spans, *later))
 
@@ -189,18 +179,15 @@ def _layer(second: Callable) -> Callable:
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """The own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all rows
     before it takes the first part."""
-    (before, comes_s), (_, goes_s) = _halves(plan, t_comm_s)
-    piece_s = t_comm_s / simulator.pieces(plan.ranks - 1, 2, plan.delays)[-1]
-    latency_s = goes_s - (plan.ranks - 1) * piece_s
-    one_s = t_gemm_s / 2 / plan.ranks
-    now, free_s, launches = one_s, comes_s - latency_s, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
-    for chunk, here_s in enumerate(before.arrivals(comes_s, 1)[0][1:], 1):
+    piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
+    now, free_s, launches = one_s, t_comm_s / 2, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
+    for chunk, here_s in enumerate(plan.arrivals(t_comm_s / 2, 1)[0][1:], 1):
         start_s = max(now, here_s)
         now = start_s + 2 * one_s
         free_s = max(free_s, now) + piece_s
         launches.append(LaunchSpan(chunk, chunk + 1, 0, 1, start_s, now))
     launches.append(LaunchSpan(0, 1, 0, 1, now, now + one_s))
-    return Simulation(max(now + one_s, free_s + latency_s), tuple(launches))
+    return Simulation(max(now + one_s, free_s), tuple(launches))
 
 
 def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:

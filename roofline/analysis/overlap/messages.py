@@ -43,7 +43,8 @@ def of(run: Run) -> dict[str, Wire]:
 
 def how(run: Run) -> str:
     """What carries the messages."""
-    return HOW[run.messages[0].get("link", "gloo")]
+    kind = run.messages[0].get("link", "gloo")
+    return HOW.get(kind, kind)
 
 
 def lines(run: Run) -> list[str]:

@@ -8,7 +8,7 @@ from roofline.analysis.base import Column
 from roofline.analysis.overlap.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
-from roofline.report.format import bytes_text, delays_text, interval_text, number_text, percent_text, time_text
+from roofline.report.format import bytes_text, interval_text, number_text, percent_text, time_text
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import REQUESTED, Run, Shape
 from roofline.theory.schedule import Grid
@@ -18,13 +18,10 @@ OFF_PACE = 0.05
 """A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
 
 OF_THE_LINK = (
-    *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace", "link_latency_s", "skew_s"),
+    *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
     *("preset_slowdown", "gemm_slowdown", "link_slowdown", "roof_tflops", "bound"),
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
-
-DELAYS = "link_latency_s", "skew_s"
-"""Facts of a paced link that is later than its bytes alone say."""
 
 HIDDEN = "hidden_fraction", "hidden_low", "hidden_high"
 CLOCK_NORMALISED = tuple(f"hidden_clock_normalised{end}" for end in ("", "_low", "_high"))
@@ -40,12 +37,11 @@ LOST = {
 
 
 def link_text(record: dict) -> str:
-    """Its kind, the bandwidth that it reached, and what it was asked to be later by: `paced 0.4 GB/s + 50 us`. What
-    gathers for `serial`, where that is faster."""
+    """Its kind and the bandwidth that it reached: `paced 0.4 GB/s`. What gathers for `serial`, where that is faster."""
     reached, gather = record["link_bytes_per_s"], record.get("gather")
     serial = f"; serial by {HOW[gather]}" if gather not in (None, record["link"]) and gather in HOW else ""
     speed = f" {reached / 1e9:.3g} GB/s" if reached else ""
-    return HOW.get(record["link"], record["link"]) + speed + delays_text(*(record[name] for name in DELAYS)) + serial
+    return HOW.get(record["link"], record["link"]) + speed + serial
 
 
 def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
@@ -99,15 +95,10 @@ OWN = (
     Column("row_blocks", "into how many `row_block` and `row_block_launches` cut the rows", "1"),
     Column("copier_programs", "of the paced link on a GPU (`--ffn-copier-programs`); null elsewhere", "1"),
     Column("wire", "the word of the case id"),
-    Column("gather", "what gathers for `serial`: the link, or between real ranks their backend's all-gather where that "
-           "is faster"),
+    Column("gather", "what gathers for `serial`: the link, or between GPUs NCCL's all-gather where that is faster"),
     Column(REQUESTED, "bandwidth that the link was asked for; of the wire `ridge`, which keeps step with T_gemm from "
            "round to round, that of a typical one", "bytes/s"),
-    Column("link_bytes_per_s", "what it reached alone, without its latency and skew", "bytes/s"),
-    Column("link_latency_s", "by how much it was asked to be later than its bytes alone say (`--ffn-link-latency`); "
-           "null where it was not", "s"),
-    Column("skew_s", "by up to how much each rank that sends was asked to begin later (`--ffn-skew`); null likewise",
-           "s"),
+    Column("link_bytes_per_s", "what it reached alone", "bytes/s"),
     Column("own_fabric", "true of an arm that ran over a fabric of its own: it has a time, and no field that compares "
            "it with the shape's link"),
     Column("link_off_pace", "null, or by how much of the request the link missed it: more than 5 % voids the case, "
@@ -203,11 +194,9 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
     # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
     arrival, requested = shape.values(link_name, "last_arrival_s"), shape.requested_bytes_per_s
-    late = shape.values(link_name, "late_s")
-    on_wire = {r: at - late.get(r, 0.0) for r, at in arrival.items()}
-    reached = work.wire_bytes / typical(on_wire) if arrival else None
+    reached = work.wire_bytes / typical(arrival) if arrival else None
     asked = shape.requested_by_round
-    if paces := {r: work.wire_bytes / on_wire[r] / asked[r] for r in on_wire if r in asked}:
+    if paces := {r: work.wire_bytes / at / asked[r] for r, at in arrival.items() if r in asked}:
         reached = requested * time_of(paces, groups).value  # judged within rounds
     void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
     clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
@@ -225,7 +214,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     found = {
         "arm": arm,
-        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", "copier_programs", *DELAYS)},
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", "copier_programs")},
         REQUESTED: requested,
         "wire_bytes": work.wire_bytes,
         "link_bytes_per_s": reached,
@@ -339,6 +328,4 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     if known_as not in SIMULATED:
         return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
-    cut = known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm)
-    per_s = (shape.requested_bytes_per_s or 0.0) / shape.work.wire_bytes
-    return OverlapPlan(*cut, tuple(per_s * shape.get(name, 0.0) for name in DELAYS))
+    return OverlapPlan(known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm))

@@ -4,15 +4,10 @@ Only arrivals and products take time: what contention, launches and accumulator 
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
-from statistics import fmean
 from typing import NamedTuple
 
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table, at_least_one
-
-NONE, DRAWS = (0.0, 0.0), 64
-"""Delays of a link that has none; steps in which a skew is averaged."""
 
 
 class Span(NamedTuple):
@@ -62,47 +57,22 @@ def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> flo
     return (t_gemm_s + t_comm_s - t_overlap_s) / min(t_gemm_s, t_comm_s)
 
 
-@lru_cache
-def pieces(senders: int, blocks: int = 1, delays: tuple[float, float] = NONE) -> tuple[float, ...]:
-    """When each piece of a gather is here on average, counted in the time of one: `blocks` rounds of a piece from each
-    of `senders`. `delays` are latency and skew in multiples of what all bytes alone take: each piece is here so much
-    later, and each sender begins up to so much later, any time being as likely; a late one holds up those after it.
-
-    >>> pieces(senders=2, blocks=2), pieces(senders=1, delays=(0.5, 0.5))
-    ((1.0, 2.0, 3.0, 4.0), (1.75,))
-
-    Raises ValueError for a negative one.
-    """
-    latency, skew = delays
-    not_negative(latency=latency, skew=skew)
-    count, found, late = senders * blocks, [], 0.0
-    within = [1.0] * DRAWS  # the probability that senders so far hold the pieces up by no more than each share of skew
-    for piece in range(count):
-        if skew and piece < min(senders, count * skew):  # whoever comes later was waiting for its turn
-            within = [p * min(1.0, (at + 0.5) / DRAWS + piece / (count * skew)) for at, p in enumerate(within)]
-            late = count * skew * (1 - fmean(within))
-        found.append(1 + piece + count * latency + late)
-    return tuple(found)
-
-
-def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1, delays=NONE) -> tuple[tuple, ...]:
+def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
     """`[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
-    piece after piece, the own chunk at 0. All is here at `t_comm_s`, and the pieces before in equal intervals, but for
-    the `delays`, as in `pieces`.
+    piece after piece, the own chunk at 0. All is here at `t_comm_s`, and the pieces before in equal intervals.
 
     >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2)
     ((0.0, 1.0, 2.0), (0.0, 3.0, 4.0))
-    >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=1, delays=(1.0, 0.0))
-    ((0.0, 3.0, 4.0),)
 
-    Raises ValueError for counts below 1, negative values, or blocks that do not divide the row tiles.
+    Raises ValueError for counts below 1, a negative time, or blocks that do not divide the row tiles.
     """
     at_least_one(chunks=chunks, row_tiles=row_tiles, blocks=blocks)
     not_negative(t_comm_s=t_comm_s)
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
-    others, here = chunks - 1, pieces(chunks - 1, blocks, delays)
-    here_s = [(0.0, *(one * t_comm_s / here[-1] for one in here[block * others :][:others])) for block in range(blocks)]
+    others = chunks - 1
+    pieces = [range(1 + block * others, 1 + (block + 1) * others) for block in range(blocks)]
+    here_s = [(0.0, *(piece * t_comm_s / (others * blocks) for piece in of_block)) for of_block in pieces]
     return tuple(here_s[m * blocks // row_tiles] for m in range(row_tiles))
 
 

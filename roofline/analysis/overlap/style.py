@@ -5,7 +5,7 @@ from itertools import cycle
 from roofline.analysis.overlap.arms import ARMS, PERSISTENT
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import theme
-from roofline.report.format import delays_text, number_text
+from roofline.report.format import number_text
 from roofline.report.theme import DARK, GREY, MARKERS
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
@@ -103,7 +103,6 @@ def link_text(frame) -> str:
             text += f", {reached} GB/s reached"
         if asked:
             text += f" of {asked} asked" if reached else f", {asked} GB/s asked"
-        text += delays_text(*(own[key].fillna(0).max() for key in ("link_latency_s", "skew_s")))
         parts.append(f"{text}, P = {' or '.join(map(str, sorted(own['ranks'].unique())))} ranks")
     return "; ".join(parts)
 
