@@ -139,7 +139,7 @@ def test_help_has_every_default(typed):
     _, text = typed("--help")
     ours = text.partition("FFN matmuls on a roofline")[2].partition("\n\n")[0]
     options = re.split(r"\n  (?=--ffn)", ours)[1:]
-    assert len(options) == 21
+    assert len(options) == 19
     assert all("default" in option for option in options)
 
 
