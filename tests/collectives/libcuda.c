@@ -40,7 +40,8 @@ int cuStreamWriteValue32_v2(void *stream, unsigned *at, unsigned value, unsigned
 int loaded, launched, shaped;
 
 int cuDeviceGet(int *device, int number) { return *device = number, SUCCESS; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { return *value = 1 << 20, SUCCESS; }
+int cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) { return *value = 227 << 10, SUCCESS; }
 int cuCtxGetCurrent(void **context) { return *context = &loaded, SUCCESS; }
 int cuModuleLoadData(void **module, const void *image) { return *module = &loaded, loaded++, SUCCESS; }
 int cuModuleGetFunction(void **function, void *module, const char *name) { return *function = &launched, SUCCESS; }
@@ -50,6 +51,7 @@ int cuLaunchKernelEx(const void *how, void *function, void **args, void **more) 
 int cuFuncSetAttribute(void *function, int attribute, int value) { return shaped++, function ? SUCCESS : INVALID_VALUE; }
 
 #define UNCALLED(name) int name(void) { return NOT_FOUND; }
+UNCALLED(cuModuleUnload)
 UNCALLED(cuCtxGetLimit) UNCALLED(cuCtxSetCurrent) UNCALLED(cuCtxSetLimit) UNCALLED(cuDevicePrimaryCtxRetain)
 UNCALLED(cuDriverGetVersion) UNCALLED(cuFuncSetCacheConfig) UNCALLED(cuGetErrorString)
 

@@ -5,11 +5,13 @@ import os
 import sys
 import types
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 
 import pynvml
 import pytest
 import torch
+from triton.runtime import build
 
 from roofline import doctor
 from roofline.cli import main
@@ -31,6 +33,8 @@ def free_environment(monkeypatch):
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """An H100 on which all is well. Its tests change one answer of torch or NVML."""
+    with suppress(AttributeError):  # Triton looks for a compiler once, from 3.8 on
+        monkeypatch.setattr(build, "_find_compiler", build._find_compiler.__wrapped__)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     on_cpu = torch.ones
