@@ -13,7 +13,7 @@ import pytest
 import torch
 from triton.runtime import build
 
-from roofline import doctor
+from roofline import doctor, operations
 from roofline.cli import main
 from roofline.measure import machine, memory
 from roofline.profile import ncu
@@ -63,6 +63,7 @@ def gpu(monkeypatch, tmp_path):
     for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
         for name, answer in answers.items():
             monkeypatch.setattr(module, name, answer)
+    monkeypatch.setattr(operations.Operation, "load_runner", lambda operation: lambda *given: operation.name)
     monkeypatch.setattr(memory, "peak_bytes", lambda cases: len(cases) * 2**29)
     monkeypatch.setattr(ncu, "find", lambda: "/usr/local/cuda/bin/ncu")
     monkeypatch.setattr(ncu, "version", lambda tool: "2025.3.1.0")
