@@ -220,20 +220,6 @@ def test_spilled_bytes_are_those_of_the_table(case):
     assert one.plan("row_block").spilled_bytes == 0
 
 
-def test_runs_are_read_from_the_stamps(case):
-    """Tile (0, 0) took chunks 0 and 1 at once, waited for 2, and took it with 3."""
-    one = case(blocks=1)
-    plan = one.plan(schedule.tile_outer(one.grid, 4, RANKS))
-    stamps = flagged.stamps_for(plan)
-    stamps[0] = torch.tensor([[100, 110], [0, 0], [150, 200], [0, 0], [260, 0]])
-    stamps[1:, 0, :] = 1
-    stamps[1:, RANKS, 0] = 2
-    first, second, *others = flagged.runs(plan, stamps)
-    assert first == ((0, 0, 0, 0, 2), (100, 110, 150))
-    assert second == ((0, 0, 0, 2, 4), (150, 200, 260))
-    assert [about for about, _ in others] == [(1, 0, 1, 0, 4), (2, 1, 0, 0, 4), (3, 1, 1, 0, 4)]
-
-
 def test_more_ranks_than_an_order_holds_are_refused(case):
     one = case()
     table = schedule.tile_outer(one.grid, PROGRAMS, 17)

@@ -30,6 +30,9 @@ STEP = 1.01
 PERSISTENT = "_persistent"
 """How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
 
+BY_PERSISTENT = "row_block_launches", "block_launches", "layer_launches", "overlapped"
+"""Of each operation the arm that is measured so, too."""
+
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
 
@@ -47,8 +50,8 @@ ALL_REDUCE = "all_reduce"
 def base_arm(arm: str) -> str:
     """The arm whose schedule `arm` has.
 
-    >>> base_arm("chunk_launches_persistent"), base_arm("serial")
-    ('chunk_launches', 'serial')
+    >>> base_arm("row_block_launches_persistent"), base_arm("serial")
+    ('row_block_launches', 'serial')
     """
     return arm.removesuffix(PERSISTENT)
 
@@ -207,15 +210,11 @@ def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> 
     return Simulation(now, tuple(launches))
 
 
-def _by_chunk(table: Callable) -> Callable:
-    """Of a table of the flagged kernel whose chunks come one after another, all rows of each."""
-
-    def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-        arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
-        return simulate(table(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
-
-    return run
+def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Chunks come one after another, all rows of each."""
+    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+    arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
+    return simulate(schedule.chunk_outer(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
 
 
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -264,8 +263,7 @@ ARMS = {
         ArmSpec("layer_launches", BOTH, "#332288", ">", _layer(_block_launches)),
         ArmSpec("chained_launches", BOTH, "#117733", "h", _chained_launches),
         ArmSpec("layer_signalled", BOTH, "#aa4499", "$\u25e2$", _layer(_signalled), by_block=True, table=True),
-        ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
-        ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
+        ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _chunk_outer, table=True),
         ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),
         ArmSpec("signalled", SCATTERED, "#999933", "H", _signalled, by_block=True, table=True),
         ArmSpec("overlapped", ("weight_prefetch",), "#029e73", "D", _overlapped),

@@ -121,8 +121,8 @@ OWN = (
     Column("t_preset_s", "the kernel of the flagged arms with all flags up: its time", "s"),
     Column("preset_slowdown", "that over the fastest unsplit matmul: above 1 is what waiting code costs", "1"),
     Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
-           "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
-           "named for it, else the fastest unsplit one", "1"),
+           "alone: the kernel with all flags up of `chunk_outer` and `row_block`, `persistent` of arms named for it, "
+           "else the fastest unsplit one", "1"),
     Column("link_slowdown", "the last arrival in this arm over the link alone; null of a scatter", "1"),
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),
