@@ -22,9 +22,8 @@ from collectives.links import Transfer
 from kernels import flagged, persistent
 from kernels.configs import choose_for
 from kernels.contract import Signals
-from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
+from roofline.theory.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
 
 

@@ -13,7 +13,7 @@ from collectives.bench import setting as settings
 from collectives.bench import symm_mem
 from collectives.bench.operands import buffer, normal
 from kernels.contract import reason
-from roofline.analysis.overlap.arms import base_arm, plan
+from roofline.theory.arms import base_arm, plan
 
 if find_spec("triton"):
     from collectives import flagged_arms

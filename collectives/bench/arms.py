@@ -19,10 +19,10 @@ from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
-from roofline.analysis.overlap.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
-from roofline.analysis.overlap.metrics import OFF_PACE, REQUESTED
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.measure.ranks import ALONE
+from roofline.operations.gathering import OFF_PACE, REQUESTED
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3

@@ -24,12 +24,12 @@ from collectives.bench.operands import (
 from collectives.links import Gather
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
-from roofline.analysis.overlap.arms import base_arm
-from roofline.analysis.overlap.metrics import REQUESTED
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
+from roofline.operations.gathering import REQUESTED
 from roofline.store.run import Shape
 from roofline.theory import wires
+from roofline.theory.arms import base_arm
 from roofline.theory.models import parse as parse_model
 
 SETS = 2

@@ -16,8 +16,7 @@ from kernels.contract import Signals
 from kernels.machine.cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
-from roofline.analysis.overlap import simulator
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table, WorkTile
 
 gathers = import_module("collectives.all_gather_matmul")  # kernels do not depend on what uses them

@@ -8,7 +8,7 @@ import torch
 from collectives import all_gather_matmul, flagged_arms, links, weight_prefetch
 from collectives.flagged_arms import ARMS, prepare
 from collectives.links import LinkError
-from roofline.analysis.overlap.arms import of_operation
+from roofline.theory.arms import of_operation
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
 

@@ -14,9 +14,9 @@ from collectives.bench import setting as settings
 from kernels import CONTENDERS
 from kernels.configs import choose
 from kernels.contract import interpreted
-from roofline.analysis.overlap.arms import TILE, base_arm
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
+from roofline.theory.arms import TILE, base_arm
 
 FLAGGED = list(flagged_arms.ARMS)
 

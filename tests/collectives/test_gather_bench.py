@@ -9,12 +9,12 @@ from gather_cases import ARMS, all_gather, options_of
 from collectives import links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, setting, weight_prefetch
-from roofline.analysis.overlap import metrics
-from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.measure.prepared import PreparedCase
 from roofline.operations.ffn import Ffn
+from roofline.operations.gathering import REQUESTED
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
+from roofline.theory.arms import ALL_CORES
 
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
@@ -306,11 +306,11 @@ def test_a_later_process_takes_what_the_first_one_chose(options, wire):
     case = all_gather(wire)
     first = all_gather_matmul.Runner(options).prepare(case, ARMS)
     later = all_gather_matmul.Runner(options)
-    facts = first.facts | {"t_gemm_planned_s": 1e-3, metrics.REQUESTED: 12345678.0}
+    facts = first.facts | {"t_gemm_planned_s": 1e-3, REQUESTED: 12345678.0}
     measured = {f"gemm {first.facts['unsplit']}": dict(enumerate([0.02, 0.04, 0.05, 0.09]))}
     later.earlier[case.id] = SimpleNamespace(facts=facts, times_s=measured.get)
     found = later.prepare(case, ARMS)
-    measured = {"t_gemm_planned_s": 0.045, metrics.REQUESTED: case.work.wire_bytes / 0.045}
+    measured = {"t_gemm_planned_s": 0.045, REQUESTED: case.work.wire_bytes / 0.045}
     assert found.facts == (facts if wire == "balance50" else facts | measured)
     assert found.contenders == ARMS
 

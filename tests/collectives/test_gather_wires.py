@@ -11,8 +11,8 @@ from gather_cases import ARMS, all_gather
 
 from collectives import links
 from collectives.bench import all_gather_matmul, arms, operands, setting
-from roofline.analysis.overlap import metrics
 from roofline.measure import clocks
+from roofline.operations.gathering import REQUESTED
 
 
 def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
@@ -25,11 +25,11 @@ def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
 def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
     found = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
     gemm = found.entrants[f"gemm {found.facts['unsplit']}"].call
-    asked = gemm.notes()[metrics.REQUESTED]
-    assert asked == found.facts[metrics.REQUESTED]
+    asked = gemm.notes()[REQUESTED]
+    assert asked == found.facts[REQUESTED]
     for times in (2, 4):
         gemm.told(times * found.facts["t_gemm_planned_s"])
-    assert gemm.notes()[metrics.REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
+    assert gemm.notes()[REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
     for name in (*ARMS, "link", "gemm beside link"):
         found.entrants[name].call()
         waits = found.entrants[name].call.notes()["last_arrival_s"] * (asked / 2) / case.work.wire_bytes
@@ -42,7 +42,7 @@ def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
     case = all_gather("ridge1.4")
     pinned = replace(options, wires_of=((case.id, 0.2e9),))
     found = all_gather_matmul.Runner(pinned).prepare(case, ARMS)
-    assert found.facts[metrics.REQUESTED] == 0.2e9
+    assert found.facts[REQUESTED] == 0.2e9
     assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "told")
 
 

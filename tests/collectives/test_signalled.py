@@ -17,9 +17,9 @@ from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import part_sums
 from kernels import signalled as kernel
 from kernels.contract import Signals
-from roofline.analysis.overlap.arms import OverlapPlan, plan
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.theory.arms import OverlapPlan, plan
 from roofline.theory.schedule import Grid
 
 RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40

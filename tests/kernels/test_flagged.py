@@ -13,8 +13,7 @@ import torch
 from kernels import flagged
 from kernels.configs import arch_of, choose_for, table
 from kernels.contract import Signals
-from roofline.analysis.overlap import simulator
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, WorkTile
 
 RANKS, BLOCKS, PROGRAMS = 4, 2, 3

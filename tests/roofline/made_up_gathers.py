@@ -5,7 +5,6 @@ import re
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.overlap.arms import ARMS, base_arm, is_serial
 from roofline.analysis.records import OVERLAP, analysis_of, frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
@@ -13,6 +12,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
 from roofline.store.journal import load
+from roofline.theory.arms import ARMS, base_arm, is_serial
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.analysis.overlap.arms import OverlapPlan, of_operation, plan
-from roofline.analysis.overlap.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
 from roofline.theory import schedule
+from roofline.theory.arms import OverlapPlan, of_operation, plan
 from roofline.theory.schedule import Grid
+from roofline.theory.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
 
 ARMS = of_operation("all_gather_matmul", gpu=True)
 

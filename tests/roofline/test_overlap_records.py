@@ -8,6 +8,7 @@ from roofline.analysis.overlap.analysis import OVERLAP
 from roofline.analysis.records import frame
 from roofline.analysis.throughput.metrics import ratio_text
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.gathering import REQUESTED
 from roofline.report import tables
 from roofline.report.sections import sections
 from roofline.report.write import write
@@ -103,11 +104,11 @@ def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, l
     (shape,) = run.shapes.values()
     for one in shape.rounds:
         arrival_s = T_COMM * (1 + one.index / 31)
-        one.values["gemm fast"][metrics.REQUESTED] = lag * WIRE_BYTES / arrival_s
+        one.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
         one.values["link"]["last_arrival_s"] = arrival_s * (1.5 if one.index % 5 == 4 else 1)  # and outliers
     found = metrics.metrics(run, shape, "serial")
-    assert found[metrics.REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
-    assert found[metrics.REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
+    assert found[REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
+    assert found[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
     assert found["link_off_pace"] == (void and pytest.approx(void))
 
 

@@ -7,7 +7,7 @@ from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
 from roofline.analysis.overlap import timeline
-from roofline.analysis.overlap.metrics import REQUESTED
+from roofline.operations.gathering import REQUESTED
 
 
 def test_blocks_of_a_timeline():

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.analysis.overlap import style
-from roofline.analysis.overlap.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
 from roofline.analysis.overlap.metrics import asked_of
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
+from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
