@@ -56,8 +56,6 @@ class Operands:
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
-    products: Matmul | None = None
-    """As `matmul`, into an fp32 `out`: for chunk_launches, which takes torch's where it is None."""
     prepared: dict[str, object] = field(default_factory=dict)
     """What `collectives.flagged_arms` has prepared, by arm."""
 
@@ -180,11 +178,6 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     width = operands.shards[0].shape[1]
     span = slice(chunk * width, (chunk + count) * width)
     x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
-    if operands.products:
-        product = operands.products(x, w, sums if first else operands.product)
-        if not first:
-            sums.add_(product)
-        return
     if x.device.type == "cpu":  # where torch.mm has no out_dtype; in fp32 already, nothing is converted
         x, w = x.float(), w.float()
     if x.dtype == torch.float32:
@@ -209,8 +202,9 @@ def addmm_sums_in_fp32(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def row_block_launches(operands: Operands, link) -> Tensor:
-    """Multiply each row block when all of it is here."""
+def row_block_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
+    """Multiply each row block when all of it is here, by `matmul` or that of the operands."""
+    matmul = matmul or operands.matmul
     link.start(operands.by_block)
     done, pieces = 0, len(operands.shards) - 1  # of a block; blocks that hold no rows have none
     blocks = len(operands.by_block) // pieces
@@ -219,7 +213,7 @@ def row_block_launches(operands: Operands, link) -> Tensor:
             continue
         here = link.wait(count * pieces) // pieces
         x, out = (operands.rows(done, of, here - done) for of in (operands.gathered, operands.out))
-        operands.matmul(x, operands.w, out)
+        matmul(x, operands.w, out)
         done = here
     link.finish()
     return operands.out

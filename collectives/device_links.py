@@ -227,11 +227,6 @@ class DeviceLink:
         patience = int((due_s + (self.patience_s or PATIENCE_S)) * 1e6) if self.timed else PATIENCE_LOOKS
         return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
 
-    @property
-    def started_ns(self) -> int:
-        """The globaltimer at the start of the last run, once the device is done."""
-        return int(self._times[0])
-
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
         self._stamp(1)

@@ -72,15 +72,15 @@ class Operands:
         found = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
         return Gather(found, [shards[self.rank]])
 
-    def multiply_up(self, rank: int) -> None:
+    def multiply_up(self, rank: int, matmul: Matmul | None = None) -> None:
         """The rows of `rank`."""
         block = self.scatter.block
-        self.matmul(block(self.gathered, rank), self.up, block(self.hidden, rank))
+        (matmul or self.matmul)(block(self.gathered, rank), self.up, block(self.hidden, rank))
 
-    def multiply_down(self, rank: int) -> None:
+    def multiply_down(self, rank: int, matmul: Matmul | None = None) -> None:
         """The rows of `rank`."""
         block = self.scatter.block
-        self.matmul(block(self.hidden, rank), self.down, block(self.scatter.products, rank))
+        (matmul or self.matmul)(block(self.hidden, rank), self.down, block(self.scatter.products, rank))
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -112,16 +112,16 @@ def all_reduce(operands: Operands, link) -> Tensor:
     return operands.whole
 
 
-def layer_launches(operands: Operands, link) -> Tensor:
-    """Multiply by `up` as rows come, then by `down` as parts are sent."""
+def layer_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
+    """Multiply by `up` as rows come, then by `down` as parts are sent, with `matmul` or that of the operands."""
     others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
     for count, rank in enumerate([operands.rank, *operands.sources]):
         link.wait(count)
-        operands.multiply_up(rank)
+        operands.multiply_up(rank, matmul)
     link.wait(others)  # here already: tells the timeline when `up` was done
     for count, rank in enumerate([*operands.sources, operands.rank], 1):
-        operands.multiply_down(rank)
+        operands.multiply_down(rank, matmul)
         link.ready(others + min(count, others))
     return _finished(operands, link)
 

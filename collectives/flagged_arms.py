@@ -2,8 +2,6 @@
 
 out[B, F_loc] = x[B, D] @ w[F_loc, D].T, x gathered over its columns. All run `kernels.flagged`, each by its table:
 
-    tile_outer   every tile once, with all chunks as they come. Nothing is spilled; a program's first tile waits for the
-                 last chunk, so only what follows its first wave hides anything
     chunk_outer  the exercise: all tiles with each chunk as it comes, with spills, but for those that the expected
                  arrivals let it spare. Hides all but the last chunk, and pays for the spills
     row_block    every tile once, rows come block by block: the first tiles have all their chunks after a fraction of
@@ -24,9 +22,8 @@ from collectives.links import Transfer
 from kernels import flagged, persistent
 from kernels.contract import Signals
 from kernels.tiles import choose_for
-from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
+from roofline.theory.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
 
 
@@ -61,10 +58,8 @@ def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0) -> Prepare
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
         arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
         table = schedule.row_block(grid, programs, arrival_s, chunk_s)
-    elif arm == "chunk_outer":
-        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     else:
-        table = schedule.tile_outer(grid, programs, chunks)
+        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)
@@ -73,11 +68,11 @@ def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0) -> Prepare
     return operands.prepared[arm]
 
 
-def run(operands: Operands, link, arm: str, stamps: Tensor | None = None) -> Tensor:
+def run(operands: Operands, link, arm: str) -> Tensor:
     """Gather and multiply by the table of `arm`, made for equal times where `prepare` has made none."""
     ready = operands.prepared.get(arm) or prepare(operands, arm)
     link.start(ready.transfers)
-    flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, link.signals(), stamps)
+    flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, link.signals())
     link.finish()
     return operands.out
 
@@ -88,18 +83,5 @@ def preset(operands: Operands, arm: str) -> Tensor:
     return flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, ready.up)
 
 
-def trace(operands: Operands, link, arm: str) -> dict:
-    """The timeline of one call, with `runs`: what `kernels.flagged.runs` tells, nanoseconds after the link's start.
-
-    A call of its own: time stamps cost a little. Only on a GPU, which has a clock that all its SMs share.
-    """
-    plan = (operands.prepared.get(arm) or prepare(operands, arm)).plan
-    stamps = flagged.stamps_for(plan)
-    run(operands, link, arm, stamps)
-    timeline, t0 = link.timeline().as_dict(), link.started_ns
-    runs = [(*about, *(ns - t0 for ns in times)) for about, times in flagged.runs(plan, stamps)]
-    return timeline | {"runs": runs}
-
-
-ARMS = {arm: partial(run, arm=arm) for arm in ("chunk_outer", "tile_outer", "row_block")}
+ARMS = {arm: partial(run, arm=arm) for arm in ("chunk_outer", "row_block")}
 """Name -> `arm(operands, link)`, as in `collectives.all_gather_matmul.ARMS`."""

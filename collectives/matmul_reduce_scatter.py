@@ -104,11 +104,13 @@ def serial(operands: Operands, link) -> Tensor:
     return operands.out
 
 
-def block_launches(operands: Operands, link) -> Tensor:
-    """Multiply for each rank apart, and send its part while the next is computed."""
+def block_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
+    """Multiply for each rank apart, by `matmul` or that of the operands, and send its part while the next is
+    computed."""
+    matmul = matmul or operands.matmul
     link.start(operands.parts, ready=0)
     for count, rank in enumerate([*operands.destinations, operands.rank], 1):
-        operands.matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
+        matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
         link.ready(min(count, len(operands.parts)))
     add(operands, link)
     link.finish()

@@ -18,7 +18,7 @@ from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
 from kernels import flagged_rows, part_sums, persistent, signalled
 from kernels.tiles import choose_for
-from roofline.analysis.overlap.arms import BLOCKS, OverlapPlan
+from roofline.theory.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
 
 

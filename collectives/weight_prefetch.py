@@ -70,10 +70,10 @@ def serial(operands: Operands, link) -> Tensor:
     return operands.out
 
 
-def overlapped(operands: Operands, link) -> Tensor:
-    """Multiply with this layer while the next one is gathered."""
+def overlapped(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
+    """Multiply with this layer, by `matmul` or that of the operands, while the next one is gathered."""
     link.start(operands.next)
-    operands.matmul(operands.x, operands.now, operands.out)
+    (matmul or operands.matmul)(operands.x, operands.now, operands.out)
     link.wait(len(operands.next))
     link.finish()
     operands.step += 1

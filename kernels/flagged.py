@@ -112,13 +112,12 @@ def wait(
 )
 def flagged_kernel(
     x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, spilled_ptr, flags_ptr, wanted, lost_ptr, patience,
-    stamps_ptr,  # [work tiles, RANKS + 1, 2] int64: at each look its time and that of its success; last, the end
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
     CHUNK: tl.constexpr, RANKS: tl.constexpr, SLOTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
-    SPILLS: tl.constexpr, STAMPED: tl.constexpr, TIMED: tl.constexpr,
+    SPILLS: tl.constexpr, TIMED: tl.constexpr,
 ):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
@@ -141,14 +140,9 @@ def flagged_kernel(
             # No branch: behind one, ptxas has each wgmma wait for the one before, in the whole loop.
             acc = tl.load(held, mask=chunk > 0, other=0.0)
         while chunk < chunk_to:
-            if STAMPED:
-                stamp = stamps_ptr + (work_tile * (RANKS + 1) + chunk) * 2
-                tl.store(stamp, globaltimer())
             if known < chunk_to:  # else there is nothing to look for
                 flags = flags_ptr + first_flag - 1
                 known = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, SLOTS, TIMED)
-            if STAMPED:
-                tl.store(stamp + 1, globaltimer())
             here = tl.minimum(known, chunk_to)
             for step in range(chunk * steps, here * steps):
                 owner = (order >> (step // steps * 4)) & 15
@@ -157,8 +151,6 @@ def flagged_kernel(
                 w = w_desc.load([n0, k0])
                 acc = tl.dot(x, w.T, acc, input_precision="ieee")
             chunk = here
-        if STAMPED:
-            tl.store(stamps_ptr + (work_tile * (RANKS + 1) + RANKS) * 2, globaltimer())
         if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
             if chunk_to < RANKS:
                 tl.store(held, acc)
@@ -191,35 +183,15 @@ def tile_schedule(
     return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 
 
-def stamps_for(tiles: TileSchedule) -> Tensor:
-    """Where a launch leaves its time stamps: int64 nanoseconds, as `runs` reads them."""
-    shape = len(tiles.work_tiles), len(tiles.order) + 1, 2
-    return torch.zeros(shape, dtype=torch.int64, device=tiles.work_tiles.device)
-
-
-def runs(tiles: TileSchedule, stamps: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Of each unbroken run of the inner loop, (program, m, n, chunk_from, chunk_to) and (look, start, end) in ns."""
-    found = []
-    work_tiles = [(program, work_tile) for program, own in enumerate(tiles.table) for work_tile in own]
-    for (program, work_tile), times in zip(work_tiles, stamps.tolist(), strict=True):
-        begun = [chunk for chunk in range(work_tile.chunk_from, work_tile.chunk_to) if times[chunk][0]]
-        ends = [(chunk, times[chunk][0]) for chunk in begun[1:]] + [(work_tile.chunk_to, times[-1][0])]
-        for chunk, (chunk_to, end_ns) in zip(begun, ends, strict=True):
-            found.append(((program, work_tile.m, work_tile.n, chunk, chunk_to), (*times[chunk], end_ns)))
-    return found
-
-
-def matmul(
-    x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals, stamps: Tensor | None = None
-) -> Tensor:
+def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
     """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter), each chunk of x's columns once its
-    flag is up; returns `out`. With `stamps` (of `stamps_for`) each work tile leaves the times of its looks there.
+    flag is up; returns `out`.
 
     It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
     raises.
     """
     require(x, w, out, tiles)
-    prepare(x, w, out, tiles, signals, stamps).run(x.device)
+    prepare(x, w, out, tiles, signals).run(x.device)
     return out
 
 
@@ -236,9 +208,7 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
         raise ValueError(f"out is {rows} x {columns} tiles, the schedule is for {tiles.grid}; make one for this shape")
 
 
-def prepare(
-    x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals, stamps: Tensor | None = None
-) -> KernelLaunch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
     """The launch for checked tensors."""
     config, ranks = tiles.config, len(tiles.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
@@ -248,24 +218,23 @@ def prepare(
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
         work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        stamps_ptr=tiles.work_tiles if stamps is None else stamps,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
         CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
-        SPILLS=bool(len(tiles.spilled)), STAMPED=stamps is not None, TIMED=not interpreted(flagged_kernel),
+        SPILLS=bool(len(tiles.spilled)), TIMED=not interpreted(flagged_kernel),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
-def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype, *, stamped: bool = False) -> KernelLaunch:
-    """The launch over 8 ranks by the table that `deal` makes, which spills or does not; `stamped` as for a trace."""
+def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """The launch over 8 ranks by the table that `deal` makes, which spills or does not."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
     made = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
-    return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1), stamps_for(made) if stamped else None)
+    return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1))
 
 
 # Each with tiles of its own: what is spilled takes registers.

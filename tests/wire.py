@@ -19,7 +19,7 @@ import roofline
 from collectives.bench import symm_mem
 from roofline.analysis import gradients
 from roofline.analysis.overlap import messages
-from roofline.analysis.overlap.simulator import hidden_fraction
+from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[1]
 BITS_PER_S = 1e9

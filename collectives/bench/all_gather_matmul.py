@@ -11,19 +11,15 @@ from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import setting as settings
 from collectives.bench import symm_mem
-from collectives.bench.operands import buffer, host_ahead, normal
+from collectives.bench.operands import buffer, normal
 from kernels.contract import reason
-from kernels.tiles import choose_for
-from roofline.analysis.overlap.arms import PERSISTENT, base_arm, plan
+from roofline.theory.arms import base_arm, plan
 
 if find_spec("triton"):
     from collectives import flagged_arms
 
 PRESET = "row_block"
 """The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
-
-TRACES = 3
-"""Calls with time stamps of which the last is kept: by then the kernel with stamps is loaded and warm."""
 
 
 class AllGather(settings.Setting):
@@ -83,14 +79,6 @@ class AllGather(settings.Setting):
         about = arm, self.t_gemm_s, self.t_comm_s
         return reason(lambda: [flagged_arms.prepare(operands, *about) for operands in self.sets])
 
-    def trace(self, arm: str, link) -> dict | None:
-        if arm not in waiting_arms(self.device) or not self.options.timed or link.kind == "preset":
-            return None
-        for _ in range(TRACES):
-            host_ahead(self.device, len(self.sets[0].prepared[arm].transfers))
-            traced = flagged_arms.trace(self.sets[0], link, arm)
-        return traced
-
     def facts_of(self, arm: str) -> dict:
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
@@ -102,8 +90,6 @@ class AllGather(settings.Setting):
         if ready := operands.prepared.get(arm):
             return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
         base, ours = base_arm(arm), self.matmul_of(arm).config(*self.factors)
-        if arm == f"chunk_launches{PERSISTENT}":
-            return f"{choose_for('persistent_sums', operands.gathered, operands.w)}, product and add, sums in fp32"
         if base == "chunk_launches":
             x = operands.gathered
             addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)

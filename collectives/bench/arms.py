@@ -17,13 +17,13 @@ from collectives.bench import messages, operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
+from kernels import CONTENDERS
 from kernels.bench import checks, matmul
-from roofline.analysis.overlap.arms import ALL_CORES, base_arm
-from roofline.analysis.overlap.metrics import OFF_PACE
-from roofline.measure import device_errors
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.measure.ranks import ALONE
+from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -56,6 +56,14 @@ class Call:
         return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
+def persistent_arms(arms: dict[str, Callable]) -> dict[str, Callable]:
+    """Those of `arms` that are `BY_PERSISTENT`, by our persistent matmul. The fastest is mostly the vendor's, whose
+    programs leave the copier no room on an SM: they stay off those that it is on, and tiles that were dealt to them
+    begin late."""
+    matmul = CONTENDERS["persistent"].run
+    return {arm + PERSISTENT: functools.partial(arms[arm], matmul=matmul) for arm in BY_PERSISTENT if arm in arms}
+
+
 class Runner(matmul.Runner):
     """Runs the arms of one operation. A subclass says what they work on, and which they are."""
 
@@ -70,7 +78,7 @@ class Runner(matmul.Runner):
             if device == "cpu" and self.ranks is ALONE and torch.get_num_threads() > 1
             else {}
         )
-        return self.own_arms | on_all | settings.persistent_arms(self.own_arms, device)
+        return self.own_arms | on_all | (persistent_arms(self.own_arms) if device == "cuda" else {})
 
     def known(self) -> list[str]:
         return list(self.arms("cuda") | self.arms("cpu"))
@@ -157,15 +165,7 @@ class Runner(matmul.Runner):
             runs = [functools.partial(arm, operands, link) for operands in setting.sets]
             call = Call(runs, setting.device, link, all_cores=all_cores)
             facts = setting.facts_of(name)
-            entrant = Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
-            try:
-                entrant.timeline = setting.trace(name, link)
-            except Exception as failure:  # that is told, and the arm keeps its numbers, if there still is a device
-                if device_errors.device_lost(setting.device):
-                    raise
-                reason = f"{name}: {device_errors.reason(failure)}"
-                prepared.rejected[f"{name}-timeline"] = Rejection(SKIPPED, reason)
-            return entrant
+            return Entrant(name, call, config=setting.config(name), relative_error=error, facts=facts)
 
         self.together(prepared, name, check)
 

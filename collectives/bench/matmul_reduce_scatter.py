@@ -13,8 +13,8 @@ from collectives.bench.operands import buffer, normal
 from collectives.links import Scatter, Transfer
 from collectives.matmul_reduce_scatter import Operands
 from kernels.contract import reason
-from roofline.analysis.overlap.arms import cuts
 from roofline.measure.ranks import ALONE
+from roofline.theory.arms import cuts
 
 if find_spec("triton"):
     from collectives import signalled

@@ -10,7 +10,6 @@ from statistics import median
 
 import torch
 
-import kernels
 from collectives.bench import links
 from collectives.bench.operands import (
     CALIBRATIONS,
@@ -25,38 +24,18 @@ from collectives.bench.operands import (
 from collectives.links import Gather
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
-from roofline.analysis.overlap.arms import PERSISTENT, base_arm
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED, Shape
 from roofline.theory import wires
+from roofline.theory.arms import base_arm
 from roofline.theory.models import parse as parse_model
 
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""
 
-OWN_MATMUL = "chunk_launches"
-"""The arm that sums in fp32, by torch's matmuls, and not by the fastest."""
-
 UNTIMED_BYTES_PER_S = 1e9
 """Of the link of a test that is not timed."""
-
-
-def persistent_arms(arms: dict[str, Callable], device: str) -> dict[str, Callable]:
-    """On a GPU, `arms` by our persistent matmul. The fastest is mostly the vendor's, whose programs leave the copier no
-    room on an SM: they stay off those that it is on, and tiles that were dealt to them begin late."""
-    return {arm + PERSISTENT: functools.partial(_by_persistent, run) for arm, run in arms.items() if device == "cuda"}
-
-
-def _by_persistent(arm: Callable, operands, link):
-    fastest, products = operands.matmul, getattr(operands, "products", None)
-    operands.matmul = kernels.persistent.matmul
-    if products is None:
-        operands.products = kernels.persistent.products
-    try:
-        return arm(operands, link)
-    finally:
-        operands.matmul, operands.products = fastest, products
 
 
 class Setting:
@@ -206,7 +185,7 @@ class Setting:
     def why_not(self, arm: str) -> str | None:
         """Why `arm` cannot take this case; None if it can."""
         base = base_arm(arm)
-        if base != arm and self.matmul_of(arm) is self.best and base != OWN_MATMUL:
+        if base != arm and self.matmul_of(arm) is self.best:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
         return None if base == arm else self.matmul_of(arm).why_not(*self.factors)
 
@@ -248,10 +227,6 @@ class Setting:
     def arrived(self, transfer) -> bool:
         """Whether it brought what it should."""
         return torch.equal(transfer.target, transfer.source.to(self.device))
-
-    @staticmethod
-    def trace(arm: str, link) -> dict | None:
-        """The timeline of a call of `arm` that is made for it; None if its samples have them."""
 
     @staticmethod
     def facts_of(arm: str) -> dict:

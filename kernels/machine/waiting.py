@@ -16,8 +16,7 @@ from kernels.contract import Signals
 from kernels.machine.cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
-from roofline.analysis.overlap import simulator
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table, WorkTile
 
 gathers = import_module("collectives.all_gather_matmul")  # kernels do not depend on what uses them
@@ -53,7 +52,7 @@ def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
     return tuple(map(tuple, found))
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, stamped=False, **more) -> Case:
+def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
     """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
     or up; or lost, which the second is."""
     kernel = "flagged_spills" if name in SPILLING else "flagged"
@@ -69,8 +68,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        stamps = flagged.stamps_for(plan) if stamped else None
-        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals, stamps)
+        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals)
         order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
         for number in () if flags_are == "late" else set(order) - {lost - 1}:
             transfers[number].target.copy_(transfers[number].source)
@@ -92,14 +90,11 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
         def wrong() -> str:
             if int(signals.lost) != lost:
                 return f"lost is {int(signals.lost)}, {lost} is right"
-            runs = flagged.runs(plan, stamps) if stamped else []
-            if any(not 0 < look <= start <= end for _, (look, start, end) in runs):
-                return f"the stamps tell {runs}"
             return "" if lost else wrong_with(mine)
 
         return add, wrong
 
-    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}{', stamped' * stamped}"
+    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}"
     return Case(kernel, title, make, **more)
 
 
@@ -151,7 +146,7 @@ def cases() -> list[Case]:
     found = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
     found += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16"), for_rows("fp16", lost=2)]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
-        found += [for_chunks(name, dtype, flags, stamped=flags == "up", **more) for flags in ("up", "lost")]
+        found += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         found.append(
             for_chunks(name, dtype, ranks=(2, 5)[number % 2], steps=(5, 2)[number % 2], slots=1 + number % 2, **more)
         )

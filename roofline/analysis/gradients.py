@@ -14,13 +14,13 @@ import numpy as np
 
 from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.overlap import metrics as overlap
-from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import theme
 from roofline.report.format import binary_text, number_text, rate_text, time_text
 from roofline.stats import estimate, time_of
 from roofline.store.run import Run, Shape
+from roofline.theory.simulator import hidden_fraction
 
 
 class Model(NamedTuple):

@@ -43,8 +43,6 @@ class Entrant:
     relative_error: float | None = None
     facts: dict = field(default_factory=dict)
     """Further fields of its entry in the journal: plain values."""
-    timeline: dict | None = None
-    """Of a call that was made for it, and is no sample."""
     recheck: Callable[[], Rejection | None] | None = None
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
 

@@ -75,14 +75,12 @@ class ShapeMeasurement:
         )
 
     def _timelines(self) -> list[dict]:
-        """Of each entrant that was traced or noted one: the trace, or that of the sample nearest to its median."""
+        """Of each entrant that noted one: that of the sample nearest to its median."""
         lines = []
         for name, times in self.rounds.times_s.items():
             ranked = sorted(times, key=times.get)
             middle = ranked[len(ranked) // 2] if ranked else None
-            noted = self.rounds.timelines.get((name, middle))
-            traced = self.found.entrants[name].timeline
-            if timeline := noted and (traced or noted):
-                about = {"kind": "timeline", "shape": self.shape, "contender": name}
-                lines.append(about | {"round": None if traced else middle} | timeline)
+            if timeline := self.rounds.timelines.get((name, middle)):
+                about = {"kind": "timeline", "shape": self.shape, "contender": name, "round": middle}
+                lines.append(about | timeline)
         return lines

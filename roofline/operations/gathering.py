@@ -50,6 +50,9 @@ MODES = {
 """memory0.18: an H100's wire of the exercise's balance takes some 0.15 to 0.2 of its memory bandwidth. At the greatest
 tp a CPU's T_gemm and T_comm are nearest to each other over it."""
 
+OFF_PACE = 0.05
+"""A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
+
 EMULATED_RANKS = range(2, 17)
 """Where a tensor-parallel degree is one of these, as many ranks gather, too, as they would in a model."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import median
 
 from roofline.analysis.base import Column
-from roofline.analysis.overlap import arms
-from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.gathering import Gathering
@@ -19,8 +17,9 @@ from roofline.predict.times import ANY, EFFICIENCY, DatasheetTimes, Place, RunTi
 from roofline.report import tables
 from roofline.report.format import error_text, percent_text, rate_text, time_text
 from roofline.store import journal
-from roofline.theory import chips, wires
+from roofline.theory import arms, chips, wires
 from roofline.theory.models import parse as parse_model
+from roofline.theory.simulator import hidden_fraction
 
 Times = RunTimes | DatasheetTimes
 

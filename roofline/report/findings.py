@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from roofline.analysis.base import grouped
-from roofline.analysis.overlap.arms import ALL_CORES, is_serial
 from roofline.analysis.overlap.metrics import GAIN, is_gathered
 from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
 from roofline.report import forecasts, tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.store.run import INTERRUPTED, Run
+from roofline.theory.arms import ALL_CORES, is_serial
 
 MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
 """Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""

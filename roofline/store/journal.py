@@ -236,7 +236,6 @@ def load(folder: Path) -> Run:
             ) from None
     for shape in run.shapes.values():
         parts = [shape.get(name) or 1 for name in PARTS] + [own.get("row_blocks", 1) for own in shape.entrants.values()]
-        parts += [one[0] for timeline in shape.timelines.values() for one in timeline.get("runs") or ()]
         if not all(isinstance(own, int) and own <= MOST_PARTS for own in parts):
             raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
     run.note_lost_rounds()

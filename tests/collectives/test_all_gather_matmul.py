@@ -71,19 +71,6 @@ def test_all_arms_agree_to_the_bit_on_whole_numbers(operands, link, poison):
     assert {key for key, result in results.items() if not torch.equal(result, expected)} == set()
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_chunks_are_summed_in_fp32_by_our_products_too(topology, operands, link, poison, close):
-    from kernels import persistent
-
-    taken = []
-    mine = operands(1, topology=topology, products=lambda *args: taken.append(args) or persistent.products(*args))
-    poison(mine)
-    ARMS["chunk_launches"](mine, link(rank=1))
-    close(mine)
-    assert taken
-    assert all(out.dtype == torch.float32 for _, _, out in taken)
-
-
 @every_arm
 def test_arm_that_does_not_wait_is_wrong(arm, operands, link, poison, device):
     """What the checks above are worth: without its waits an arm reads poison."""

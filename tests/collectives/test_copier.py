@@ -156,7 +156,7 @@ def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link
     seen = []
     for link in (interpreted_link(1e9), WarmUp()):
         shapes = []
-        ARMS[arm](operands(rows=16, chunk_plan=(2, 4), block_plan=(3, 4), matmul=matmul, products=matmul), link)
+        ARMS[arm](operands(rows=16, chunk_plan=(2, 4), block_plan=(3, 4), matmul=matmul), link)
         seen.append(shapes)
     assert seen[0] == seen[1]
     assert len(seen[0]) == (1 if arm == "serial" else 2)

@@ -1,4 +1,4 @@
-"""The arms that are one launch: their tables, their agreement, and on a GPU room for the copier and the trace."""
+"""The arms that are one launch: their tables, their agreement, and on a GPU room for the copier."""
 
 import time
 
@@ -8,8 +8,7 @@ import torch
 from collectives import all_gather_matmul, flagged_arms, links, weight_prefetch
 from collectives.flagged_arms import ARMS, prepare
 from collectives.links import LinkError
-from roofline.analysis.overlap.arms import of_operation
-from roofline.theory import schedule
+from roofline.theory.arms import of_operation
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
 
@@ -37,7 +36,6 @@ def test_tables_are_those_of_the_arms(operands):
     assert {arm: plan.spilled_bytes > 0 for arm, plan in plans.items()} == dict.fromkeys(ARMS, False) | {
         "chunk_outer": True
     }
-    assert plans["tile_outer"].table == schedule.tile_outer(plans["tile_outer"].grid, len(plans["tile_outer"].table), 4)
     assert all(visit.chunk_to == 4 for visits in plans["row_block"].table for visit in visits)
 
 
@@ -49,7 +47,7 @@ def test_chunk_outer_spills_less_where_the_link_is_fast(operands):
 
 
 def test_row_blocks_are_those_that_the_simulator_finds_best(operands, monkeypatch):
-    """Blocks let the first tiles begin before the whole gather is done; one block is what `tile_outer` has."""
+    """Blocks let the first tiles begin before the whole gather is done; of one block every tile needs all."""
     ready = prepare(operands(), "row_block")
     assert ready.row_blocks > 1
     assert len(ready.transfers) == 3 * ready.row_blocks
@@ -151,24 +149,3 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
     link.finish()
     link.timeline()  # raises where a flag was given up
     assert mine.out.isfinite().all()
-
-
-@every_arm
-def test_trace_shows_no_product_ahead_of_its_chunk(gpu_only, arm, operands, link):
-    mine = operands(rows=1024, columns=1024)
-    wire = link(bytes_per_s=20e6)  # a row block takes milliseconds: the host, which enqueues meanwhile, does not show
-    traced = [flagged_arms.trace(mine, wire, arm) for _ in range(2)][-1]  # the first compiles the kernel with stamps
-    ready = mine.prepared[arm]
-    done, first_look_ns = {}, {}
-    for program, m, n, chunk_from, chunk_to, look_ns, start_ns, end_ns in traced["runs"]:
-        first_look_ns.setdefault(program, look_ns)
-        assert chunk_from == done.get((m, n), 0)
-        done[m, n] = chunk_to
-        assert 0 < look_ns <= start_ns <= end_ns <= traced["end_s"] * 1e9 + 5_000
-        block = m * ready.row_blocks // ready.plan.grid.row_tiles
-        if chunk_to > 1:
-            arrival_s = traced["arrivals_s"][block * (len(mine.shards) - 1) + chunk_to - 2]
-            assert start_ns >= arrival_s * 1e9 - 20_000  # the copier stamps after it has raised the flag
-    assert done == dict.fromkeys(ready.plan.grid.tiles, len(mine.shards))
-    # No program was kept out until the copier's end.
-    assert max(first_look_ns.values()) < 0.5e9 * min(traced["arrivals_s"])

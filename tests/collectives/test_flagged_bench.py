@@ -11,12 +11,12 @@ from collectives import flagged_arms
 from collectives.all_gather_matmul import ARMS
 from collectives.bench import all_gather_matmul, weight_prefetch
 from collectives.bench import setting as settings
-from kernels import CONTENDERS, persistent
+from kernels import CONTENDERS
 from kernels.contract import interpreted
 from kernels.tiles import choose
-from roofline.analysis.overlap.arms import TILE, base_arm
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.weight_prefetch import WeightPrefetch
+from roofline.theory.arms import TILE, base_arm
 
 FLAGGED = list(flagged_arms.ARMS)
 
@@ -28,8 +28,6 @@ def options(monkeypatch):
         pytest.skip("on a GPU the benchmarks themselves prepare these cases")
     monkeypatch.setattr(all_gather_matmul, "waiting_arms", lambda device: flagged_arms.ARMS)
     monkeypatch.setattr(settings, "seconds_by_turns", lambda calls, device: [1e-4] * len(calls))  # tables need it
-    traces = []
-    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: traces.append(arm) or {"runs": len(traces)})
     return options_of()
 
 
@@ -43,8 +41,7 @@ def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     on_cpu = [*ARMS, *["serial_all_cores"] * (torch.get_num_threads() > 1)]
     assert all_gather_matmul.Runner(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
-    launches = [*ARMS, *(f"{arm}_persistent" for arm in ARMS)]
-    assert all_gather_matmul.Runner(on_gpu).names(small()) == [*launches, *FLAGGED]
+    assert all_gather_matmul.Runner(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
     assert not set(FLAGGED) & set(weight_prefetch.Runner(on_gpu).names(PREFETCH))
 
 
@@ -76,12 +73,14 @@ PREFETCH = WeightPrefetch("128x128", "up", 1, 64, "fp32", 4, "0.002GBps")
 @pytest.mark.parametrize("case", [small(), PREFETCH], ids=["all_gather_matmul", "weight_prefetch"])
 def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, case, monkeypatch):
     persistent_too(monkeypatch)
-    ran, matmul, products = [], persistent.matmul, persistent.products
-    monkeypatch.setattr(persistent, "matmul", lambda *args: ran.append("ours") or matmul(*args))
-    monkeypatch.setattr(persistent, "products", lambda *args: ran.append("ours") or products(*args))
+    ran, ours = [], CONTENDERS["persistent"]
+    run = lambda *args: ran.append("ours") or ours.run(*args)  # noqa: E731
+    monkeypatch.setitem(CONTENDERS, "persistent", replace(ours, run=run))
     runner = {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[case.op].Runner(options)
     by_ours = [arm for arm in runner.arms("cuda") if arm.endswith("_persistent")]
-    assert len(by_ours) == {"all_gather_matmul": 3, "weight_prefetch": 2}[case.op]
+    assert by_ours == [
+        {"all_gather_matmul": "row_block_launches", "weight_prefetch": "overlapped"}[case.op] + "_persistent"
+    ]
     found = runner.prepare(case, [name for arm in by_ours for name in (base_arm(arm), arm)])
     assert not found.rejected
     for name in found.contenders:
@@ -99,14 +98,13 @@ def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, case, m
     assert notes["first_wait_s"] < notes["last_arrival_s"]
     if case.op == "all_gather_matmul":
         assert found.entrants["row_block_launches_persistent"].facts == found.entrants["row_block_launches"].facts
-        assert found.entrants["chunk_launches_persistent"].config.endswith("product and add, sums in fp32")
 
 
 def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monkeypatch):
     persistent_too(monkeypatch, fastest="persistent")
     runner = all_gather_matmul.Runner(options)
     found = runner.prepare(small(), [name for name in runner.arms("cuda") if name not in FLAGGED])
-    assert found.contenders == [*ARMS, "chunk_launches_persistent"]  # that sums by torch's
+    assert found.contenders == [*ARMS]
     assert "so that row_block_launches has it already" in found.rejected["row_block_launches_persistent"].reason
     assert "gemm persistent beside link" not in found.entrants
 
@@ -124,22 +122,7 @@ def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):
     found = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
     assert found.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
     assert found.entrants["chunk_outer"].facts["spilled_bytes"] > 0
-    assert found.entrants["tile_outer"].facts == {"row_blocks": 1, "spilled_bytes": 0}
     assert found.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
-
-
-def test_each_is_traced_once_for_the_timeline(options):
-    found = all_gather_matmul.Runner(options).prepare(small(), ["row_block"])
-    assert found.entrants["row_block"].timeline == {"runs": all_gather_matmul.TRACES}
-    untimed = all_gather_matmul.Runner(replace(options, timed=False)).prepare(small(), ["row_block"])
-    assert not untimed.entrants["row_block"].timeline
-
-
-def test_trace_that_fails_is_told_and_the_arm_keeps_its_numbers(options, monkeypatch):
-    monkeypatch.setattr(flagged_arms, "trace", lambda *arguments: 1 / 0)
-    found = all_gather_matmul.Runner(options).prepare(small(), ["row_block"])
-    assert found.contenders == ["serial", "row_block"]
-    assert "ZeroDivisionError" in found.rejected["row_block-timeline"].reason
 
 
 def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
@@ -165,8 +148,8 @@ def test_sizes_that_the_kernel_cannot_take_leave_the_other_arms(options):
     assert "preset" not in found.entrants
 
 
-def test_preset_link_leaves_nothing_to_trace(options):
+def test_over_a_preset_link_the_kernel_has_no_timeline(options):
     found = all_gather_matmul.Runner(options).prepare(small(wire="preset"), ["row_block"])
     assert found.contenders == ["serial", "row_block"]
-    assert not found.entrants["row_block"].timeline
+    assert not hasattr(found.entrants["row_block"].call, "notes")
     assert found.references == ["gemm torch", "preset"]

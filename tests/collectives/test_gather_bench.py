@@ -9,12 +9,12 @@ from gather_cases import ARMS, all_gather, options_of
 from collectives import links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, setting, weight_prefetch
-from roofline.analysis.overlap.arms import ALL_CORES
 from roofline.measure.prepared import PreparedCase
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
+from roofline.theory.arms import ALL_CORES
 
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gather_cases import ARMS, all_gather
 
-from collectives import flagged_arms, links
+from collectives import links
 from collectives.bench import all_gather_matmul, arms, operands, setting
 from roofline.measure import clocks
 from roofline.store.run import REQUESTED
@@ -132,17 +132,11 @@ class Link:
 def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
     order, work = [], SimpleNamespace(wire_bytes=1e9)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append(cycles))
-    monkeypatch.setattr(flagged_arms, "trace", lambda operands, link, arm: order.append("start"))
-    one = SimpleNamespace(prepared={"row_block": SimpleNamespace(transfers=range(112))})
-    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[one], options=SimpleNamespace(timed=True))
+    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None])
     gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: range(7), **about)
     gpu.gathers_s = lambda count: setting.Setting.gathers_s(gpu, count)
     assert arms.off_pace(gpu) is None
     assert order == [operands.HOLD_CYCLES + 7 * operands.TRANSFER_CYCLES, "start"] * operands.CALIBRATIONS
-    order.clear()
-    all_gather_matmul.AllGather.trace(gpu, "row_block", Link(order))
-    held = operands.HOLD_CYCLES + 112 * operands.TRANSFER_CYCLES
-    assert order == [held, "start"] * all_gather_matmul.TRACES
 
 
 @pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])

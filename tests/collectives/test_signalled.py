@@ -17,9 +17,9 @@ from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import part_sums
 from kernels import signalled as kernel
 from kernels.contract import Signals
-from roofline.analysis.overlap.arms import OverlapPlan, plan
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.theory.arms import OverlapPlan, plan
 from roofline.theory.schedule import Grid
 
 RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
@@ -298,7 +298,7 @@ def test_arms_of_a_gpu_are_prepared_checked_and_called(module, case, own, deferr
     monkeypatch.setattr(bench.Telling, "telling_arms", lambda self, device=None: {told: signalled.run})
     monkeypatch.setattr(runner.setting, "link", lambda self, kind=None: deferred_link())
     monkeypatch.setattr(arms, "off_pace", lambda setting: None)
-    on_gpu = [*own, *(f"{arm}_persistent" for arm in own), told]
+    on_gpu = [*own, f"{own[1 + (module is layer_bench)]}_persistent", told]
     assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == on_gpu
     found = runner.prepare(case, on_gpu)
     assert {*found.contenders} | found.rejected.keys() == {*on_gpu}

@@ -13,8 +13,7 @@ import torch
 from kernels import flagged
 from kernels.contract import Signals
 from kernels.tiles import arch_of, choose_for, table
-from roofline.analysis.overlap import simulator
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, WorkTile
 
 RANKS, BLOCKS, PROGRAMS = 4, 2, 3
@@ -218,20 +217,6 @@ def test_spilled_bytes_are_those_of_the_table(case):
     tile_bytes = one.config.block_m * one.config.block_n * 4
     assert one.plan("chunk_outer").spilled_bytes == 2 * (RANKS - 1) * len(one.grid.tiles) * tile_bytes
     assert one.plan("row_block").spilled_bytes == 0
-
-
-def test_runs_are_read_from_the_stamps(case):
-    """Tile (0, 0) took chunks 0 and 1 at once, waited for 2, and took it with 3."""
-    one = case(blocks=1)
-    plan = one.plan(schedule.tile_outer(one.grid, 4, RANKS))
-    stamps = flagged.stamps_for(plan)
-    stamps[0] = torch.tensor([[100, 110], [0, 0], [150, 200], [0, 0], [260, 0]])
-    stamps[1:, 0, :] = 1
-    stamps[1:, RANKS, 0] = 2
-    first, second, *others = flagged.runs(plan, stamps)
-    assert first == ((0, 0, 0, 0, 2), (100, 110, 150))
-    assert second == ((0, 0, 0, 2, 4), (150, 200, 260))
-    assert [about for about, _ in others] == [(1, 0, 1, 0, 4), (2, 1, 0, 0, 4), (3, 1, 1, 0, 4)]
 
 
 def test_more_ranks_than_an_order_holds_are_refused(case):

@@ -5,7 +5,6 @@ import re
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm, is_serial
 from roofline.analysis.records import OVERLAP, analysis_of, frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
@@ -13,6 +12,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
 from roofline.store.journal import load
+from roofline.theory.arms import ARMS, base_arm, is_serial
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
 
@@ -24,11 +24,10 @@ OF_A_LAYER = OURS | {"block_launches": 0.15, "all_reduce": 1.0, "layer_launches"
 
 ON_CPU = OURS | {"serial_all_cores": 0.4}
 
-ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4, "tile_outer": 0.9}
+ON_GPU = {"serial": 1.0, "chunk_launches": 0.2, "row_block_launches": 0.3, "chunk_outer": 0.4}
 ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
-ON_GPU |= {"serial_persistent": 1.05, "chunk_launches_persistent": 0.15, "row_block_launches_persistent": 0.25}
-ON_GPU |= {"overlapped_persistent": 0.02}
-FLAGGED = ("chunk_outer", "tile_outer", "row_block")
+ON_GPU |= {"row_block_launches_persistent": 0.25, "overlapped_persistent": 0.02}
+FLAGGED = ("chunk_outer", "row_block")
 """Schedules of one kernel on a GPU, whose programs wait for flags."""
 
 PROGRAMS, GRID, BLOCKS = 132, Grid(64, 13), 8
@@ -39,25 +38,16 @@ def arms_of(case, lost):
     return [arm for arm in lost if case.op in ARMS[base_arm(arm)].ops]
 
 
-def traced_line(case, arm, gemm_s, comm_s):
-    """The timeline of a flagged kernel, a call of its own, as it would trace it if it did as the simulator says:
-    [program, m, n, chunks, times in ns]."""
-    blocks = BLOCKS if arm == "row_block" else 1
-    line = timeline_line(case, "serial", gemm_s, comm_s, 0, blocks)
-    spans = OverlapPlan(arm, GRID, PROGRAMS, case.ranks, BLOCKS).simulate(gemm_s, comm_s).spans
-    runs = [[*span[:5], *(round(1e9 * at_s) for at_s in span[5:])] for span in spans]
-    return line | {"contender": arm, "round": None, "waits": [], "runs": runs, "end_s": 1e-9 * max(r[-1] for r in runs)}
-
-
 def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
-    """As an arm would leave it that waits for every transfer in turn."""
+    """As an arm would leave it that waits for every transfer in turn, or on the device."""
     blocks = blocks or (4 if arm.startswith("row_block") else 1)
     transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
     arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
-    waits = {
+    waits = {arm: [] for arm in FLAGGED} | {
         "serial": [[len(transfers), 0.0, comm_s]],
         "overlapped": [[len(transfers), gemm_s, max(gemm_s, comm_s)]],
-    }.get("serial" if is_serial(arm) else base_arm(arm))
+    }
+    waits = waits.get("serial" if is_serial(arm) else base_arm(arm))
     if waits is None:
         step = case.ranks - 1 if blocks > 1 else 1
         counts = range(step if blocks > 1 else 0, len(transfers) + 1, step)
@@ -72,29 +62,24 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
 
 
 def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS, traced=False
+    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS, gpu=False
 ):
-    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `traced`: there is a
-    flagged kernel, and its runs."""
+    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `gpu`: its matmul is
+    cut for one."""
     arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
     entrants = times | {"gemm torch": gemm_s, "link": comm_s}
-    grid = GRID if traced else Grid(4, 1)
+    grid = GRID if gpu else Grid(4, 1)
     found = lines_of(
         case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
         slower=lambda index: 1.02 ** (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
         baseline="serial", without=without, link=link,
         link_bytes_per_s_requested=case.work.wire_bytes / comm_s / pace if link == "paced" else None,
-        row_blocks=BLOCKS if traced else 4, workers=PROGRAMS if traced else 1,
+        row_blocks=BLOCKS if gpu else 4, workers=PROGRAMS if gpu else 1,
         row_tiles=grid.row_tiles, column_tiles=grid.column_tiles,
     )  # fmt: skip
     shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
-    for arm in shown:
-        if traced and arm in FLAGGED:
-            found.append(traced_line(case, arm, gemm_s, comm_s))
-        else:
-            found.append(timeline_line(case, arm, gemm_s, comm_s, times[arm]))
-    return found
+    return found + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
 
 
 def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
@@ -142,14 +127,13 @@ def gpu_cases():
 
 
 def gpu_lines():
-    """Of a made-up GPU. Only the shape that the timeline shows has runs of the kernel: they take long to simulate."""
+    """Of a made-up GPU. Only the shape that the timeline shows is cut as there: others take long to simulate."""
     lines = [HEAD]
     for case in gpu_cases():
         gemm_s = case.work.flop / 700e12
         wire = parse_wire(case.wire)
         bytes_per_s = wire.bytes_per_s(chip_flops=700e12, t_gemm_s=gemm_s, wire_bytes=case.work.wire_bytes)
-        traced = case.wire == "ridge"
-        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s, lost=ON_GPU, traced=traced)
+        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s, lost=ON_GPU, gpu=case.wire == "ridge")
     return lines
 
 

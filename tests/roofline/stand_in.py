@@ -43,7 +43,7 @@ KERNELS = {
     "stamp_kernel": "reads a timer by PTX: the stream's time",
     "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
     "wait_kernel": "interpreted without its timer, which is PTX: its stream goes on when the flag is raised",
-    "flagged_kernel": "interpreted without its timer and its fence, which are PTX; time stamps are made up",
+    "flagged_kernel": "interpreted without its timer and its fence, which are PTX",
     "flagged_rows_kernel": "as flagged_kernel",
     "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
     "signalled_kernel": "interpreted without its timer and its wait for stores, which are PTX; pieces come evenly",

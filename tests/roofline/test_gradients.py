@@ -9,13 +9,13 @@ from made_up_run import HEAD, boxes_of, on_points, touching
 from roofline import operations
 from roofline.analysis import gradients
 from roofline.analysis.gradients import Model
-from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.records import frame
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import Run, Shape
+from roofline.theory.simulator import hidden_fraction
 
 CASE = GradientAllReduce("xxl/16", 128, 320, "fp32", 2)
 S, L = CASE.gradient_bytes, CASE.layers

@@ -21,14 +21,14 @@ ALLOWED = {
     "roofline.operations": ("theory",),
     "roofline.predict": ("analysis", "operations", "store", "theory", "report.format", "report.tables"),
     "roofline.account": (
-        *("theory", "analysis.overlap.simulator", "arguments", "report.tables", "report.theme"),
+        *("theory", "arguments", "report.tables", "report.theme"),
         *("store.journal", "analysis.overlap.analysis"),  # of a run that it was asked to look at
     ),
     "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
     "roofline.report": ("analysis", "store", "operations", "predict", "profile", "theory", "stats"),
     "roofline": ("",),  # cli, pytest_plugin, worker, __init__
 }
-FOR_KERNELS = ("roofline.theory", "roofline.analysis.overlap", "roofline.arguments", "kernels")
+FOR_KERNELS = ("roofline.theory", "roofline.arguments", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
 

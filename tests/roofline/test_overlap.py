@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.analysis.overlap.arms import OverlapPlan, of_operation, plan
-from roofline.analysis.overlap.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
 from roofline.theory import schedule
+from roofline.theory.arms import OverlapPlan, of_operation, plan
 from roofline.theory.schedule import Grid
+from roofline.theory.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
 
 ARMS = of_operation("all_gather_matmul", gpu=True)
 
@@ -28,8 +28,6 @@ times = st.floats(0.01, 100)
 @pytest.mark.parametrize(
     ("arm", "f_loc", "blocks", "hidden"),
     [
-        ("tile_outer", 2560, 1, 0.175),
-        ("tile_outer", 3328, 1, 0.125),
         ("chunk_outer", 2560, 1, 0.875),
         ("chunk_outer", 3328, 1, 0.875),
         ("row_block", 2560, 8, 0.83),
@@ -221,7 +219,7 @@ def test_bad_overlaps_are_named(call, said):
 
 
 @pytest.mark.parametrize("t_comm_s", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block", "row_block_launches", "chunk_launches"])
+@pytest.mark.parametrize("arm", ["chunk_outer", "row_block", "row_block_launches", "chunk_launches"])
 def test_planned_arm_is_what_the_simulator_says_of_the_whole_grid(arm, t_comm_s):
     planned = plan(arm, 2048, 3000, 8, 132, 1.0, t_comm_s)
     cuts = (16, 8, 4, 2, 1) if arm.startswith("row_block") else (1,)

@@ -359,7 +359,7 @@ def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
     assert style.prepared(frame([void]))["over"].item() == pytest.approx(void["time_s"] / void["t_gemm_s"])
 
 
-@pytest.mark.parametrize("arm", ["tile_outer", "chunk_outer", "row_block"])
+@pytest.mark.parametrize("arm", ["chunk_outer", "row_block"])
 @pytest.mark.parametrize("t_comm_s", [0.011, 0.0953, 0.1, 0.1014, 0.31])
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}

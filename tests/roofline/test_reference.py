@@ -12,11 +12,11 @@ from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 from matplotlib.image import imread
 
-from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
 from roofline.report import references, tables
 from roofline.report.write import write
 from roofline.store import journal
+from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

@@ -27,14 +27,10 @@ SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
 """Of processes that the run begins: workers, and a fresh one that goes on."""
 
 LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
-WAITING = {"chunk_outer", "tile_outer", "row_block"}
+WAITING = {"chunk_outer", "row_block"}
 SCATTER = {"serial", "block_launches"}
 LAYER = {"serial", "all_reduce", "layer_launches", "chained_launches"}
 PREFETCH = {"serial", "overlapped"}
-
-
-def persistent(arms):
-    return {f"{arm}_persistent" for arm in arms}
 
 
 @dataclass
@@ -87,10 +83,10 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     assert found.code == 1
     assert found.measured == {
         "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
-        "all_gather_matmul": LAUNCHES | persistent(LAUNCHES) | WAITING,
-        "matmul_reduce_scatter": SCATTER | persistent(SCATTER) | {"signalled"},
-        "ffn": LAYER | persistent(LAYER) | {"layer_signalled"},
-        "weight_prefetch": PREFETCH | persistent(PREFETCH),
+        "all_gather_matmul": LAUNCHES | {"row_block_launches_persistent"} | WAITING,
+        "matmul_reduce_scatter": SCATTER | {"block_launches_persistent", "signalled"},
+        "ffn": LAYER | {"layer_launches_persistent", "layer_signalled"},
+        "weight_prefetch": PREFETCH | {"overlapped_persistent"},
     }
     (failed,) = found.reasons("failed")
     assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
@@ -105,8 +101,8 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     kernels = {name: shape.entrants[name]["kernel_name"] for name in shape.measured}
     assert kernels["decode"] == "decode_kernel"
     lines = (found.folder / journal.NAME).read_text().splitlines()
-    traced = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline" and "runs" in line}
-    assert traced == WAITING
+    drawn = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline"}
+    assert drawn >= WAITING
     saved = json.loads((found.folder / "benchmark.json").read_text())
     assert found.folder.name.endswith("rehearsal-of-h100")
     assert found.run.metadata["machine"]["chip"] == saved["machine_info"]["chip"] == "rehearsal of H100"

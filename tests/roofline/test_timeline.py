@@ -2,7 +2,7 @@
 
 import made_up_gathers as made_up
 import pytest
-from made_up_gathers import HERE, PROGRAMS, gather_matmul, gathering, timeline_line
+from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
@@ -20,9 +20,9 @@ def test_blocks_of_a_timeline():
     on_gpu = line | {"waits": [[2, 1.0, 4.0], [3, 5.0, 6.0]]}  # no wait for what is at home; 1 and 2 together
     chip = [block[:3] for block in timeline.chip_blocks("chunk_launches", on_gpu)]
     assert chip == [(0, 1, home), (4, 5, 2), (6, 7, 3)]
-    rows = timeline_line(case, "row_block", 4.0, 6.0, 0)
+    rows = timeline_line(case, "row_block_launches", 4.0, 6.0, 0)
     assert [block.unit for block in timeline.link_blocks(rows)] == [0, 1, 2, 3]
-    assert [block[:3] for block in timeline.chip_blocks("row_block", rows)] == [
+    assert [block[:3] for block in timeline.chip_blocks("row_block_launches", rows)] == [
         (1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)
     ]  # fmt: skip
     serial = timeline.chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0))
@@ -116,80 +116,13 @@ def without_timelines(lines, *arms):
     return [line for line in lines if line["kind"] != "timeline" or line["contender"] not in arms]
 
 
-def traced():
-    """A GPU's ridge, where a flagged kernel was traced."""
+def test_kernel_that_waits_on_the_chip_is_one_block(draw):
     case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    return [HEAD, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=made_up.ON_GPU, traced=True)]
-
-
-@pytest.fixture(scope="module")
-def drawn_once(draw):
-    return draw(traced(), "timeline")
-
-
-def texts_and_axes(drawn):
+    line = timeline_line(case, "row_block", 1.5, 1.5, 1.6)
+    assert [block[:3] for block in timeline.chip_blocks("row_block", line)] == [(0, 1.6, None)]
+    drawn = draw([HEAD, *gathering(case, 1.5e-3, 1.5e-3, lost=made_up.ON_GPU, gpu=True)], "timeline")
     (axes,) = drawn.figures["timeline"].axes
-    return [text.get_text() for text in axes.texts], axes
-
-
-def test_kernel_that_waits_on_the_chip_has_an_image_with_a_row_for_each_program(drawn_once):
-    texts, axes = texts_and_axes(drawn_once)
-    images = axes.get_images()
-    ends_ms = [1.5 * (1 + 7 / 8), 1.5 * (1 + 1 / 8), None]  # after the last chunk: nearly all tiles, or its own part
-    assert len(images) == len(made_up.FLAGGED)
-    for image, end_ms in zip(images, ends_ms, strict=True):
-        left, right, bottom, top = image.get_extent()
-        assert image.get_array().shape[0] == PROGRAMS
-        assert (left, bottom - top) == (0, pytest.approx(3))
-        assert end_ms is None or right == pytest.approx(end_ms)
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["link", "chip"] * 6 + ["link", f"chip,\n{PROGRAMS}\nprograms"] * 3
+    texts = [text.get_text() for text in axes.texts]
     assert texts.index("row_block_launches") < texts.index("chunk_outer") < texts.index("row_block")
-
-
-def test_share_of_time_that_programs_waited(drawn_once):
-    # Of 832 tiles 40 programs have 7 and 92 have 6. They end 1/8, or 6/7 of that, after the last chunk is here.
-    few, most = 1 + 1 / 8 - 1, 1 + 6 / 7 / 8 - 6 / 7
-    share = (40 * few + 92 * most) / (PROGRAMS * (1 + 1 / 8))
-    texts, _ = texts_and_axes(drawn_once)
-    waits = [text for text in texts if text.startswith("programs wait")]
-    assert len(waits) == 3
-    assert waits[1] == f"programs wait\n{100 * share:.0f} % of the time"
-
-
-def test_image_has_the_colours_of_the_link(drawn_once):
-    _, axes = texts_and_axes(drawn_once)
-    _, chunks, blocks = (image.get_array() for image in axes.get_images())
-    tops = [image.get_extent()[3] for image in axes.get_images()]
-
-    def link(top):
-        """Colours of the lane above an image, by time."""
-        bars = [bar for bar in axes.patches if top - 1 < bar.get_y() < top]
-        return [bar.get_facecolor()[:3] for bar in sorted(bars, key=lambda bar: bar.get_x())]
-
-    assert (len(link(tops[1])), len(link(tops[2]))) == (7, made_up.BLOCKS)
-    first_s, end_s = 1 / 7, 1 + 1 / 8  # of T_comm
-    for chunk, colour in enumerate(link(tops[1]), 1):
-        began = round((chunk * first_s + 0.01) / end_s * timeline.BINS)
-        assert tuple(chunks[0, began]) == pytest.approx(colour)
-    assert tuple(blocks[0, 1]) == pytest.approx(link(tops[2])[0])
-    assert tuple(blocks[blocks[:, -1].sum(axis=1).argmin(), -1]) == pytest.approx(link(tops[2])[-1])
-
-
-def test_figure_tells_a_traced_call_from_a_run_of_median_time(drawn_once, draw):
-    texts, _ = texts_and_axes(drawn_once)
-    (said,) = [text for text in texts if "traced call" in text]
-    assert said.startswith("tile_outer, chunk_outer, row_block: traced call")
-    assert said.endswith("others: run of median time")
-    assert "numbers: chunks of x, in row_block_launches and row_block its row blocks; on the chip" in "|".join(texts)
-    assert drawn_once.figures["timeline"].get_suptitle().endswith("one run of each arm\n")
-    before = draw([HERE, *gathering(gather_matmul())], "timeline")
-    assert before.figures["timeline"].get_suptitle().endswith("one run of each arm, of median time\n")
-    assert "traced" not in "|".join(before.texts["timeline"])
-
-
-def test_arm_without_a_trace_is_not_drawn(draw):
-    texts, axes = texts_and_axes(draw(without_timelines(traced(), "tile_outer", "row_block"), "timeline"))
-    assert "no timeline of tile_outer, row_block, symm_mem" in texts
-    assert len(axes.get_images()) == 1
-    assert not {"tile_outer", "row_block", "symm_mem"} & {*texts}
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["link", "chip"] * 6

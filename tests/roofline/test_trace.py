@@ -4,28 +4,19 @@ import json
 from itertools import pairwise
 
 import pytest
-from made_up_gathers import FLAGGED, GRID, HERE, ON_GPU, PROGRAMS, SWEEP, gather_matmul, gathering, prefetch
-from made_up_run import HEAD, save
+from made_up_gathers import HERE, SWEEP, gather_matmul, prefetch
+from made_up_run import save
 
 from roofline.analysis.overlap import trace
 from roofline.analysis.records import frame
 from roofline.store.journal import load
 
-"""In which the arm `row_block` has its name of today."""
 
-
-def traced(folder, lines):
+def written(folder, lines):
     run = load(save(folder, lines))
     path = trace.write(run, frame([r for r in run.records() if "ranks" in r]), folder)
     assert path.name == "timeline.json"
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
-    case = gather_matmul(16, "ridge", "xxl", "bf16", m=8192)
-    lines = [HEAD, *gathering(case, 1.5e-3, 1.5e-3, rounds=3, lost=ON_GPU, traced=True)]
-    return traced(tmp_path_factory.mktemp("gpu") / "run", lines)
 
 
 def processes(found):
@@ -60,7 +51,7 @@ def assert_valid(found):
 
 
 def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
-    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    found = written(tmp_path / "run", [HERE, *SWEEP])
     assert_valid(found)
     known = processes(found)
     ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
@@ -76,21 +67,9 @@ def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
     assert found["otherData"] == {"title": HERE["title"], "left_out": 0}
 
 
-def test_traced_kernel_has_a_lane_for_each_program(gpu):
-    assert_valid(gpu)
-    known = {name.partition(",")[0]: own for name, own in processes(gpu).items()}
-    for arm in FLAGGED:
-        lanes, spans = known[arm]
-        assert [*lanes.values()] == ["link", *(f"program {index}" for index in range(PROGRAMS))]
-        tiles = {tuple(span["args"]["tile"]) for span in spans if span["cat"] == "matmul"}
-        assert len(tiles) == GRID.row_tiles * GRID.column_tiles
-        last = max(span["ts"] + span["dur"] for span in spans)
-        assert 1500 < last < 3500  # us
-
-
 def test_size_is_bounded_and_what_is_left_out_is_counted(tmp_path, monkeypatch):
-    whole = len(traced(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
+    whole = len(written(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
     monkeypatch.setattr(trace, "MOST_EVENTS", 20)
-    found = traced(tmp_path / "run", [HERE, *SWEEP])
+    found = written(tmp_path / "run", [HERE, *SWEEP])
     assert len(found["traceEvents"]) == 20
     assert found["otherData"]["left_out"] == whole - 20

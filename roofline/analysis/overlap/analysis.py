@@ -5,13 +5,13 @@ from statistics import median
 
 from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
 from roofline.analysis.overlap import chart, messages, network_roofline, timeline
-from roofline.analysis.overlap.arms import ALL_REDUCE, ARMS, BOTH, is_serial
 from roofline.analysis.overlap.metrics import COLUMNS, OWN, SPLIT, metrics
 from roofline.analysis.throughput import analysis as throughput
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.format import number_text
 from roofline.store.run import Run
+from roofline.theory.arms import ALL_REDUCE, ARMS, BOTH, is_serial
 
 
 def summary(records: list[dict]) -> list[str]:

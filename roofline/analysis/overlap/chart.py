@@ -7,10 +7,10 @@ there to their sum, which is what serial pays.
 import numpy as np
 
 from roofline.analysis.overlap import style
-from roofline.analysis.overlap.arms import is_serial
 from roofline.report import theme
 from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
+from roofline.theory.arms import is_serial
 
 BAND = "#dddddd"
 ROW_IN, AROUND_IN = 0.44, 2.3

@@ -5,17 +5,15 @@ from itertools import pairwise
 from statistics import median
 
 from roofline.analysis.base import Column
-from roofline.analysis.overlap.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
-from roofline.analysis.overlap.simulator import hidden_fraction
 from roofline.analysis.throughput import metrics as throughput
+from roofline.operations.gathering import OFF_PACE
 from roofline.report.format import bytes_text, interval_text, number_text, percent_text, time_text
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import REQUESTED, Run, Shape
+from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.theory.schedule import Grid
+from roofline.theory.simulator import hidden_fraction
 from roofline.theory.wires import HOW
-
-OFF_PACE = 0.05
-"""A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
 
 OF_THE_LINK = (
     *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
@@ -106,7 +104,7 @@ OWN = (
     Column("wire_bytes", "bytes that one rank receives", "bytes"),
     Column("balance", "FLOP per byte at which this case's unsplit matmul and this link take equally long", "FLOP/byte"),
     Column("t_serial_s", "that of the arm `serial`", "s"),
-    Column("t_own_ideal_s", "own ideal: what the simulator (`roofline/analysis/overlap/simulator.py`) says the arm "
+    Column("t_own_ideal_s", "own ideal: what the simulator (`roofline/theory/simulator.py`) says the arm "
            "could reach, from sizes and the two times alone", "s"),
     Column("hidden_low", "95 % interval of `hidden_fraction`", "1"),
     Column("hidden_high", "its other end", "1"),
@@ -117,8 +115,8 @@ OWN = (
     Column("t_preset_s", "the kernel of the flagged arms with all flags up: its time", "s"),
     Column("preset_slowdown", "that over the fastest unsplit matmul: above 1 is what waiting code costs", "1"),
     Column("gemm_slowdown", "the matmul that the arm runs, while the link brings something else, over the same one "
-           "alone: the kernel with all flags up of `chunk_outer`, `tile_outer` and `row_block`, `persistent` of arms "
-           "named for it, else the fastest unsplit one", "1"),
+           "alone: the kernel with all flags up of `chunk_outer` and `row_block`, `persistent` of arms named for it, "
+           "else the fastest unsplit one", "1"),
     Column("link_slowdown", "the last arrival in this arm over the link alone; null of a scatter", "1"),
     Column("roof_tflops", "`flop` over the longer of T_gemm and T_comm", "1e12 FLOP/s"),
     Column("of_roof", "as `of_ideal`", "1"),

@@ -2,11 +2,31 @@
 
 from itertools import cycle
 
-from roofline.analysis.overlap.arms import ARMS, PERSISTENT
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import theme
 from roofline.report.format import number_text
 from roofline.report.theme import DARK, GREY, MARKERS
+from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PERSISTENT
+
+LOOKS = {
+    "serial": ("#666666", "o"),
+    ALL_CORES: ("#111111", "*"),
+    "chunk_launches": ("#0173b2", "s"),
+    "row_block_launches": ("#882255", "P"),
+    "block_launches": ("#cc78bc", "<"),
+    ALL_REDUCE: ("#ca9161", "d"),
+    "layer_launches": ("#332288", ">"),
+    "chained_launches": ("#117733", "h"),
+    "layer_signalled": ("#aa4499", "$\u25e2$"),
+    "chunk_outer": ("#d55e00", "X"),
+    "row_block": ("#de8f05", "^"),
+    "signalled": ("#999933", "H"),
+    "overlapped": ("#029e73", "D"),
+    "symm_mem": ("#ece133", "p"),
+    "gloo_reduce_scatter": ("#949494", "8"),
+}
+"""Colour and marker of an arm's points: the colour-blind can tell them apart. Serial is grey: it is what the others are
+measured against."""
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
@@ -48,12 +68,12 @@ def prepared(frame):
 
 
 def styles(arms) -> dict[str, dict]:
-    """{arm: how its points are drawn} of `arms`, in the order of `ARMS`; those not declared there come last."""
+    """{arm: how its points are drawn} of `arms`, in the order of `LOOKS`; those that are not there come last."""
     arms = dict.fromkeys(arms)
     known = {
         name: look
-        for arm, spec in ARMS.items()
-        for own in [{"color": spec.color, "marker": spec.marker}]
+        for arm, (color, marker) in LOOKS.items()
+        for own in [{"color": color, "marker": marker}]
         for name, look in ((arm, own), (arm + PERSISTENT, own | PERSISTENT_LOOK))
     }
     others = theme.colours([arm for arm in arms if arm not in known])

@@ -1,30 +1,26 @@
 """The figure timeline: what link and chip did in one run of each arm, on the shape nearest to the ridge.
 
 What the chip waits for has one colour on both lanes: a chunk, or all pieces of a row block. Each arm is shown by the
-sample of median time, so that the figure tells how an arm behaves, not how fast it is. One whose kernel waits on the
-chip is shown by a traced call: its chip is an image with a row for each program.
+sample of median time, so that the figure tells how an arm behaves, not how fast it is. A kernel that waits on the chip
+is one block there: it does not tell when its programs waited.
 """
 
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from roofline.analysis.overlap import style, timeline_raster
-from roofline.analysis.overlap.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
+from roofline.analysis.overlap import style
 from roofline.report import theme
 from roofline.report.format import rate_text
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
+from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
 
-HEIGHT = 0.8
-"""Of a block, in lanes."""
-
-RASTER, BINS = 3.0, 1200
-"""Height of an image of all programs, in lanes, and how many columns it has: about one for each dot of the figure."""
+EACH, HEIGHT = 2.5, 0.8
+"""Of an arm and of a block, in lanes."""
 
 HOME_UNIT, WAITS = -1, -2
 HOME, MATMUL, IDLE = "#cccccc", "#999999", "#f2f2f2"
@@ -58,10 +54,9 @@ def draw(run: Run, frame):
     looks = style.styles(frame["arm"])
     rows = nearest_to_the_ridge(run, frame)
     panels = [{arm: own[arm] for arm in looks if arm in own} for own in (timelines_of(run, row.shape) for row in rows)]
-    lanes = [_tops(timelines)[-1] for timelines in panels]
+    lanes = [EACH * len(timelines) for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
-    median = "" if any(map(_traced, panels)) else ", of median time"
-    theme.about(figure, run, f"What link and chip do in one run of each arm{median}")
+    theme.about(figure, run, "What link and chip do in one run of each arm, of median time")
     figure.get_layout_engine().set(h_pad=0.1)
     every = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
@@ -105,7 +100,8 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     counts, blocks = [0, *(count for count, *_ in waits)], []
     spans = _between([span for _, *span in waits], timeline["end_s"])
     for count, (start_s, end_s) in zip(counts, spans, strict=True):
-        whole = is_serial(arm) or base_arm(arm) == "overlapped" or (arm == "layer_signalled" and not count)
+        whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
+        whole |= arm == "layer_signalled" and not count
         if whole or count > gathered:
             blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
             continue
@@ -150,16 +146,6 @@ def _units(timeline: dict) -> list[int]:
     return [transfer[by_block] for transfer in timeline["transfers"]]
 
 
-def _traced(timelines: dict) -> list[str]:
-    """The arms whose kernel was traced."""
-    return [arm for arm, timeline in timelines.items() if timeline.get("runs")]
-
-
-def _tops(timelines: dict) -> list[float]:
-    """Where the lanes of each arm begin, counted in lanes from the top, and where the last ones end."""
-    return [0.0, *accumulate(1.7 + (RASTER if one.get("runs") else HEIGHT) for one in timelines.values())]
-
-
 def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
     """The lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
     marks_s = {}
@@ -167,8 +153,8 @@ def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
         longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
         marks_s |= {f"the longer one, {longer}": row.ideal_s, "both, T_gemm + T_comm": row.t_gemm_s + row.t_comm_s}
     last_s = max([*marks_s.values(), *(timeline["end_s"] for timeline in timelines.values())])
-    tops, texts, ticks = _tops(timelines), [], {}
-    axes.set(xlim=(0, 1e3 * last_s * 1.1), ylim=(tops[-1], -0.4))
+    texts, ticks = [], {}
+    axes.set(xlim=(0, 1e3 * last_s * 1.1), ylim=(EACH * len(timelines), -0.4))
 
     def bars(y: float, blocks: list[Block], colours: dict) -> list[Block]:
         """Draw what is long enough of a lane."""
@@ -176,22 +162,19 @@ def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
         texts.extend(_bar(axes, y, block, colours[block.unit]) for block in long)
         return long
 
-    for (arm, timeline), top, below in zip(timelines.items(), tops, tops[1:], strict=False):
-        link_y, chip_y, colours = top + 0.5, (top + below + 0.4) / 2, _colours(timeline)
+    for index, (arm, timeline) in enumerate(timelines.items()):
+        link_y, colours = EACH * index + 0.5, _colours(timeline)
+        chip_y = link_y + 0.95
         ticks |= {link_y: "link", chip_y: "chip"}
         bars(link_y, link_blocks(timeline), colours)
-        if timeline.get("runs"):
-            programs = _image(axes, chip_y, timeline, colours, run.shapes[row.shape].facts["row_tiles"])
-            ticks[chip_y] = f"chip,\n{programs}\nprograms"
-        else:
-            computed = bars(chip_y, chip_blocks(arm, timeline), colours)
-            waits = _between([block[:2] for block in computed], timeline["end_s"])
-            bars(chip_y, [Block(*span, WAITS, "waits") for span in waits], colours)
+        computed = bars(chip_y, chip_blocks(arm, timeline), colours)
+        waits = _between([block[:2] for block in computed], timeline["end_s"])
+        bars(chip_y, [Block(*span, WAITS, "waits") for span in waits], colours)
         end_ms, words = 1e3 * timeline["end_s"], {"va": "center", "weight": "bold"}
         axes.text(end_ms, chip_y, f" {rate_text(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
         words |= {"ha": "right", "fontsize": 10, "color": looks[arm]["color"]}
-        name, left = arm.replace(PERSISTENT, f"\n{PERSISTENT}"), -60 if _traced(timelines) else -40  # or too wide
-        theme.note(axes, name, (0, (top + below - 0.54) / 2), (left, 0), ("axes fraction", "data"), **words)
+        name = arm.replace(PERSISTENT, f"\n{PERSISTENT}")  # or too wide
+        theme.note(axes, name, (0, link_y + 0.48), (-40, 0), ("axes fraction", "data"), **words)
     for index, (text, at_s) in enumerate(marks_s.items()):
         axes.axvline(1e3 * at_s, color=DARK, linestyle="--", linewidth=1.2, zorder=5)
         words = {"of": ("data", "axes fraction"), "ha": "right", "va": "bottom"}
@@ -216,27 +199,6 @@ def _bar(axes, y: float, block: Block, colour) -> tuple:
         "color": "white" if np.dot((0.3, 0.59, 0.11), to_rgb(colour)) < 0.55 else DARK,
     }
     return axes.text((start_ms + end_ms) / 2, y, block.text, fontsize=8, zorder=4, **words), bar
-
-
-def _image(axes, y: float, timeline: dict, colours: dict, row_tiles: int) -> int:
-    """Draw what each program did, around `y`, and beside it how much they waited; returns how many there are.
-
-    A product of row tile m with the chunk at `position` of the arrival order has the colour of what it needs."""
-    from matplotlib.colors import to_rgb
-
-    runs, transfers = timeline["runs"], timeline["transfers"]
-    blocks, order = 1 + max(block for _, block in transfers), [HOME_UNIT, *(chunk for chunk, _ in transfers)]
-
-    def unit(m: int, position: int) -> int:
-        return m * blocks // row_tiles if blocks > 1 else order[position]
-
-    rgb = {key: to_rgb(colour) for key, colour in colours.items()}
-    pixels = timeline_raster.image(runs, unit, rgb, rgb[WAITS], BINS)
-    extent = (0, 1e-6 * timeline_raster.end_ns(runs), y + RASTER / 2, y - RASTER / 2)
-    axes.imshow(pixels, aspect="auto", interpolation="none", extent=extent, zorder=3)
-    share = f"programs wait\n{100 * timeline_raster.waited_share(runs):.0f} % of the time"
-    theme.note(axes, share, (1, y), (4, 0), ("axes fraction", "data"), va="center")
-    return len(pixels)
 
 
 def _colours(timeline: dict) -> dict:
@@ -265,9 +227,6 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
         by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm, own in timelines.items() if _is_by_block(own)))
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
         below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
-    if traced := _traced(timelines):
-        others = "; others: run of median time" if len(timelines) > len(traced) else ""
-        below.append(f"{', '.join(traced)}: traced call, a row for each program (grey: own chunk, pale: waits){others}")
     if lost := [arm for arm in run.measured(row.shape) if arm not in timelines]:
         below.append(f"no timeline of {', '.join(lost)}")
     balance = f", T_gemm / T_comm = {row.ratio:.2f}" if row.timed else ""

@@ -1,6 +1,6 @@
 """`timeline.json`: what the figure timeline shows, in Chrome's trace format, for https://ui.perfetto.dev.
 
-A process for each arm, on it a thread for the link and one for the chip, or for each program of a traced kernel.
+A process for each arm, on it a thread for the link and one for the chip.
 """
 
 import json
@@ -31,24 +31,16 @@ def write(run: Run, frame, folder: Path) -> Path:
 
 def _process(pid: int, shape: str, arm: str, own: dict):
     """The events of an arm: names of it and of its lanes, then what these did, in us."""
-    runs = own.get("runs") or []
-    lanes = {0: "link"} | ({1 + one[0]: f"program {one[0]}" for one in sorted(runs)} or {1: "chip"})
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": f"{arm}, {shape}"}}
-    for tid, name in lanes.items():
+    for tid, name in enumerate(("link", "chip")):
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
     unit = timeline.unit_of(own)
     for block in timeline.link_blocks(own):
         yield _event(pid, 0, f"{unit} {block.text}", "transfer", block.start_s, block.end_s)
-    if not runs:
-        waits = [Block(*span, WAITS, "waits") for _, *span in own["waits"]]
-        for block in sorted([*timeline.chip_blocks(arm, own), *waits], key=lambda block: block.start_s):
-            name = f"with {unit} {block.text}" if block.text.isdigit() else block.text
-            yield _event(pid, 1, name, "wait" if block.unit == WAITS else "matmul", block.start_s, block.end_s)
-    for program, m, n, chunk_from, chunk_to, *times_ns in runs:
-        look_s, start_s, end_s = (1e-9 * at for at in times_ns)
-        yield _event(pid, 1 + program, "waits", "wait", look_s, start_s)
-        about = {"args": {"tile": [m, n], "arrivals": [chunk_from, chunk_to]}}
-        yield _event(pid, 1 + program, f"tile {m}, {n}", "matmul", start_s, end_s) | about
+    waits = [Block(*span, WAITS, "waits") for _, *span in own["waits"]]
+    for block in sorted([*timeline.chip_blocks(arm, own), *waits], key=lambda block: block.start_s):
+        name = f"with {unit} {block.text}" if block.text.isdigit() else block.text
+        yield _event(pid, 1, name, "wait" if block.unit == WAITS else "matmul", block.start_s, block.end_s)
 
 
 def _event(pid: int, tid: int, name: str, category: str, start_s: float, end_s: float) -> dict:

@@ -1,5 +1,5 @@
-"""The arms, each declared once: what it measures, how the simulator runs its schedule, how figures draw it; and their
-plans, by which an arm is cut on a machine.
+"""The arms, each declared once: what it measures, and how the simulator runs its schedule; and their plans, by which an
+arm is cut on a machine.
 
 `collectives` has functions of the same names, which run them.
 """
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from roofline.analysis.overlap import simulator
-from roofline.analysis.overlap.simulator import LaunchSpan, Simulation, arrivals, product_s, simulate
-from roofline.theory import schedule
+from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, known_name
+from roofline.theory.simulator import LaunchSpan, Simulation, arrivals, product_s, simulate
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -29,6 +28,9 @@ STEP = 1.01
 
 PERSISTENT = "_persistent"
 """How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
+
+BY_PERSISTENT = "row_block_launches", "block_launches", "layer_launches", "overlapped"
+"""Of each operation the arm that is measured so, too."""
 
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
@@ -47,8 +49,8 @@ ALL_REDUCE = "all_reduce"
 def base_arm(arm: str) -> str:
     """The arm whose schedule `arm` has.
 
-    >>> base_arm("chunk_launches_persistent"), base_arm("serial")
-    ('chunk_launches', 'serial')
+    >>> base_arm("row_block_launches_persistent"), base_arm("serial")
+    ('row_block_launches', 'serial')
     """
     return arm.removesuffix(PERSISTENT)
 
@@ -207,15 +209,11 @@ def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> 
     return Simulation(now, tuple(launches))
 
 
-def _by_chunk(table: Callable) -> Callable:
-    """Of a table of the flagged kernel whose chunks come one after another, all rows of each."""
-
-    def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-        arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
-        return simulate(table(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
-
-    return run
+def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+    """Chunks come one after another, all rows of each."""
+    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+    arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
+    return simulate(schedule.chunk_outer(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
 
 
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -238,13 +236,11 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """`color` and `marker` of its points: the colour-blind can tell them apart. `simulate(plan, t_gemm_s, t_comm_s)`;
-    None where T_gemm or T_comm is not the arm's own: over a fabric of its own, or on more cores."""
+    """`simulate(plan, t_gemm_s, t_comm_s)`; None where T_gemm or T_comm is not the arm's own: over a fabric of its own,
+    or on more cores."""
 
     name: str
     ops: tuple[str, ...]
-    color: str
-    marker: str
     simulate: Callable[[OverlapPlan, float, float], Simulation] | None
     by_block: bool = False
     """It cuts the rows in blocks."""
@@ -255,26 +251,24 @@ class ArmSpec:
 ARMS = {
     spec.name: spec
     for spec in (
-        ArmSpec("serial", (*LAYER, "weight_prefetch"), "#666666", "o", _serial),
-        ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), "#111111", "*", None),
-        ArmSpec("chunk_launches", GATHERED, "#0173b2", "s", _chunk_launches),
-        ArmSpec("row_block_launches", GATHERED, "#882255", "P", _row_block_launches, by_block=True),
-        ArmSpec("block_launches", SCATTERED, "#cc78bc", "<", _block_launches),
-        ArmSpec(ALL_REDUCE, BOTH, "#ca9161", "d", _serial),
-        ArmSpec("layer_launches", BOTH, "#332288", ">", _layer(_block_launches)),
-        ArmSpec("chained_launches", BOTH, "#117733", "h", _chained_launches),
-        ArmSpec("layer_signalled", BOTH, "#aa4499", "$\u25e2$", _layer(_signalled), by_block=True, table=True),
-        ArmSpec("tile_outer", GATHERED, "#56b4e9", "v", _by_chunk(schedule.tile_outer), table=True),
-        ArmSpec("chunk_outer", GATHERED, "#d55e00", "X", _by_chunk(schedule.chunk_outer), table=True),
-        ArmSpec("row_block", GATHERED, "#de8f05", "^", _row_block, by_block=True, table=True),
-        ArmSpec("signalled", SCATTERED, "#999933", "H", _signalled, by_block=True, table=True),
-        ArmSpec("overlapped", ("weight_prefetch",), "#029e73", "D", _overlapped),
-        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), "#ece133", "p", None),
-        ArmSpec("gloo_reduce_scatter", SCATTERED, "#949494", "8", None),
+        ArmSpec("serial", (*LAYER, "weight_prefetch"), _serial),
+        ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), None),
+        ArmSpec("chunk_launches", GATHERED, _chunk_launches),
+        ArmSpec("row_block_launches", GATHERED, _row_block_launches, by_block=True),
+        ArmSpec("block_launches", SCATTERED, _block_launches),
+        ArmSpec(ALL_REDUCE, BOTH, _serial),
+        ArmSpec("layer_launches", BOTH, _layer(_block_launches)),
+        ArmSpec("chained_launches", BOTH, _chained_launches),
+        ArmSpec("layer_signalled", BOTH, _layer(_signalled), by_block=True, table=True),
+        ArmSpec("chunk_outer", GATHERED, _chunk_outer, table=True),
+        ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),
+        ArmSpec("signalled", SCATTERED, _signalled, by_block=True, table=True),
+        ArmSpec("overlapped", ("weight_prefetch",), _overlapped),
+        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), None),
+        ArmSpec("gloo_reduce_scatter", SCATTERED, None),
     )
 }
-"""In the order in which they stand in figures. Serial is grey: it is what the others are measured against. Journals of
-schema 3 call the launches `row_block`."""
+"""In the order in which they stand in figures. Journals of schema 3 call the launches `row_block`."""
 
 SIMULATED = tuple(name for name, spec in ARMS.items() if spec.simulate)
 
