@@ -34,9 +34,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import globaltimer
 
-from kernels import persistent
+from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
-from kernels.persistent import describe, store_tile
+from kernels.hopper import describe
+from kernels.persistent import store_tile
 from kernels.registry import Kernel, register
 from kernels.tiles import Config
 from roofline.theory import schedule
@@ -224,8 +225,8 @@ def matmul(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
-    """What `kernels.persistent.require` refuses; ValueError for sizes that `tiles` was not made for."""
-    persistent.require(x, w, out, name="flagged")
+    """What `kernels.hopper.require` refuses; ValueError for sizes that `tiles` was not made for."""
+    hopper.require(flagged_kernel, x, w, out, "flagged")
     (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
     if k % ranks or k // ranks % config.block_k:
         raise ValueError(

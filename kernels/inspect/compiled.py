@@ -146,9 +146,9 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
 def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
     kernel = KERNELS[entry.kernel]
-    if kernel.modelled != arch or not kernel.tailed or dtype != entry.dtypes[0] or entry.measured:
+    if kernel.modelled != arch or not kernel.flattens or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
-    return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
+    return [entry.config, replace(entry.config, flatten=True)]
 
 
 def _weight(job: Job) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from kernels import persistent, tiled, tiles
+from kernels import hopper, persistent, tiled, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
@@ -65,7 +65,7 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         patch.multiple(torch.cuda, synchronize=lambda: None, **cuda),
         patch.object(KernelLaunch, "run", run),
         patch.object(tiles, "arch_of", lambda device: "sm90"),
-        patch.object(persistent, "require_hopper"),
+        patch.object(hopper, "require_hopper"),
         patch.object(tiled, "require_runnable"),
     ):
         yield

@@ -57,22 +57,17 @@ def subjects() -> dict[str, list[Case]]:
         config = [entry.config for entry in table("sm90").entries if entry.kernel == kernel][number]
         return [matmul(KERNELS[kernel], replace(config, **changes), "bf16", shape, programs, unit=unit, out_dtype=sums)]
 
-    tails = [case for tail in (3, 2) for case in one("persistent", (251, 248, 776), number=4, tail=tail)]
     chain = links.copier("bf16", 3, 1e9, (37, 72), (9, 1032))
     slow = partial(links.layer, "layer_signalled", "bf16", bytes_per_s=1e9)
     return {
         "tiled": one("tiled", (61, 248, 528), unit=16),
         "tiled-odd": one("tiled", (61, 248, 392)),
         "persistent": one("persistent", (123, 248, 776), 2, number=4),
-        "persistent-tail": tails,
         "persistent_sums": one("persistent_sums", (251, 504, 328), 2, sums=torch.float32),
         "warpgroup": one("warpgroup", (251, 248, 520), 2, number=2),
-        "decode-vector": one("decode", (1, 40, 4104)),
-        "decode": one("decode", (16, 248, 1032), 1, number=1, split=1),
+        "decode": one("decode", (16, 248, 1032), 1, split=1),
         "decode-split": [
-            case
-            for k, programs in ((1032, 3), (3080, 5))
-            for case in one("decode", (16, 248, k), programs, number=1, split=3)
+            case for k, programs in ((1032, 3), (3080, 5)) for case in one("decode", (16, 248, k), programs, split=3)
         ],
         "flagged": [
             for_chunks("tile_outer", "bf16", ranks=2, steps=5),

@@ -13,11 +13,11 @@ from kernels import CONTENDERS, KERNELS, tiles
 from kernels.bench import matmul
 from kernels.tiles import Config
 from kernels.tune import as_text, candidates
+from kernels.waves import GpuSpec
 from roofline.cli import main
 from roofline.operations.matmul import sweep
 from roofline.pytest_plugin.options import Options
 from roofline.theory.chips import find
-from roofline.theory.waves import GpuSpec
 
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
