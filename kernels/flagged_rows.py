@@ -18,10 +18,10 @@ from torch import Tensor
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands
-from kernels.flagged import wait
 from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
 from kernels.signalled import Pieces, launch_over, require_whole_tiles
+from kernels.signals import wait
 from kernels.tiles import Config
 
 

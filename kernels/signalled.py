@@ -24,13 +24,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import globaltimer
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, example_operands, interpreted
 from kernels.hopper import describe, programs
 from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
+from kernels.signals import raise_counter
 from kernels.tiles import Config
 
 
@@ -54,14 +54,6 @@ class Pieces:
         """Of a piece: by so much its counter grows in a launch."""
         rows = len(out) // len(self.order) // self.blocks
         return rows // self.config.block_m * -(-out.shape[1] // self.config.block_n)
-
-
-@triton.jit
-def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
-    """Add `by` with release, at the scope that other devices look with; `time_ptr` gets the time."""
-    if TIMED:
-        tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
-    tl.atomic_add(counter_ptr, by, sem="release", scope="sys")
 
 
 @triton.jit(do_not_specialize=["ranks", "blocks", "row_tiles"])

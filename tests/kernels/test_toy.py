@@ -75,10 +75,10 @@ def test_it_is_compiled_and_looked_at(toy, tables, printed_elsewhere, request):
 EXECUTED = """
 import contextlib, io, json, sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, "tests/machine"]
 from toy import TOY
 from kernels import tiles, registry
-from kernels.machine.command import main
+from command import main
 
 registry.register(TOY)
 tiles.FOLDER = Path({tables!r})

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import Case, run, whole_numbers
+from links import on
 
 from collectives import device_links
 from collectives.device_group_links import SymmetricCopier
 from collectives.device_links import PacedCopier, Route, copy_launch
 from collectives.links import Transfer
-from kernels.machine.cases import Case, run, whole_numbers
-from kernels.machine.links import on
 from kernels.machine.run import address
 
 RANKS, ROUNDS, ROWS, COLUMNS, SEEDS = 3, 2, 5, 24, 4
