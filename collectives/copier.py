@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-from kernels.signalled import raise_counter
+from kernels.signals import raise_counter
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from collectives.all_gather_matmul import Operands
 from collectives.links import Transfer
-from kernels import flagged, persistent
+from kernels import flagged, hopper
 from kernels.contract import Signals
 from kernels.tiles import choose_for
 from roofline.theory import schedule, simulator
@@ -45,10 +45,10 @@ def prepare(operands: Operands, arm: str, t_gemm_s=1.0, t_comm_s=1.0) -> Prepare
     """
     schedule.known_name("arm", arm, ARMS)
     x, w, out = operands.gathered, operands.w, operands.out
-    persistent.require_hopper(x, "flagged")  # other GPUs have no tile of it to choose
+    hopper.require_hopper(flagged.flagged_kernel, x, "flagged")  # other GPUs have no tile of it to choose
     config = choose_for("flagged_spills" if arm == "chunk_outer" else "flagged", x, w)
     rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
-    programs, chunks = persistent.programs(x.device), len(operands.shards)
+    programs, chunks = hopper.programs(x.device), len(operands.shards)
     grid, blocks = Grid(rows, columns, config.group_m), 1
     chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
     if arm == "row_block":

@@ -16,7 +16,7 @@ from torch import Tensor
 from collectives import ffn
 from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
-from kernels import flagged_rows, part_sums, persistent, signalled
+from kernels import flagged_rows, hopper, part_sums, signalled
 from kernels.tiles import choose_for
 from roofline.theory.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
@@ -47,13 +47,13 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0) -> Pr
     """
     given, operands = operands, parts_of(operands)
     x, w, products = operands.x, operands.w, operands.products
-    persistent.require_hopper(x, "signalled")  # other GPUs have no tile of it to choose
+    hopper.require_hopper(signalled.signalled_kernel, x, "signalled")  # other GPUs have no tile of it to choose
     config, order = choose_for("signalled", x, w), (*operands.destinations, operands.rank)
     whole = signalled.Pieces(torch.tensor(order, dtype=torch.int32, device=x.device), 1, config)
     signalled.require(x, w, products, whole)
     grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
-    about = grid, persistent.programs(x.device), len(order)
+    about = grid, hopper.programs(x.device), len(order)
     arm = "signalled" if given is operands else "layer_signalled"
     plans = [OverlapPlan(arm, *about, count) for count in able]
     blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks

@@ -4,14 +4,11 @@ out[M, N] = x[M, K] @ w[N, K].T. One program per SM streams its share of w throu
 of loads never drains before the program ends. With 144 to 180 KB of it in flight an SM covers some 4 us of latency at
 its even share of an H200's bandwidth (36 GB/s), about four times what it has to.
 
-- M = 1, `vector_kernel`: CUDA cores. Rows of w are dealt evenly, one by one. All threads of a program lie along K, so
-  that a row is read 4 KB at a time, 16 bytes a thread, and one piece of x serves 8 rows. Sums stay apart in registers
-  until a row ends.
-- M = 2..64, `decode_kernel`: operands swapped. Rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64; the
-  other way round 64 rows would be computed for a few. x comes by TMA in the same ring: all of x fits no SM, but L2
-  holds it, and beside 128 rows of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory (rows
-  beyond M are not fetched). Tiles are dealt by `roofline.theory.decode_split`: where whole ones leave SMs idle, K is
-  split, and a tile that programs share goes through an fp32 workspace.
+Operands are swapped: rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64; the other way round 64 rows
+would be computed for a few. x comes by TMA in the same ring: all of x fits no SM, but L2 holds it, and beside 128 rows
+of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory (rows beyond M are not fetched).
+Tiles are dealt by `kernels.decode_split`: where whole ones leave SMs idle, K is split, and a tile that programs share
+goes through an fp32 workspace.
 
 Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
 all slots, its own too, in the order of programs, rounds once, and sets the counter back. So the bits do not depend on
@@ -29,9 +26,8 @@ Sources: swapped operands and depth of the ring after TileOPs (https://github.co
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
 """
 
-# ruff: noqa: N803, N806 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -40,55 +36,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import decode_split
 from kernels.contract import KernelLaunch, example_operands, host, reason, validate
-from kernels.persistent import TMA_ALIGNMENT_BYTES, describe, programs, require_hopper, require_tma
+from kernels.hopper import describe, programs, require_hopper, require_tma
 from kernels.registry import Kernel, register
-from kernels.stream_tail import sharer_of
 from kernels.tiles import Config, choose_for
 from kernels.workspace import Workspace, workspace
-from roofline.theory import decode_split
 
 MOST_TOKENS = 64
 """Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
 
 
 @triton.jit
-def vector_kernel(
-    x_ptr, w_ptr, out_ptr, N,
-    k_units,  # of UNIT elements, so that the compiler knows what K is a multiple of, and masks whole 16 bytes
-    w_row_units,  # of ROW_UNIT
-    UNIT: tl.constexpr, ROW_UNIT: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    # 1. My rows: as many as any other program's, or one more.
-    program = tl.program_id(0).to(tl.int64)
-    row_from = (program * N // tl.num_programs(0)).to(tl.int32)
-    row_to = ((program + 1) * N // tl.num_programs(0)).to(tl.int32)
-    K = k_units * UNIT
-    steps = tl.cdiv(K, BLOCK_K)
-    ks = tl.arange(0, BLOCK_K)
-    acc = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
-
-    # 2. One loop over all of them, BLOCK_N at a time, so that the next rows are under way while these end. Loads
-    #    without a tl.dot are pipelined if the loop itself has num_stages. What a mask leaves out is not read.
-    for step in tl.range(0, tl.cdiv(row_to - row_from, BLOCK_N) * steps, num_stages=STAGES):
-        group = step // steps
-        k = step - group * steps
-        rows = row_from + group * BLOCK_N + tl.arange(0, BLOCK_N)
-        columns = k * BLOCK_K + ks
-        x = tl.load(x_ptr + columns, mask=columns < K, other=0.0)
-        at = w_ptr + rows.to(tl.int64)[:, None] * w_row_units * ROW_UNIT + columns[None, :]
-        w = tl.load(at, mask=(rows < row_to)[:, None] & (columns < K)[None, :], other=0.0)
-        acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
-        if k == steps - 1:
-            tl.store(out_ptr + rows, tl.sum(acc, axis=1).to(out_ptr.dtype.element_ty), mask=rows < row_to)
-            acc = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
-
-
-@triton.jit
 def first_step(part, split, steps):
     """Of a part, counted over all tiles."""
     return part // split * steps + part % split * steps // split
+
+
+@triton.jit
+def sharer_of(part, parts, programs):
+    """The program whose run has `part`."""
+    return ((part + 1) * programs - 1) // parts
 
 
 @triton.jit
@@ -108,7 +76,7 @@ def decode_kernel(
     M, N, K, out_row, split,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    # 1. My run of steps, counted over all tiles: the same as roofline.theory.decode_split has it.
+    # 1. My run of steps, counted over all tiles: the same as kernels.decode_split has it.
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0)
     tiles, steps = tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
@@ -166,7 +134,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
     multiple of 16. `out` may have any rows."""
     validate(x, w, out)
-    require_hopper(x, "decode")
+    require_hopper(decode_kernel, x, "decode")
     (m, k), n = x.shape, w.shape[0]
     if m > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
@@ -178,8 +146,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 def config_for(x: Tensor, w: Tensor) -> Config:
     """From the table for these inputs, with the split it leaves open."""
     config = choose_for("decode", x, w)
-    dealt = config.block_m > 1 and x.numel() and w.numel()
-    return replace(config, split=deal_for(x, w, config).split) if dealt else config
+    return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
 
 
 def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
@@ -192,8 +159,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace 
     m = x.shape[0]
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
-    if config.block_m == 1:
-        return _prepare_vector(x, w, out, config)
     deal = deal_for(x, w, config)
     slots = deal.tiles + deal.programs - 1 if deal.shared else 0
     sizes = slots * config.block_n * config.block_m, deal.tiles if deal.shared else 0
@@ -209,19 +174,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace 
     return KernelLaunch(decode_kernel, (deal.programs,), args)
 
 
-def _prepare_vector(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    n, k = w.shape
-    row_unit = TMA_ALIGNMENT_BYTES // w.element_size()
-    unit = math.gcd(k, row_unit)
-    w_row = w.stride(0) if n > 1 else 0  # torch leaves that of a single row to chance
-    args = dict(
-        x_ptr=x, w_ptr=w, out_ptr=out, N=n, k_units=k // unit, w_row_units=w_row // row_unit,
-        UNIT=unit, ROW_UNIT=row_unit, BLOCK_N=config.block_n, BLOCK_K=config.block_k, STAGES=config.num_stages,
-        num_warps=config.num_warps,
-    )  # fmt: skip
-    return KernelLaunch(vector_kernel, (min(programs(x.device), n),), args)
-
-
 def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
     """The launch for as many rows as the tile has, K split, which takes more registers and shared memory than not."""
     return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
@@ -229,7 +181,7 @@ def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
 
 def variants(config: Config) -> list[Config]:
     """Splits of K: the one chosen for the shape, none, and several."""
-    return [replace(config, split=split) for split in (0, 1, 3)] if config.block_m > 1 else [config]
+    return [replace(config, split=split) for split in (0, 1, 3)]
 
 
 register(Kernel(

@@ -11,15 +11,10 @@ Wins over launches per chunk or row block, which end with a wave of their own ea
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
 
 A chunk must not be loaded ahead of its flag. The loop over looks and the loop over K are nested on purpose: in a flat
-one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells). What
-one thread decides, all must: flags are read by scalar or tensor atomics, whose results Triton hands to all threads of
-a program; a plain load or a timer may differ between warps, which then part ways before a barrier and hang. Flags are
-sequence numbers that only grow, so nothing is reset between launches. A wait is bounded: the flag that did not come is
-told in `Signals.lost`, all other waits are given up, and the result is none.
+one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells). How flags are
+waited for stands in `kernels.signals`.
 
-Sources: waits as acquire loads at system scope are those of Kraken and Triton-distributed; a flag for each part of a
-K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer. Triton turns an atomic add of a scalar 0
-into a load. The writer's stores and our TMA loads go through different proxies, hence the fence.
+Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer.
 """
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
@@ -32,19 +27,18 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import globaltimer
 
-from kernels import persistent
+from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
-from kernels.persistent import describe, store_tile
+from kernels.hopper import describe
+from kernels.persistent import store_tile
 from kernels.registry import Kernel, register
+from kernels.signals import wait
 from kernels.tiles import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table
 
 MOST_RANKS = 16  # the order of arrival is packed in 64 bits
-LOOKS = tl.constexpr(64)
-"""A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
 
 
 @dataclass(frozen=True)
@@ -68,41 +62,6 @@ class TileSchedule:
     def spilled_bytes(self) -> int:
         """Bytes of accumulators written and read back in one launch."""
         return 2 * schedule.spills(self.table) * self.config.block_m * self.config.block_n * 4
-
-
-@triton.jit
-def arrived(flags, chunk, wanted, RANKS: tl.constexpr, SLOTS: tl.constexpr):
-    """How many chunks are here without a gap, given that those before position `chunk` are."""
-    position = tl.arange(0, SLOTS)
-    asked = (position >= chunk) & (position > 0) & (position < RANKS)
-    nothing = tl.zeros((SLOTS,), dtype=tl.int32)
-    flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
-    return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
-
-
-@triton.jit
-def wait(
-    flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, SLOTS: tl.constexpr, TIMED: tl.constexpr
-):
-    """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
-    here = arrived(flags, chunk, wanted, RANKS, SLOTS)
-    lost = tl.zeros((), dtype=tl.int32)
-    looks = tl.zeros((), dtype=tl.int32)
-    if TIMED:
-        began = globaltimer()
-    while (here == chunk) & (lost == 0):
-        flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
-        looks += 1
-        if flag >= wanted:
-            here = arrived(flags, chunk, wanted, RANKS, SLOTS)
-        elif looks % LOOKS == 0:
-            late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
-            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
-    if lost != 0:
-        here = tl.full((), RANKS, dtype=tl.int32)
-    if TIMED:  # compiled: what others have stored is read by TMA
-        tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
-    return here
 
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.
@@ -196,8 +155,8 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sign
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
-    """What `kernels.persistent.require` refuses; ValueError for sizes that `tiles` was not made for."""
-    persistent.require(x, w, out, name="flagged")
+    """What `kernels.hopper.require` refuses; ValueError for sizes that `tiles` was not made for."""
+    hopper.require(flagged_kernel, x, w, out, "flagged")
     (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
     if k % ranks or k // ranks % config.block_k:
         raise ValueError(

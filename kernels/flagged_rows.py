@@ -16,12 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import persistent
+from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands
-from kernels.flagged import wait
 from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
 from kernels.signalled import Pieces, launch_over, require_whole_tiles
+from kernels.signals import wait
 from kernels.tiles import Config
 
 
@@ -68,8 +68,8 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.persistent.require` and `kernels.signalled.require_whole_tiles` refuse."""
-    persistent.require(x, w, out, name="flagged_rows")
+    """What `kernels.hopper.require` and `kernels.signalled.require_whole_tiles` refuse."""
+    hopper.require(flagged_rows_kernel, x, w, out, "flagged_rows")
     require_whole_tiles(x, pieces, "flagged_rows")
 
 

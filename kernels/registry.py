@@ -54,7 +54,7 @@ class Kernel(Contender):
     beside_link: bool = False  # shares SMs with a link's copier, to which it must leave room
 
     modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
-    tailed: bool = False  # has `flatten` and `tail`
+    flattens: bool = False  # has `flatten`
     rasters: tuple[str, ...] = ("m", "n")  # dimensions along which it can group tiles
     grid: dict[str, tuple] = field(default_factory=dict)
     """Values of fields of its configuration that `kernels.tune` tries; without them it cannot be tuned."""

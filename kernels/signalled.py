@@ -24,12 +24,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import globaltimer
 
-from kernels import persistent
+from kernels import hopper
 from kernels.contract import KernelLaunch, example_operands, interpreted
-from kernels.persistent import describe, store_tile, tile_corner
+from kernels.hopper import describe, programs
+from kernels.persistent import store_tile, tile_corner
 from kernels.registry import Kernel, register
+from kernels.signals import raise_counter
 from kernels.tiles import Config
 
 
@@ -53,14 +54,6 @@ class Pieces:
         """Of a piece: by so much its counter grows in a launch."""
         rows = len(out) // len(self.order) // self.blocks
         return rows // self.config.block_m * -(-out.shape[1] // self.config.block_n)
-
-
-@triton.jit
-def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
-    """Add `by` with release, at the scope that other devices look with; `time_ptr` gets the time."""
-    if TIMED:
-        tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
-    tl.atomic_add(counter_ptr, by, sem="release", scope="sys")
 
 
 @triton.jit(do_not_specialize=["ranks", "blocks", "row_tiles"])
@@ -105,8 +98,8 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.persistent.require` and `require_whole_tiles` refuse."""
-    persistent.require(x, w, out, name="signalled")
+    """What `kernels.hopper.require` and `require_whole_tiles` refuse."""
+    hopper.require(signalled_kernel, x, w, out, "signalled")
     require_whole_tiles(x, pieces, "signalled")
 
 
@@ -140,7 +133,7 @@ def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **mor
         SUBTILE=config.subtile, TIMED=not interpreted(kernel),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(kernel, (min(persistent.programs(x.device), row_tiles * column_tiles),), args | more)
+    return KernelLaunch(kernel, (min(programs(x.device), row_tiles * column_tiles),), args | more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:

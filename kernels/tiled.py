@@ -22,10 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import waves
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
 from kernels.registry import Kernel, register
 from kernels.tiles import GENERIC, Config, capability, choose_for
-from roofline.theory import waves
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
 # another proxy: a race (https://github.com/triton-lang/triton/pull/10537). fp32 is multiplied without wgmma.

@@ -7,8 +7,8 @@ which conditions it was measured (`null`: it was not, it is reasoned from the so
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
 `kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that is
-`modelled` (kernels.registry) these are candidates, of which the model of waves (roofline.theory.waves) takes the best
-for the shape and the device, with the group, raster and tail that suit it. Of equals that is the one that stands first:
+`modelled` (kernels.registry) these are candidates, of which the model of waves (kernels.waves) takes the best
+for the shape and the device, with the group and raster that suit it. Of equals that is the one that stands first:
 128x256 before 256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
 """
 
@@ -19,9 +19,10 @@ from pathlib import Path
 
 import torch
 
+from kernels import waves
 from kernels.registry import KERNELS
-from roofline.theory import chips, waves
-from roofline.theory.waves import GpuSpec
+from kernels.waves import GpuSpec
+from roofline.theory import chips
 
 FOLDER = Path(__file__).with_name("configs")
 GENERIC = "generic"
@@ -32,8 +33,8 @@ DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` and
-    `tail` to those that are `tailed`, `split` to the one for few rows. `num_warps` are those that multiply."""
+    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
+    those that `flattens` says, `split` to the one for few rows. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
@@ -44,8 +45,7 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
-    tail: int = 0  # programs that share the tiles of the last wave along K, see kernels.stream_tail; 0: each takes one
-    split: int = 0  # parts that the steps along K of a tile are cut into; 0: roofline.theory.decode_split says how many
+    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode_split says how many
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -54,7 +54,7 @@ class Config:
             text += f" subtile{self.subtile}"
         text += f" split{self.split}" if self.split else ""
         text += (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
-        return text + (f" tail{self.tail}" if self.tail else "")
+        return text
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def read(path: Path) -> Table:
     """A table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
     try:
         document = json.loads(path.read_text())
-        entries = tuple(_entry(path, row) for row in document["entries"])
-        return Table(path.stem, document["target"], document["shared_limit_bytes"], entries)
+        limits = document["target"], document["shared_limit_bytes"]
+        return Table(path.stem, *limits, tuple(_entry(path, row) for row in document["entries"]))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
@@ -184,16 +184,15 @@ def is_modelled(kernel: str, arch: str) -> bool:
 def modelled(
     kernel: str, candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
 ) -> Config:
-    """The best of `candidates` for a shape by the model of waves, with the group, raster and tail that `kernel` can
-    have."""
+    """The best of `candidates` for a shape by the model of waves, with the group and raster that `kernel` can have."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    tailed, rasters = KERNELS[kernel].tailed, KERNELS[kernel].rasters
-    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, shares_tail=tailed, rasters=rasters)
+    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, KERNELS[kernel].rasters)
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
     # With several tiles to a program, the loads of the next one start under the store of this one.
     return replace(
         by_block[best.block_m, best.block_n],
-        group_m=best.group, raster=best.raster, tail=best.tail, flatten=tailed and several,
+        group_m=best.group, raster=best.raster,
+        flatten=KERNELS[kernel].flattens and several,
     )  # fmt: skip
 
 

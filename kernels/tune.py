@@ -1,7 +1,7 @@
 """Time configurations of a kernel on a GPU, and keep the fastest: `python -m kernels.tune KERNEL --shapes M,N,K ...`.
 
 Candidates are the tiles that the table has for a shape, each with the values of the kernel's `grid`. The `MOST` best by
-the model of waves (roofline.theory.waves) are compiled, checked and timed by turns, beside what is taken at present.
+the model of waves (kernels.waves) are compiled, checked and timed by turns, beside what is taken at present.
 The earlier half of the rounds says which is the best, the later half whether it is faster. Then it becomes the entry of
 `kernels/configs/<arch>.json` for exactly that shape and number of SMs, where `kernels.tiles` finds it.
 
@@ -24,14 +24,13 @@ from statistics import median
 import torch
 import triton
 
-from kernels import KERNELS, tiles
+from kernels import KERNELS, tiles, waves
 from kernels.bench.checks import reference_sums, relative_error
 from kernels.inspect.compiled import Job, inspect_all
 from kernels.tiles import Config
+from kernels.waves import GpuSpec, Tiling
 from roofline.arguments import Parser
 from roofline.measure.prepared import verdict
-from roofline.theory import waves
-from roofline.theory.waves import GpuSpec, Tiling
 from roofline.theory.work import ITEMSIZE
 
 MOST, ROUNDS, MARGIN = 16, 10, 1.01

@@ -50,12 +50,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import persistent
+from kernels import hopper, waves
 from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason
-from kernels.persistent import programs, tile_corner
+from kernels.hopper import programs
+from kernels.persistent import persistent_kernel, tile_corner
 from kernels.registry import Kernel, register
 from kernels.tiles import Config, choose_for
-from roofline.theory import waves
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -199,9 +199,9 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.persistent.require` refuses; ValueError in Triton's interpreter, which knows no Gluon."""
-    persistent.require(x, w, out, name="warpgroup")
-    if interpreted(persistent.persistent_kernel):
+    """What `kernels.hopper.require` refuses; ValueError in Triton's interpreter, which knows no Gluon."""
+    hopper.require(persistent_kernel, x, w, out, "warpgroup")  # which tells whether kernels are interpreted
+    if interpreted(persistent_kernel):
         raise ValueError(
             "TRITON_INTERPRET is set, and Gluon, which warpgroup is written in, has no interpreter; "
             "use kernels.persistent, or unset it on a machine with a Hopper GPU"
@@ -209,8 +209,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """That of `kernels.persistent`, with the layout in shared memory: rows as wide a swizzle as the block allows."""
-    plain = persistent.describe(tensor, block)
+    """That of `kernels.hopper`, with the layout in shared memory: rows as wide a swizzle as the block allows."""
+    plain = hopper.describe(tensor, block)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
 
 

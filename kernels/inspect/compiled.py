@@ -3,12 +3,10 @@
 One line per kernel, configuration and dtype of the checked-in tables: registers, spills, shared memory, the MMA
 instruction found beside the one the table declares, TMA loads and stores. One that has `problems` is wrong however it
 measures, and the command exits with 1. What shares an SM with a link's copier must leave room for that and for the
-link's waits; a line tells what these take, and they are held to it. `--table FILE` looks at candidates before they are
-measured.
+link's waits (`kernels.hopper.room`). `--table FILE` looks at candidates before they are measured.
 
-How a cubin is read stands in `cubin`, what runs beside kernels in `beside`; what is asked of a kernel in its
-`kernels.registry.Kernel`; tables in `kernels.tiles`. Whether what synchronises is right a look cannot tell:
-`kernels.machine` runs the same code.
+How a cubin is read stands in `cubin`; what is asked of a kernel in its `kernels.registry.Kernel`; tables in
+`kernels.tiles`. Whether what synchronises is right a look cannot tell: `kernels.machine` runs the same code.
 """
 
 import json
@@ -22,13 +20,13 @@ from pathlib import Path
 
 import triton
 
-from kernels.inspect.beside import allotted, beside, room
-from kernels.inspect.cubin import WARP_SIZE, Cubin, compile_launch
+from kernels.hopper import WARP_SIZE, allotted, room
+from kernels.inspect.cubin import Cubin, compile_launch
 from kernels.registry import KERNELS, Kernel
 from kernels.tiles import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
 from roofline.arguments import Parser
 
-SCHEMA = "kernels.compiled/2"
+SCHEMA = "kernels.compiled/3"
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,9 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
 def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
     kernel = KERNELS[entry.kernel]
-    if kernel.modelled != arch or not kernel.tailed or dtype != entry.dtypes[0] or entry.measured:
+    if kernel.modelled != arch or not kernel.flattens or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
-    return [entry.config, replace(entry.config, flatten=True), replace(entry.config, flatten=True, tail=2)]
+    return [entry.config, replace(entry.config, flatten=True)]
 
 
 def _weight(job: Job) -> tuple[int, int, int]:
@@ -173,8 +171,8 @@ def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
         return list(pool.map(inspect, todo))
 
 
-def as_text(findings: list[Finding], small: dict[str, dict]) -> str:
-    """An aligned table, what runs beside its kernels, then the problems."""
+def as_text(findings: list[Finding]) -> str:
+    """An aligned table, then the problems."""
     numeric = ("registers", "stack_B", "local_accesses", "shared_B", "tma_loads", "tma_stores")
     head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
     rows = [head]
@@ -189,14 +187,10 @@ def as_text(findings: list[Finding], small: dict[str, dict]) -> str:
         width = max(map(len, column))
         column[:] = [cell.rjust(width) if name in numeric else cell.ljust(width) for cell in column]
     lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-    for name, own in small.items():
-        taken = f"{own['registers']} registers, {own['shared_bytes']} bytes of shared memory"
-        lines.append(f"beside them, {name}: {taken} of an SM; {own['kept'][0]} and {own['kept'][1]} are kept")
-        lines += [f"{name}: {problem}" for problem in own["problems"]]
     for f in findings:
         lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
-    bad = sum(bool(f.problems()) for f in findings) + sum(bool(own["problems"]) for own in small.values())
-    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings) + len(small)} compiled, {bad} bad"])
+    bad = sum(bool(f.problems()) for f in findings)
+    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,11 +220,10 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     findings = inspect_all(todo, options.workers)
-    small = beside() if any(f.kernel.beside_link for f in findings) else {}
     if options.json:
         rows = [finding.as_row() for finding in findings]
-        document = {"schema": SCHEMA, "triton": triton.__version__, "findings": rows, "beside": small}
+        document = {"schema": SCHEMA, "triton": triton.__version__, "findings": rows}
         print(json.dumps(document, indent=1))
     else:
-        print(as_text(findings, small))
-    return 1 if any(f.problems() for f in findings) or any(own["problems"] for own in small.values()) else 0
+        print(as_text(findings))
+    return 1 if any(f.problems() for f in findings) else 0

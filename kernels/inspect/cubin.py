@@ -21,8 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from kernels.contract import KernelLaunch, interpreted
+from kernels.hopper import WARP_SIZE
 
-WARP_SIZE = 32
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

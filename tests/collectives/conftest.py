@@ -37,9 +37,9 @@ def unhurried(link_clocks):
 def few_programs(request, monkeypatch):
     """As many as the interpreter has, so that programs have several tiles each on a GPU too."""
     if "gpu_only" not in request.fixturenames:
-        from kernels import persistent
+        from kernels import hopper
 
-        monkeypatch.setattr(persistent, "programs", lambda device: persistent.INTERPRETED_PROGRAMS)
+        monkeypatch.setattr(hopper, "GRID", hopper.INTERPRETED_PROGRAMS)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer, WarmUp
 from kernels.contract import KernelLaunch, Signals
-from kernels.inspect.beside import KEPT, allotted
+from kernels.hopper import KEPT, allotted
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from collectives import device_links, ffn, signalled
 from collectives.links import LinkError
 from collectives.matmul_reduce_scatter import ARMS, Operands
-from kernels import persistent
+from kernels import hopper
 from kernels.contract import interpreted
 from kernels.signalled import signalled_kernel
 
@@ -121,12 +121,12 @@ def test_part_that_never_goes_is_an_error_within_a_bound(operands, monkeypatch):
 def test_signalled_starts_before_it_has_computed_all(operands):
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("signalled needs a Hopper GPU")
-    persistent.GRID = 4  # programs: so it takes a while
+    hopper.GRID = 4  # programs: so it takes a while
     try:
         link = device_links.PacedCopier(500e9)
         for _ in range(2):
             signalled.run(operands, link)
             timeline = link.timeline()
     finally:
-        persistent.GRID = None
+        hopper.GRID = None
     assert timeline.arrivals_s[0] < timeline.ready_s[-1]

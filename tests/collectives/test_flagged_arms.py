@@ -129,11 +129,11 @@ def test_sizes_that_the_kernel_cannot_take_are_refused(operands):
 def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
     """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
     from collectives import device_links
-    from kernels import persistent
+    from kernels import hopper
 
     mine = operands(rows=4096, columns=2048)
     link = device_links.PacedCopier(100e9)
-    programs = persistent.programs(mine.out.device)
+    programs = hopper.programs(mine.out.device)
     assert len(prepare(mine, "row_block").plan.grid.tiles) >= programs
     ARMS["row_block"](mine, link)  # loads the kernels
     link.timeline()

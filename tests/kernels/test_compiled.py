@@ -7,12 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import triton
 
-from kernels.inspect import beside, compiled, cubin
+from kernels import hopper
+from kernels.inspect import compiled, cubin
 from kernels.inspect.compiled import Finding, Job
 from kernels.registry import KERNELS
 from kernels.tiles import architectures, table
@@ -37,7 +37,7 @@ def report(document) -> list[dict]:
 
 
 def test_the_whole_table_is_compiled(document):
-    assert (document["schema"], document["triton"]) == ("kernels.compiled/2", triton.__version__)
+    assert (document["schema"], document["triton"]) == ("kernels.compiled/3", triton.__version__)
     findings = document["findings"]
     found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     tables = [table(arch) for arch in architectures() if table(arch).target]
@@ -46,17 +46,11 @@ def test_the_whole_table_is_compiled(document):
         (t.arch, e.kernel, str(variant), e.dtypes[0])
         for t in tables
         for e in t.entries
-        if KERNELS[e.kernel].modelled == t.arch and KERNELS[e.kernel].tailed and not e.measured
-        for variant in (replace(e.config, flatten=True), replace(e.config, flatten=True, tail=2))
+        if KERNELS[e.kernel].modelled == t.arch and KERNELS[e.kernel].flattens and not e.measured
+        for variant in (replace(e.config, flatten=True),)
     }
     assert modelled
     assert found == declared | modelled
-
-
-def test_what_runs_beside_a_matmul_takes_no_more_of_an_sm_than_is_kept_for_it(document):
-    small = document["beside"]
-    assert list(small) == ["copier", "counting copier", "wait", "raise", "stamp", "gate", "clock"]
-    assert not [problem for own in small.values() for problem in own["problems"]]
 
 
 def test_shared_memory_fits(report):
@@ -119,7 +113,7 @@ from kernels.tiles import Config
 from kernels.inspect.cubin import offline
 
 configs = {
-    tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5, tail=3),
+    tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5),
     decode: Config(64, 128, 128, 4, 4, 1, split=3),
 }
 found, w = {}, torch.empty((4096, 4096), dtype=torch.bfloat16)
@@ -210,25 +204,6 @@ def test_every_specialisation_of_a_ring_is_pipelined(printed_elsewhere):
         assert {24, 240} <= set(registers)
 
 
-def test_what_is_beside_a_matmul_is_held_to_what_is_kept_for_it(monkeypatch):
-    took = cubin.Cubin(49, 0, 0, 0, {}, 0, 0)
-    copier, small = (SimpleNamespace(args={"num_warps": warps}) for warps in (4, 1))
-    monkeypatch.setattr(beside, "launches", lambda: {"copier": copier, "stamp": small})
-    monkeypatch.setattr(beside, "compile_launch", lambda launch, target: took)
-    found = beside.beside()
-    assert found["copier"]["problems"] == [
-        "takes 7168 registers, 6144 are kept for it; make it smaller, or `KEPT` larger"
-    ]
-    assert found["stamp"]["problems"] == [
-        "takes 1792 registers, 1024 are kept for it; make it smaller, or `KEPT` larger"
-    ]
-    took = cubin.Cubin(32, 8, 2, 256, {}, 0, 0)
-    assert [problem.split()[0] for problem in beside.beside()["stamp"]["problems"]] == ["spills", "takes"]
-    text = compiled.as_text([], beside.beside())
-    assert "beside them, stamp: 1024 registers, 1280 bytes of shared memory of an SM; 1024 and 1152 are kept" in text
-    assert text.endswith("2 compiled, 2 bad")
-
-
 def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(report):
     plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
     sharing = {name for name, kernel in KERNELS.items() if kernel.beside_link}
@@ -236,15 +211,15 @@ def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(repo
     assert {f["kernel"] for f in own} >= sharing | {"persistent"}
     for finding in own:
         warps = int(finding["config"].partition("warps")[2].split()[0])
-        assert beside.allotted(finding["registers"], warps) <= beside.room()[0]
-        assert finding["shared_bytes"] <= beside.room()[1]
+        assert hopper.allotted(finding["registers"], warps) <= hopper.room()[0]
+        assert finding["shared_bytes"] <= hopper.room()[1]
 
 
 def test_the_table_is_for_reading():
     config = next(entry.config for entry in table("sm90").entries if entry.kernel == "tiled")
     job = Job("tiled", "sm90", config, "bf16", 90, 232_448, "wgmma.m64n128k16")
     sound = cubin.Cubin(168, 0, 0, 1024, {job.mma: 8}, 0, 0, wgmma_waits=(0, 1))
-    head, good, bad, problem, last = compiled.as_text([Finding(job, sound), Finding(job, None, "no")], {}).splitlines()
+    head, good, bad, problem, last = compiled.as_text([Finding(job, sound), Finding(job, None, "no")]).splitlines()
     for name in ("kernel", "registers", "shared_B", "mma", "expected", "tma_loads"):
         assert name in head.split()
     assert good.startswith("tiled")

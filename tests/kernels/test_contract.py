@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import CONTENDERS, contract, decode, persistent, tiled, vendor, warpgroup
+from kernels import CONTENDERS, contract, decode, hopper, persistent, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, check, shares_memory
 
 
@@ -85,9 +85,9 @@ def test_refusals_of_the_contract(case):
 @pytest.fixture
 def gpu_of(monkeypatch):
     """`gpu_of(major, minor)`: as if tensors were on a GPU of that compute capability, and kernels compiled."""
-    monkeypatch.setattr(persistent, "require_runnable", lambda kernel, x: None)
-    monkeypatch.setattr(persistent, "interpreted", lambda kernel: False)
-    return lambda *version: monkeypatch.setattr(persistent, "capability", lambda device: version)
+    monkeypatch.setattr(hopper, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(hopper, "interpreted", lambda kernel: False)
+    return lambda *version: monkeypatch.setattr(hopper, "capability", lambda device: version)
 
 
 @pytest.mark.parametrize("case", TMA_REFUSED)

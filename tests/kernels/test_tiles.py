@@ -11,8 +11,8 @@ from kernels import tiles
 from kernels.registry import KERNELS
 from kernels.tiles import FOLDER, Config, arch_of, architectures, choose, read, table
 from kernels.tune import candidates
+from kernels.waves import GpuSpec
 from roofline.theory.chips import find
-from roofline.theory.waves import GpuSpec
 
 H200 = GpuSpec.of_chip(find("H200"))
 HALF = (torch.float16, torch.bfloat16)
@@ -90,14 +90,14 @@ def test_tiles_grow_with_m(model_alone, m, tile):
     assert (config.block_m, config.block_n) == tile
 
 
-def test_the_model_gives_a_candidate_its_group_raster_and_tail(model_alone):
+def test_the_model_gives_a_candidate_its_group_and_raster(model_alone):
     def text(kernel, m, n):
         return str(choose(kernel, "sm90", m, n, 16384, torch.bfloat16, H200))
 
-    assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten tail120"
-    assert text("persistent", 2048, 6784).startswith("256x128x64 ")  # 53 times 128
-    assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n tail132"
-    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no tails
+    assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten"
+    assert text("persistent", 8192, 6784).startswith("256x128x64 ")  # 53 times 128
+    assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n"
+    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no `flatten`
 
 
 @pytest.fixture

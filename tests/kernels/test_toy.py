@@ -13,11 +13,11 @@ from kernels import CONTENDERS, KERNELS, tiles
 from kernels.bench import matmul
 from kernels.tiles import Config
 from kernels.tune import as_text, candidates
+from kernels.waves import GpuSpec
 from roofline.cli import main
 from roofline.operations.matmul import sweep
 from roofline.options import Options
 from roofline.theory.chips import find
-from roofline.theory.waves import GpuSpec
 
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
@@ -75,10 +75,10 @@ def test_it_is_compiled_and_looked_at(toy, tables, printed_elsewhere, request):
 EXECUTED = """
 import contextlib, io, json, sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, "tests/machine"]
 from toy import TOY
 from kernels import tiles, registry
-from kernels.machine.command import main
+from command import main
 
 registry.register(TOY)
 tiles.FOLDER = Path({tables!r})

@@ -11,8 +11,8 @@ from kernels import tune
 from kernels.registry import KERNELS
 from kernels.tiles import FOLDER, Config, architectures, choose
 from kernels.tune import as_text, candidates, save, turns, winner
+from kernels.waves import GpuSpec
 from roofline.theory.chips import find
-from roofline.theory.waves import GpuSpec
 
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)

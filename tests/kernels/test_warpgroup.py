@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import CONTENDERS, persistent, warpgroup
+from kernels import CONTENDERS, hopper, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect.cubin import compile_launch
 from kernels.tiles import Config
@@ -21,9 +21,9 @@ def test_it_is_measured_by_default_and_says_that_it_has_no_interpreter(monkeypat
         assert "TRITON_INTERPRET is set" in contender.why_not(X, X)
         with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):
             contender.run(X, X, X.clone())
-    monkeypatch.setattr(persistent, "require_runnable", lambda kernel, x: None)
-    monkeypatch.setattr(persistent, "interpreted", lambda kernel: False)
-    monkeypatch.setattr(persistent, "capability", lambda device: (10, 0))
+    monkeypatch.setattr(hopper, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(hopper, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(hopper, "capability", lambda device: (10, 0))
     assert "capability 10.0, warpgroup needs 9.x (Hopper); use kernels.tiled" in contender.why_not(X, X)
 
 

@@ -1,6 +1,6 @@
 """Mistakes in the source of a kernel, none of them one instruction: compiled as they stand, the machine catches each.
 
-Mistakes of one instruction are the mutants of `kernels.machine.mutants`. All of it runs in one process beside this one,
+Mistakes of one instruction are those of test_mutants.py. All of it runs in one process beside this one,
 which may be interpreting.
 """
 
@@ -17,11 +17,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from cases import Case, matmul, run, whole_numbers
 
 from kernels.contract import KernelLaunch
-from kernels.machine.cases import Case, matmul, run, whole_numbers
+from kernels.hopper import describe
 from kernels.machine.run import enqueue, raise_flag, write
-from kernels.persistent import describe
 from kernels.tiles import Config
 
 RELEASE = "preceding(stage, full.shape[0])"

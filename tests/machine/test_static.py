@@ -12,11 +12,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from beside import launches
 from small_ptx import program
 
 from kernels import part_sums
 from kernels.contract import KernelLaunch
-from kernels.inspect.beside import launches
 from kernels.inspect.compiled import jobs
 from kernels.machine.static import carries, races
 from kernels.registry import KERNELS

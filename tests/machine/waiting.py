@@ -6,20 +6,19 @@ run before until it is raised.
 
 import random
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import pairwise
 
 import torch
+from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 
+from collectives import all_gather_matmul as gathers
 from kernels import flagged, flagged_rows, tiles
 from kernels.contract import Signals
-from kernels.machine.cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
 from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table, WorkTile
 
-gathers = import_module("collectives.all_gather_matmul")  # kernels do not depend on what uses them
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
 SPILLING = ("chunk_outer", "spill_once", "any")

@@ -2,7 +2,7 @@
 
 Operands lie inside larger arrays of NaN, so that what is read or written beside them shows. `out` must equal the
 product to the bit, nothing beside it may have changed, nor x nor w, and counters must be zero again. How many programs
-a persistent grid has is chosen for each case: fewer than tiles, and for a tail more.
+a persistent grid has is chosen for each case: fewer than tiles.
 """
 
 import math
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels import persistent, workspace
+from kernels import hopper, workspace
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
@@ -79,11 +79,11 @@ def run_on_gpu(case: Case, seed: int) -> Outcome:
 @contextmanager
 def grids_of(programs: int) -> Iterator[None]:
     """Kernels that stay for several tiles are launched with so many programs."""
-    persistent.GRID = programs
+    hopper.GRID = programs
     try:
         yield
     finally:
-        persistent.GRID = None
+        hopper.GRID = None
 
 
 def padded(rows: int, columns: int, left: int = MARGIN, unit: int = MARGIN, **kind) -> Tensor:
@@ -157,15 +157,14 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
     sums = dict(out_dtype=torch.float32) if kernel.name == "persistent_sums" else {}
-    steps = config.num_stages + 2 if bk < 1024 else 1
+    steps = config.num_stages + 2
     for number, variant in enumerate(kernel.variants(config)):
-        wide, deep, shares = (5, 3, 3) if variant.tail else (2, steps, 3 if few else 1)
-        shape = rows[0], wide * bn - 8, deep * bk + 16  # 16: for cp.async
-        yield matmul(kernel, variant, dtype, shape, shares, **sums)
+        shape = rows[0], 2 * bn - 8, steps * bk + 16  # 16: for cp.async
+        yield matmul(kernel, variant, dtype, shape, 3 if few else 1, **sums)
         more = dict(sums, thorough=True)
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
-        short, alone = max(variant.split - 1, 0) * bk + bk // 2 + 3, 2 if variant.tail else 1  # one has all of the tile
-        yield matmul(kernel, variant, dtype, (rows[2], 24, short), alone, **more)
+        short = max(variant.split - 1, 0) * bk + bk // 2 + 3
+        yield matmul(kernel, variant, dtype, (rows[2], 24, short), 1, **more)
         yield matmul(kernel, replace(variant, raster="n"), dtype, (rows[3], 2 * bn, 3 * bk), 3, slots=1, **more)
         yield matmul(kernel, variant, dtype, (rows[4], bn + 1, 3 * bk), 2 + 3 * (number % 2), slots=2, **more)
         if not kernel.least_tma[0]:

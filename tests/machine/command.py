@@ -4,11 +4,13 @@ import gc
 import os
 import sys
 
+import cases
+import links
 import torch
 import triton
+import waiting
+from cases import Case, Outcome, run, run_on_gpu
 
-from kernels.machine import cases, links, mutants, waiting
-from kernels.machine.cases import Case, Outcome, run, run_on_gpu
 from roofline.arguments import Parser
 
 
@@ -20,9 +22,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--thorough", action="store_true", help="more shapes: short K, one row, few slots, odd rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose line has this in it")
     parser.add_argument("--gpu", action="store_true", help="on the Hopper GPU here: the machine's results, to the bit")
-    parser.add_argument("--mutants", action="store_true", help="spoil what synchronises: is it needed, and seen?")
-    parser.add_argument("--sample", type=int, metavar="N", help="of --mutants: only so many of each kernel")
-    parser.add_argument("--table", action="store_true", help="of --mutants: print the table of docs/machine.md")
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
         print(
@@ -39,13 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
-    every = [] if options.mutants else [*cases.cases(), *waiting.cases(), *links.cases()]
+    every = [*cases.cases(), *waiting.cases(), *links.cases()]
     found = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
-    names = list(mutants.subjects() if options.mutants else dict.fromkeys(case.kernel for case in found))
+    names = list(dict.fromkeys(case.kernel for case in found))
     if unknown := set(options.kernel) - set(names):
         parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
-    if options.mutants:
-        return mutants.report(options.kernel, options.sample, options.table)
     todo = [case for case in found if case.kernel in (options.kernel or names) and options.only in str(case)]
     bad, one = 0, run_on_gpu if options.gpu else run
     for case in todo:

@@ -6,29 +6,26 @@ link are those of `collectives`, with their own host code: what it launches on t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import accumulate, pairwise
 from unittest.mock import patch
 
 import torch
+from cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
 from torch import Tensor
+from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
-from kernels import persistent, tiled, tiles
+from collectives import all_gather_matmul as gathers
+from collectives import device_links, ffn, flagged_arms
+from collectives import links as protocol
+from collectives import matmul_reduce_scatter as scatters
+from collectives import signalled as signalled_arm
+from kernels import hopper, tiled, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
-from kernels.machine.cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import address, enqueue, raise_flag
-from kernels.machine.waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 from kernels.registry import KERNELS
 
-# Kernels do not depend on what uses them; the machine runs both.
-device_links, gathers, flagged_arms, scatters, signalled_arm, ffn, protocol = (
-    import_module(f"collectives.{name}")
-    for name in (
-        "device_links", "all_gather_matmul", "flagged_arms", "matmul_reduce_scatter", "signalled", "ffn", "links"
-    )
-)  # fmt: skip
 SCATTERING = scatters.ARMS | {"signalled": signalled_arm.run}
 LAYERS = ffn.ARMS | {"layer_signalled": signalled_arm.run}
 ARMS = {name: run for name, run in (gathers.ARMS | flagged_arms.ARMS).items() if name != "chunk_launches"}
@@ -66,7 +63,7 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         patch.multiple(torch.cuda, synchronize=lambda: None, **cuda),
         patch.object(KernelLaunch, "run", run),
         patch.object(tiles, "arch_of", lambda device: "sm90"),
-        patch.object(persistent, "require_hopper"),
+        patch.object(hopper, "require_hopper"),
         patch.object(tiled, "require_runnable"),
     ):
         yield

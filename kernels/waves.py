@@ -2,7 +2,7 @@
 
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
-nearly empty takes as long as a full one, unless its tiles are shared out along K (kernels.stream_tail).
+nearly empty takes as long as a full one.
 
 Measured efficiencies are not known here: this ranks choices, and predicts no time. The model of L2 and of the rows that
 a wave fetches is that of DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
@@ -21,17 +21,8 @@ L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
 HELD_SHARE = 0.5
 """Of the last-level cache that an operand may take, and still be there when it is read again."""
 
-REDUCER_BYTES_PER_S = 64e9
-"""What one SM reads of other SMs' sums. Unmeasured: half of 64 bytes a clock."""
-
-LEAST_SHARE = 512
-"""Of K, that each program has of the last wave: below, filling the pipeline costs what sharing saves."""
-
 GROUPS = (4, 8, 16)
 """Tiles that share one sweep of the other dimension; the choices."""
-
-TAIL_GAIN = 0.02
-"""Of all time, that sharing the last wave has to save before it is chosen: the model is not finer than that."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +49,12 @@ class GpuSpec:
 
 
 class Tiling(NamedTuple):
-    """A tile of block_m x block_n; `group` of them along `raster` ("m" or "n") share one sweep of the other dimension;
-    `tail` programs share those of the last wave along K (0: each tile has a program)."""
+    """A tile of block_m x block_n; `group` of them along `raster` ("m" or "n") share one sweep of the other."""
 
     block_m: int
     block_n: int
     group: int = 8
     raster: str = "m"
-    tail: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,7 @@ class Cost:
     tiles: int
     full_waves: int
     tail_s: float
-    """The last wave, shared out along K or not, with adding the sums up."""
+    """The last wave."""
     epilogue_s: float
     """Of all waves: the outputs that nothing runs beside."""
 
@@ -107,12 +96,10 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
     >>> case.tiles, case.full_waves  # and 20 tiles
     (416, 3)
 
-    Raises ValueError for sizes below 1, or more programs for the last wave than there are SMs.
+    Raises ValueError for sizes below 1.
     """
-    block_m, block_n, group, raster, sharers = tiling
+    block_m, block_n, group, raster = tiling
     at_least_one(m=m, n=n, k=k)
-    if not 0 <= sharers <= machine.sms:
-        raise ValueError(f"tail={sharers}: it must be 0 to {machine.sms}, a program on each SM")
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     tiles = tiles_m * tiles_n
     full, tail = divmod(tiles, machine.sms)
@@ -130,15 +117,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
 
     l2_s, memory_s = moved_s(min(tiles, machine.sms))
     out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s
-    tail_s = 0.0
-    if tail:
-        l2, memory = moved_s(tail)
-        tail_s = max(mma_s * tail / max(tail, sharers), l2, memory)
-        if sharers > tail:
-            sums = 4 * block_m * block_n
-            even = sharers % tail == 0  # no program has parts of two tiles
-            left, of_a_tile = (sharers, sharers // tail) if even else (sharers + tail - 1, sharers // tail + 2)
-            tail_s += left * sums / machine.memory_bytes_per_s + of_a_tile * sums / REDUCER_BYTES_PER_S
+    tail_s = max(mma_s, *moved_s(tail)) if tail else 0.0
     return Cost(mma_s, l2_s, memory_s, tiles, full, tail_s, (full + bool(tail)) * out_s)
 
 
@@ -157,31 +136,11 @@ def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: GpuSpec) -
     return 1 / max(1, full_waves) if rows * k * itemsize <= HELD_SHARE * machine.cache_bytes else 1.0
 
 
-def tails(tiles: int, k: int, sms: int) -> Iterator[int]:
-    """How many programs may share the last wave: none (0), a whole number for each of its tiles, or all."""
-    yield 0
-    tail = tiles % sms
-    if tail:
-        most = min(sms, tail * k // LEAST_SHARE)
-        yield from dict.fromkeys([*range(2 * tail, most + 1, tail), *([most] if most > tail else [])])
-
-
-def choices(
-    m: int,
-    n: int,
-    k: int,
-    block_m: int,
-    block_n: int,
-    machine: GpuSpec,
-    shares_tail: bool = True,
-    rasters: tuple[str, ...] = ("m", "n"),
-) -> Iterator[Tiling]:
-    """Every group, raster and tail for one tile; no tail for a kernel that does not share the last wave."""
-    tiles = -(-m // block_m) * -(-n // block_n)
-    for tail in tails(tiles, k, machine.sms) if shares_tail else (0,):
-        for raster in rasters:
-            for group in GROUPS:
-                yield Tiling(block_m, block_n, group, raster, tail)
+def choices(block_m: int, block_n: int, rasters: tuple[str, ...] = ("m", "n")) -> Iterator[Tiling]:
+    """Every group and raster for one tile."""
+    for raster in rasters:
+        for group in GROUPS:
+            yield Tiling(block_m, block_n, group, raster)
 
 
 def best(
@@ -191,7 +150,6 @@ def best(
     itemsize: int,
     blocks: Iterable[tuple[int, int]],
     machine: GpuSpec,
-    shares_tail: bool = True,
     rasters: tuple[str, ...] = ("m", "n"),
 ) -> Tiling:
     """The tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`, and of
@@ -199,14 +157,14 @@ def best(
 
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
-    Tiling(block_m=128, block_n=256, group=16, raster='m', tail=120)
+    Tiling(block_m=128, block_n=256, group=16, raster='m')
 
     Raises ValueError where there are no blocks.
     """
 
     def time_and_reads(tiling: Tiling) -> tuple[float, float]:
         found = cost(m, n, k, itemsize, tiling, machine)
-        return found.seconds * (1 + TAIL_GAIN * bool(tiling.tail)), found.memory_s
+        return found.seconds, found.memory_s
 
-    of_blocks = [min(choices(m, n, k, *block, machine, shares_tail, rasters), key=time_and_reads) for block in blocks]
+    of_blocks = [min(choices(*block, rasters), key=time_and_reads) for block in blocks]
     return min(of_blocks, key=lambda tiling: time_and_reads(tiling)[0])

@@ -8,8 +8,6 @@ first and the last tile of its run are shared with others, whatever the split. A
     up, tp 8: 52 tiles of 128 rows    39 % of one wave of 132 SMs; 260 parts, 5 of a tile: 97 % of two
     up, tp 1: 416 tiles               79 % of four waves; 1664 parts, 4 of a tile: 97 % of 13
     down, any tp: 128 tiles           97 % of one wave as they are
-
-One row (m = 1) needs no tiles: rows are dealt singly, see `rows_efficiency`.
 """
 
 from dataclasses import dataclass
@@ -93,12 +91,3 @@ def choose(n: int, k: int, block_n: int, block_k: int, sms: int, split: int = 0)
     deals = [Deal(tiles, steps, split, sms) for split in range(1, max(1, min(steps // LEAST_STEPS, sms)) + 1)]
     enough = (deal for deal in deals if deal.efficiency >= ENOUGH)
     return next(enough, None) or max(deals, key=lambda deal: deal.efficiency)
-
-
-def rows_efficiency(n: int, sms: int) -> float:
-    """Share of all SMs' time that is work where rows are dealt one by one, as evenly as they go.
-
-    >>> round(rows_efficiency(6656, 132), 3)  # 50 or 51 rows each
-    0.989
-    """
-    return n / (sms * -(-n // sms))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.waves import GpuSpec, Tiling, best, choices, cost
 from roofline.theory.chips import find
-from roofline.theory.waves import REDUCER_BYTES_PER_S, GpuSpec, Tiling, best, choices, cost, tails
 
 H200 = GpuSpec.of_chip(find("H200"))
 ROUND = GpuSpec(sms=100, flops=1e14, memory_bytes_per_s=1e12, cache_bytes=10**8)
@@ -41,39 +41,15 @@ def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
     assert found.full_waves * found.wave_s + found.tail_s == pytest.approx(waves * found.wave_s, rel=0.03)
 
 
-def test_416_tiles_on_132_sms_do_not_cost_four_waves():
+def test_416_tiles_on_132_sms_cost_four_waves():
     whole = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), H200)
-    shared = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16, "m", 120), H200)
     assert (whole.tiles, whole.full_waves) == (416, 3)
     assert whole.seconds / whole.wave_s == pytest.approx(4, rel=0.03)
-    sums = 4 * 128 * 256  # six programs to a tile, none with two: 120 sums are left, one SM reads six
-    assert shared.tail_s == pytest.approx(whole.mma_s / 6 + 120 * sums / 4.8e12 + 6 * sums / REDUCER_BYTES_PER_S)
-    assert shared.seconds < 0.85 * whole.seconds
 
 
-def test_a_program_with_parts_of_two_tiles_leaves_two_sums():
-    found = cost(2560, 2560, 16384, 2, Tiling(256, 256, 16, "m", 132), H200)  # a tile that L2 keeps up with
-    sums = 4 * 256 * 256
-    products = 100 / 132 * 2 * 256 * 256 * 16384 / (989.4e12 / 132)
-    expected = products + (132 + 100 - 1) * sums / 4.8e12 + (1 + 2) * sums / REDUCER_BYTES_PER_S
-    assert found.tail_s == pytest.approx(expected)
-
-
-def test_who_may_share_the_last_wave():
-    assert list(tails(264, 16384, 132)) == [0]
-    assert list(tails(132 + 50, 16384, 132)) == [0, 100, 132]
-    assert list(tails(4, 1024, 132)) == [0, 8]  # K of 512 for each program at least
-    assert list(tails(4, 512, 132)) == [0]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"m": 0}, "m=0: it must be 1 or more"), ({"tail": 133}, "tail=133: it must be 0 to 132")],
-)
-def test_bad_sizes_are_refused(change, said):
-    sizes = {"m": 128, "n": 128, "k": 128} | {key: value for key, value in change.items() if key != "tail"}
-    with pytest.raises(ValueError, match=said):
-        cost(**sizes, itemsize=2, tiling=Tiling(128, 128, tail=change.get("tail", 0)), machine=H200)
+def test_bad_sizes_are_refused():
+    with pytest.raises(ValueError, match="m=0: it must be 1 or more"):
+        cost(0, 128, 128, itemsize=2, tiling=Tiling(128, 128), machine=H200)
 
 
 SIZES = st.integers(1, 4000).map(lambda i: 8 * i)
@@ -82,7 +58,7 @@ SIZES = st.integers(1, 4000).map(lambda i: 8 * i)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(m=SIZES, n=SIZES, k=SIZES, block=st.sampled_from(BLOCKS))
 def test_no_tiling_beats_the_chip_and_more_of_it_is_never_slower(m, n, k, block):
-    for tiling in choices(m, n, k, *block, H200):
+    for tiling in choices(*block):
         found = cost(m, n, k, 2, tiling, H200)
         assert found.seconds >= 2 * m * n * k / H200.flops * (1 - 1e-9)
         faster = GpuSpec(H200.sms, H200.flops, 2 * H200.memory_bytes_per_s, H200.cache_bytes)
@@ -95,47 +71,40 @@ def test_of_equals_the_first_is_taken_and_then_what_reads_least():
     for blocks in ([(128, 256), (256, 128)], [(256, 128), (128, 256)]):
         found = best(*sizes, blocks, H200)
         assert (found.block_m, found.block_n) == blocks[0]
-        equals = [t for t in choices(*sizes[:3], *blocks[0], H200) if t.tail == found.tail]
+        equals = choices(*blocks[0])
         assert cost(*sizes, found, H200).memory_s == min(cost(*sizes, t, H200).memory_s for t in equals)
-
-
-def test_a_kernel_that_cannot_share_the_last_wave_is_given_a_tile_without():
-    sizes = (256, 6656, 16384, 2)
-    assert best(*sizes, BLOCKS[:3], H200).tail
-    alone = best(*sizes, BLOCKS[:3], H200, shares_tail=False)
-    assert (alone.block_m, alone.block_n, alone.tail) == (128, 128, 0)  # 104 tiles for 52
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(m=SIZES, n=SIZES, k=SIZES)
 def test_the_best_is_the_best(m, n, k):
     chosen = cost(m, n, k, 2, best(m, n, k, 2, BLOCKS, H200), H200).seconds
-    least = min(cost(m, n, k, 2, t, H200).seconds for b in BLOCKS for t in choices(m, n, k, *b, H200))
+    least = min(cost(m, n, k, 2, t, H200).seconds for b in BLOCKS for t in choices(*b))
     assert chosen <= 1.02 * least
 
 
-# tp, M -> tile of the model's choice, whole waves + tiles left, whether those are shared, and what a wave waits for.
+# tp, M -> tile of the model's choice, whole waves + tiles left, and what a wave waits for.
 UP = {
-    (1, 128): ("128x256", "1+76", False, "memory"),  # 1.7 GB of weights: the tile does not matter
-    (1, 256): ("128x256", "3+20", True, "L2"),
-    (1, 512): ("128x256", "6+40", True, "L2"),
-    (1, 1024): ("128x256", "12+80", True, "L2"),
-    (1, 4096): ("128x256", "50+56", False, "L2"),  # half a wave of 51: sharing it saves under 2 %
-    (1, 8192): ("128x256", "100+112", False, "L2"),
-    (8, 256): ("128x256", "0+52", True, "mma"),  # 52 tiles and 132 SMs
-    (8, 512): ("128x256", "0+104", True, "mma"),
-    (8, 1024): ("128x256", "1+76", True, "L2"),
-    (8, 2048): ("128x256", "3+20", True, "L2"),
-    (8, 4096): ("128x256", "6+40", True, "L2"),
-    (8, 8192): ("128x256", "12+80", True, "L2"),
+    (1, 128): ("128x256", "1+76", "memory"),  # 1.7 GB of weights: the tile does not matter
+    (1, 256): ("128x256", "3+20", "L2"),
+    (1, 512): ("128x256", "6+40", "L2"),
+    (1, 1024): ("128x256", "12+80", "L2"),
+    (1, 4096): ("128x256", "50+56", "L2"),
+    (1, 8192): ("128x256", "100+112", "L2"),
+    (8, 256): ("128x128", "0+104", "L2"),  # 52 tiles of 128x256 would leave 80 of 132 SMs idle
+    (8, 512): ("128x256", "0+104", "mma"),
+    (8, 1024): ("128x256", "1+76", "L2"),
+    (8, 2048): ("128x256", "3+20", "L2"),
+    (8, 4096): ("128x256", "6+40", "L2"),
+    (8, 8192): ("128x256", "12+80", "L2"),
 }
 DOWN = {
-    (1, 256): ("128x256", "0+128", False, "mma"),  # N = 16384 fills 128 of 132 SMs by itself
-    (1, 512): ("128x256", "1+124", False, "L2"),
-    (1, 8192): ("128x256", "31+4", True, "L2"),  # four tiles that would take a wave of their own
-    (8, 512): ("128x256", "1+124", False, "L2"),
-    (8, 1024): ("128x256", "3+116", False, "L2"),
-    (8, 4096): ("128x256", "15+68", False, "L2"),  # K = 6656: adding the sums costs what sharing saves
+    (1, 256): ("128x256", "0+128", "mma"),  # N = 16384 fills 128 of 132 SMs by itself
+    (1, 512): ("128x256", "1+124", "L2"),
+    (1, 8192): ("128x256", "31+4", "L2"),  # four tiles that would take a wave of their own
+    (8, 512): ("128x256", "1+124", "L2"),
+    (8, 1024): ("128x256", "3+116", "L2"),
+    (8, 4096): ("128x256", "15+68", "L2"),
 }
 
 
@@ -146,5 +115,5 @@ def test_what_the_model_picks_and_why(layer, tp, m):
     found = cost(m, n, k, 2, tiling, H200)
     waves = f"{found.full_waves}+{found.tiles - found.full_waves * H200.sms}"
     limit = {found.mma_s: "mma", found.l2_s: "L2", found.memory_s: "memory"}[found.wave_s]
-    picked = (f"{tiling.block_m}x{tiling.block_n}", waves, bool(tiling.tail), limit)
+    picked = (f"{tiling.block_m}x{tiling.block_n}", waves, limit)
     assert picked == (UP if layer == "up" else DOWN)[tp, m]

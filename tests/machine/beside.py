@@ -1,34 +1,12 @@
-"""What runs on an SM beside our kernels, of a link and of the clock: what that takes, and what is left for a kernel."""
-
-from importlib import import_module
+"""What runs on an SM beside our kernels, of a link and of the clock, and what that takes."""
 
 import torch
 
+from collectives import device_links
 from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals
-from kernels.inspect.cubin import WARP_SIZE, compile_launch
-
-# An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
-# 1,024 bytes of shared memory beyond its own.
-SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
-UNIT, CTA_BYTES = 256, 1_024
-# What of it is kept for the copier, and for one of the links' and instruments' small kernels: registers, bytes.
-KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
-
-
-def allotted(registers: int, warps: int) -> int:
-    """Registers that an SM gives to a CTA of so many a thread.
-
-    >>> allotted(218, 8)
-    57344
-    """
-    return warps * -(-registers * WARP_SIZE // UNIT) * UNIT
-
-
-def room() -> tuple[int, int]:
-    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
-    registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
-    return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES
+from kernels.hopper import CTA_BYTES, KEPT, allotted
+from kernels.inspect.cubin import compile_launch
 
 
 def beside(target: int = 90) -> dict[str, dict]:
@@ -49,7 +27,6 @@ def beside(target: int = 90) -> dict[str, dict]:
 
 def launches() -> dict[str, KernelLaunch]:
     """By name: the copier of a link of 7 chunks, the link's waits and stamps, and the clock's instruments."""
-    device_links = import_module("collectives.device_links")
     target = torch.empty((EXAMPLE_SIZE, EXAMPLE_SIZE), dtype=torch.bfloat16)
     parts = enumerate(target.chunk(8, dim=1)[1:], 1)
     chunks = [device_links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts]

@@ -1,0 +1,63 @@
+"""Counters through which kernels and links tell one another on the device: how they are raised, and waited for.
+
+Flags are sequence numbers that only grow, so nothing is reset between launches. A wait is bounded: the flag that did
+not come is told in `Signals.lost` (kernels.contract), all other waits are given up, and the result is none.
+
+What one thread decides, all must: flags are read by scalar or tensor atomics, whose results Triton hands to all threads
+of a program; a plain load or a timer may differ between warps, which then part ways before a barrier and hang.
+
+Sources: waits as acquire loads at system scope are those of Kraken and Triton-distributed. Triton turns an atomic add
+of a scalar 0 into a load. The writer's stores and our TMA loads go through different proxies, hence the fence.
+"""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
+
+LOOKS = tl.constexpr(64)
+"""A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
+
+
+@triton.jit
+def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
+    """Add `by` with release, at the scope that other devices look with; `time_ptr` gets the time."""
+    if TIMED:
+        tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
+    tl.atomic_add(counter_ptr, by, sem="release", scope="sys")
+
+
+@triton.jit
+def arrived(flags, chunk, wanted, RANKS: tl.constexpr, SLOTS: tl.constexpr):
+    """How many chunks are here without a gap, given that those before position `chunk` are."""
+    position = tl.arange(0, SLOTS)
+    asked = (position >= chunk) & (position > 0) & (position < RANKS)
+    nothing = tl.zeros((SLOTS,), dtype=tl.int32)
+    flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
+    return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
+
+
+@triton.jit
+def wait(
+    flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, SLOTS: tl.constexpr, TIMED: tl.constexpr
+):
+    """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
+    here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+    lost = tl.zeros((), dtype=tl.int32)
+    looks = tl.zeros((), dtype=tl.int32)
+    if TIMED:
+        began = globaltimer()
+    while (here == chunk) & (lost == 0):
+        flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
+        looks += 1
+        if flag >= wanted:
+            here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+        elif looks % LOOKS == 0:
+            late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
+            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
+    if lost != 0:
+        here = tl.full((), RANKS, dtype=tl.int32)
+    if TIMED:  # compiled: what others have stored is read by TMA
+        tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+    return here
