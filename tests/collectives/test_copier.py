@@ -8,6 +8,7 @@ import sysconfig
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -148,11 +149,18 @@ def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poiso
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(arm, interpreted_link, operands):
+def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(
+    arm, interpreted_link, operands, monkeypatch
+):
     def matmul(x, w, out):
-        shapes.append((*x.shape, *w.shape))
         return torch.mm(x, w.T, out=out)
 
+    def record(multiply, *operands, out):
+        shapes.append([tensor.shape for tensor in operands])
+        return multiply(*operands, out=out)
+
+    for multiply in (torch.mm, torch.addmm):
+        monkeypatch.setattr(torch, multiply.__name__, partial(record, multiply))
     seen = []
     for link in (interpreted_link(1e9), WarmUp()):
         shapes = []
