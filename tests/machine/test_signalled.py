@@ -11,6 +11,7 @@ from types import ModuleType
 
 import links
 import pytest
+import triton
 from cases import run
 
 from kernels import signals
@@ -47,6 +48,8 @@ CASES = {
     "the copier looks without acquire": ("copier", {LOOK: LOOK.replace("acquire", "relaxed")}, "no order between"),
     "the copier waits for the first alone": ("copier", {COMPUTED: "            free = 0\n"}, "no order between"),
 }
+WAITED_FOR = {"the store is not waited for", "only its reads are waited for", "no barrier"}
+"""Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier."""
 
 
 def planted(name: str, changes: dict[str, str], folder: Path) -> ModuleType:
@@ -90,7 +93,8 @@ def found(printed_elsewhere) -> dict[str, str]:
 
 @pytest.mark.parametrize(("name", "said"), [(name, said) for name, (*_, said) in CASES.items()])
 def test_what_is_planted_is_caught(name, said, found):
-    assert said in found[name]
+    waits_itself = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8)
+    assert ("exact" if waits_itself and name in WAITED_FOR else said) in found[name]
 
 
 if __name__ == "__main__":
