@@ -41,7 +41,11 @@ WHY = {
 }
 BOUNDS = {
     "tiled": {BARRIER: 2, COMMIT: 1},
+    "persistent": {BARRIER: 11},
+    "warpgroup": {BARRIER: 4, "proxy fence": 1, "setmaxnreg": 3},
     "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
+    "flagged_rows": {BARRIER: 12, "semantics": 2},
+    "signalled": {BARRIER: 12, WAIT: 1},
     "copier": {"semantics": 1},
     "wait": {BARRIER: 3},
 }
