@@ -82,11 +82,6 @@ class Cost:
     def seconds(self) -> float:
         return self.full_waves * self.wave_s + self.tail_s + self.epilogue_s
 
-    @property
-    def rounds(self) -> float:
-        """All of it, in full waves."""
-        return self.seconds / self.wave_s
-
 
 def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec) -> Cost:
     """What out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.

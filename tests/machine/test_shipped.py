@@ -5,6 +5,7 @@ A matmul in bf16 under the one and in fp16 under the other: what synchronises is
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,12 @@ for line in {!r}:
     found[line] = code, said.getvalue()
 print(json.dumps(found))
 """
+
+
+def test_without_the_tests_the_command_says_where_it_is(monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    with pytest.raises(SystemExit, match=r"no .*tests/machine/command.py; run it in a checkout that has its tests"):
+        runpy.run_path(str(ROOT / "kernels" / "machine" / "__main__.py"), run_name="__main__")
 
 
 @pytest.fixture(scope="module")
