@@ -15,7 +15,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from collectives import copier, device_links
+from collectives import all_gather_matmul, copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer, WarmUp
@@ -148,11 +148,17 @@ def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poiso
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(arm, interpreted_link, operands):
+def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(
+    arm, interpreted_link, operands, monkeypatch
+):
     def matmul(x, w, out):
         shapes.append((*x.shape, *w.shape))
         return torch.mm(x, w.T, out=out)
 
+    def add_product(operands, *about, **first):
+        shapes.append(about)
+
+    monkeypatch.setattr(all_gather_matmul, "_add_product", add_product)
     seen = []
     for link in (interpreted_link(1e9), WarmUp()):
         shapes = []
