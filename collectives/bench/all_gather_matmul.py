@@ -50,7 +50,7 @@ class AllGather(settings.Setting):
         return [self.sets[0].transfers(into=spare)] * settings.SETS
 
     def whole(self, operands) -> tuple:
-        return torch.cat([shard.to(self.device) for shard in operands.shards], 1), operands.w
+        return torch.cat(list(operands.shards), 1), operands.w
 
     def grid_facts(self) -> dict:
         """Row blocks, SMs and tiles; sets the plan of the operands by them."""

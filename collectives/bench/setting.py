@@ -226,7 +226,7 @@ class Setting:
 
     def arrived(self, transfer) -> bool:
         """Whether it brought what it should."""
-        return torch.equal(transfer.target, transfer.source.to(self.device))
+        return torch.equal(transfer.target, transfer.source)
 
     @staticmethod
     def facts_of(arm: str) -> dict:

@@ -8,20 +8,19 @@ import sysconfig
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import triton.language as tl
+from kernels.inspect.beside import KEPT, allotted
 
-from collectives import copier, device_links
+from collectives import all_gather_matmul, copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer, WarmUp
 from kernels.contract import KernelLaunch, Signals
-from kernels.hopper import KEPT, allotted
 
 
 @pytest.fixture
@@ -153,14 +152,13 @@ def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link
     arm, interpreted_link, operands, monkeypatch
 ):
     def matmul(x, w, out):
+        shapes.append((*x.shape, *w.shape))
         return torch.mm(x, w.T, out=out)
 
-    def record(multiply, *operands, out):
-        shapes.append([tensor.shape for tensor in operands])
-        return multiply(*operands, out=out)
+    def add_product(operands, *about, **first):
+        shapes.append(about)
 
-    for multiply in (torch.mm, torch.addmm):
-        monkeypatch.setattr(torch, multiply.__name__, partial(record, multiply))
+    monkeypatch.setattr(all_gather_matmul, "_add_product", add_product)
     seen = []
     for link in (interpreted_link(1e9), WarmUp()):
         shapes = []
