@@ -10,9 +10,9 @@ and without halves.
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from roofline.analysis.base import Column, Table
-from roofline.analysis.throughput.metrics import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
 from roofline.report.format import interval_text
+from roofline.report.layout import Column, Table
+from roofline.report.throughput.columns import CASE, CONFIG, NOTES, OF_ROOF, RATIO, TFLOPS, TIME
 from roofline.stats import Interval, ratio_of
 from roofline.store.run import Run
 

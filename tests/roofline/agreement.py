@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
-from roofline.analysis.base import Column
+from roofline.analysis.records import records_of
 from roofline.report import tables
 from roofline.report.compare import (
     FASTER,
@@ -34,6 +34,7 @@ from roofline.report.compare import (
     values_of,
     verdicts,
 )
+from roofline.report.layout import Column
 from roofline.store.journal import load
 
 PLANTED = (0.10, 0.05)
@@ -52,7 +53,7 @@ class Values(NamedTuple):
 
 def values(folder: Path, prefix: str) -> Values:
     run = load(folder)
-    records = [r for r in run.records() if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
+    records = [r for r in records_of(run) if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
     records = [r for r in records if r["contender"] != r["vendor"]]
     judged_by = {r["case"]: SPEED if r.get("hidden_fraction") is None else HIDDEN for r in records}
     by = {SPEED: "ratio", HIDDEN: HIDDEN}

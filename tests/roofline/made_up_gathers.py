@@ -6,12 +6,13 @@ import pytest
 from made_up_run import HEAD, lines_of, save
 
 from roofline.analysis.overlap.arms import ARMS, OverlapPlan, base_arm, is_serial
-from roofline.analysis.records import OVERLAP, analysis_of, frame
+from roofline.analysis.records import records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
+from roofline.report.analyses import OVERLAP, analysis_of, frame
 from roofline.store.journal import load
 from roofline.theory.schedule import Grid
 from roofline.theory.wires import parse as parse_wire
@@ -161,7 +162,7 @@ class Drawn:
 
     def __init__(self, folder, lines, only=(), endings=("svg",)):
         self.run = load(save(folder, lines))
-        self.records = self.run.records()
+        self.records = records_of(self.run)
         gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
         drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
         self.names = [one.name for one in drawn]

@@ -6,7 +6,7 @@ from made_up_gathers import HERE, PROGRAMS, gather_matmul, gathering, timeline_l
 from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
-from roofline.analysis.overlap import timeline
+from roofline.report.overlap import timeline
 from roofline.store.run import REQUESTED
 
 

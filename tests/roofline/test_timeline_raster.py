@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roofline.analysis.overlap import timeline_raster
+from roofline.report.overlap import timeline_raster
 
 COLOURS = {0: (0, 0, 0), 1: (1, 0, 0), 2: (0, 1, 0)}
 IDLE = (0.5, 0.5, 0.5)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roofline.analysis.overlap import style, timeline_raster
 from roofline.analysis.overlap.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
 from roofline.report import theme
 from roofline.report.format import rate_text
+from roofline.report.overlap import style, timeline_raster
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
 
