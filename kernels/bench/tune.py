@@ -17,11 +17,11 @@ from kernels.bench import matmul
 from kernels.configs import Config
 from kernels.configs.table_writer import Shape, save, save_pick
 from kernels.registry import ahead_of, preferred, tunable
-from roofline.analysis.tuning import INCUMBENT, PRUNED, Verdict, line, verdict
 from roofline.measure import device_errors
 from roofline.measure.observer import Observer
 from roofline.measure.prepared import SKIPPED, PreparedCase, Rejection, unwatched
 from roofline.operations.tune import Tuning, sweep
+from roofline.report.tuning import INCUMBENT, PRUNED, Verdict, line, verdict
 from roofline.store.run import NOT_RUN, SAVED
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec

@@ -8,7 +8,7 @@ import pytest
 
 from roofline.analysis.records import record_of, records_of
 from roofline.measure.plan import REPORT, Plan, Step
-from roofline.pytest_plugin.signals import ways_on
+from roofline.measure.signals import ways_on
 from roofline.report import sections, tables
 from roofline.report.write import write
 from roofline.store import journal

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from roofline.analysis.overlap.arms import ALL_CORES, is_serial
 from roofline.analysis.overlap.metrics import GAIN, is_gathered
 from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
-from roofline.analysis.tuning import is_tuning
 from roofline.report import forecasts, tables
 from roofline.report.format import error_text, interval_text, percent_text
+from roofline.report.tuning import is_tuning
 from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput.metrics import roof_of
-from roofline.analysis.tuning import is_tuning
 from roofline.report import tables
 from roofline.report.analyses import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
 from roofline.report.format import rate_text
 from roofline.report.layout import Analysis, Column
 from roofline.report.throughput.analysis import beside_baseline
+from roofline.report.tuning import is_tuning
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug

@@ -1,8 +1,7 @@
 """What a report says of a run, section by section: for the terminal, and for report.md."""
 
-from roofline.analysis import tuning
 from roofline.analysis.throughput.metrics import ceilings_of
-from roofline.report import messages, tables
+from roofline.report import messages, tables, tuning
 from roofline.report.analyses import ANALYSES, analysis_of
 from roofline.report.format import rate_text, time_text
 from roofline.report.layout import Section, Table

@@ -11,9 +11,9 @@ import torch
 from kernels import CONTENDERS, configs, tuning
 from kernels.bench import tune
 from kernels.configs import Config, Pick
-from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
 from roofline.options import Options
+from roofline.report.tuning import INCUMBENT
 from roofline.store.run import Run
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec

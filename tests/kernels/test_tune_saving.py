@@ -12,9 +12,9 @@ from kernels import configs, tuning
 from kernels.bench import tune
 from kernels.configs import Config
 from kernels.configs.table_writer import save
-from roofline.analysis.tuning import INCUMBENT
 from roofline.measure.session import Session
 from roofline.operations.tune import Tuning
+from roofline.report.tuning import INCUMBENT
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.chips import find
 from roofline.theory.waves import GpuSpec

@@ -14,7 +14,7 @@ import torch
 
 from kernels import configs
 from kernels.configs.table_writer import as_text
-from roofline.analysis.tuning import Verdict, verdict
+from roofline.report.tuning import Verdict, verdict
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roofline.analysis import tuning as tuned
+from roofline.report import tuning as tuned
 from roofline.stats import ratio_of
 from roofline.store.run import Round, Run, Shape
 from roofline.theory.work import Work
