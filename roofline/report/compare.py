@@ -86,11 +86,6 @@ class Change:
         return Interval(*(map(math.exp, values) if self.of == SPEED else values))
 
     @property
-    def is_held(self) -> bool:
-        """Whether the interval holds no change."""
-        return abs(self.value) <= student_quantile(self.freedom) * self.error
-
-    @property
     def chance(self) -> float:
         """That equal machines differ as far: the two-sided test of no change."""
         return beyond(self.value / self.error, self.freedom)

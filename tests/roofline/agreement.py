@@ -89,7 +89,7 @@ def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> dict:
     return {
         "name": name,
         "near": f"{sum(abs(one.value) <= math.log1p(MARGIN) for one in all_changes)} of {len(all_changes)}",
-        "held": fmean(one.is_held for one in all_changes),
+        "held": fmean(is_held(one) for one in all_changes),
         **{verdict: of_cases[verdict] for verdict in VERDICTS},
         "mean": ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
         "ratio": median(width for pair in pairs for run in pair for width in run.widths),
@@ -105,6 +105,11 @@ def changes(base: Values, new: Values) -> tuple[list[Change], Change]:
     of = HIDDEN if all(base.judged_by[case] == HIDDEN for case in cases) else SPEED
     of_case = [change([base.spreads[case]], [new.spreads[case]], of=base.judged_by[case]) for case in cases]
     return of_case, together([[[base.values[case]], [new.values[case]]] for case in cases], of=of)
+
+
+def is_held(one: Change) -> bool:
+    """Whether its interval holds no change."""
+    return one.interval.low <= (one.of == SPEED) <= one.interval.high
 
 
 def width_of(one: Change) -> float:
@@ -138,4 +143,4 @@ COLUMNS = (
 )
 
 if __name__ == "__main__":
-    print(agreement([values(Path(folder), sys.argv[1]) for folder in sys.argv[2:]]))
+    print(agreement([values(folder, sys.argv[1]) for folder in sorted(map(Path, sys.argv[2:]))]))
