@@ -11,3 +11,11 @@ def load(folder):
     from roofline.store import journal
 
     return journal.load(folder)
+
+
+def frame(run):
+    """A pandas DataFrame of `run`, a row for each case, whose columns results/README.md documents."""
+    from roofline.analysis.records import records_of
+    from roofline.report import analyses
+
+    return analyses.frame(records_of(run))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, median, stdev
+from typing import Any
 
 CONFIDENCE = 0.95
 BLOCKS = 8
@@ -167,3 +168,15 @@ def geometric_mean(values) -> float:
     """Geometric mean of positive numbers; NaN of none."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
+    """The values of each key, in their order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[Any, list] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import operations, worker
-from roofline.analysis.base import grouped
 from roofline.measure import device_errors
 from roofline.measure.machine import cores
 from roofline.measure.prepared import FAILED, Rejection
 from roofline.measure.session import FIRST_CALL_S, HUNG, PREPARE_S, Session
+from roofline.stats import grouped
 
 PROCESSES = 4
 """At once on a GPU at most, a process for four cores: compiling takes most of a first call."""

@@ -30,8 +30,8 @@ from roofline import operations
 from roofline.measure import device_errors, runner, telemetry
 from roofline.measure.prepared import FAILED, Entrant, Prepare
 from roofline.measure.session import Session
+from roofline.measure.watchdog import Watchdog
 from roofline.options import of_values
-from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED
 

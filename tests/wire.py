@@ -18,7 +18,8 @@ import pytest
 import roofline
 from collectives.bench import symm_mem
 from roofline.analysis import gradients
-from roofline.analysis.overlap import messages
+from roofline.analysis.records import records_of
+from roofline.report import messages
 from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +118,7 @@ def test_the_message_roofline_and_a_prefetch_over_the_wire(wire, tmp_path):
     assert pair == pytest.approx(BITS_PER_S, rel=0.05)
     assert both_ways == pytest.approx(BITS_PER_S, rel=0.15)  # of which each core does TCP's work in both directions
     assert (folder / "message_roofline.svg").exists()
-    (record,) = [one for one in run.records() if one["arm"] == "overlapped"]
+    (record,) = [one for one in records_of(run) if one["arm"] == "overlapped"]
     assert record["hidden_fraction"] > 0.6
     assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15)
 
@@ -125,7 +126,7 @@ def test_the_message_roofline_and_a_prefetch_over_the_wire(wire, tmp_path):
 @pytest.mark.parametrize("operation", ["all_gather_matmul", "matmul_reduce_scatter", "ffn"])
 def test_arms_over_the_wire(operation, wire, tmp_path):
     _, run = measured(tmp_path, (*LAYER, f"-k={operation}"), over_wire=True)
-    overlapped = [one for one in run.records() if one["arm"] not in ("serial", symm_mem.GLOO_SCATTER.name)]
+    overlapped = [one for one in records_of(run) if one["arm"] not in ("serial", symm_mem.GLOO_SCATTER.name)]
     assert overlapped
     for record in overlapped:
         assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["arm"]
@@ -145,7 +146,7 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
     one, saved up while nothing is sent, hides what a collective costs beside its bytes."""
     shaped("change", "64kb")
     folder, run = measured(tmp_path, GRADIENTS, over_wire=True)
-    records = run.records()
+    records = records_of(run)
     (best,) = gradients.best(records)
     assert abs(math.log2(best["bucket_bytes"] / best["model_bucket_bytes"])) <= 1
     assert best["all_reduce_bytes_per_s"] == pytest.approx(BITS_PER_S / 8, rel=0.25)
@@ -158,7 +159,7 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
 
 def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):
     folder, run = measured(tmp_path, SHORT, over_wire=False)
-    assert run.records() == []
+    assert records_of(run) == []
     assert {entry["reason"] for entry in run.missing} == {run.void}
     assert not [path.name for path in folder.glob("*.svg")]
     (shape,) = run.shapes.values()

@@ -1,36 +1,28 @@
-"""A case's record, by the analysis that judges it."""
+"""The records of a run: a flat dict, scalars only, for each case, by the analysis that its operation names."""
 
-from roofline.analysis.base import Analysis
-from roofline.analysis.gradients import GRADIENTS
-from roofline.analysis.overlap.analysis import OVERLAP
-from roofline.analysis.throughput.analysis import THROUGHPUT
-from roofline.analysis.throughput.metrics import shape_of
-from roofline.store.run import Run, Shape
+from roofline.analysis import gradients
+from roofline.analysis.overlap import metrics as overlap
+from roofline.analysis.throughput import metrics as throughput
+from roofline.store.run import Run
 
-NUMBERS = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
-"""Types of all values that a column has -> its dtype, which knows missing values; of others it is float64 or object."""
-
-ANALYSES = {one.name: one for one in (THROUGHPUT, GRADIENTS, OVERLAP)}
+METRICS = {"throughput": throughput.metrics, "gradients": gradients.metrics, "overlap": overlap.metrics}
+"""Analysis -> `metrics(run, shape, entrant)`, which makes one record."""
 
 
-def analysis_of(run: Run, record: dict) -> Analysis:
-    """What judges the shape of a record."""
-    return ANALYSES[run.shapes[shape_of(record)].analysis]
+def records_of(run: Run) -> list[dict]:
+    """Return a record of every case, as results/README.md documents them, in the order of the run. They are derived
+    once, when the run is closed."""
+    if run.end is not None and "records" in run.derived:
+        return run.derived["records"]
+    records = [{"case": f"{shape.id}-{name}"} | record_of(run, shape.id, name) for shape, name in run.cases()]
+    if run.end is not None:
+        run.derived["records"] = records
+    return records
 
 
-def derive(run: Run, shape: Shape, contender: str) -> dict:
-    """One flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots."""
-    return ANALYSES[shape.analysis].metrics(run, shape, contender)
-
-
-def frame(records: list[dict]):
-    """`records` as a DataFrame, with every declared column of the analyses; what a record has not is missing there."""
-    import pandas
-
-    columns = {column.name: column for analysis in ANALYSES.values() for column in analysis.columns if column.doc}
-    data = {}
-    for name, column in columns.items():
-        values = [record.get(name) for record in records]
-        dtype = NUMBERS.get(frozenset(type(value) for value in values if value is not None))
-        data[name] = pandas.Series(values, dtype=dtype or ("float64" if column.unit else "object"))
-    return pandas.DataFrame(data)
+def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
+    """Return the record of one case, by the ceilings known so far; None if it was not measured."""
+    if run.void or contender not in run.measured(shape_id):
+        return None
+    shape = run.shapes[shape_id]
+    return METRICS[shape.analysis](run, shape, contender)

@@ -17,6 +17,7 @@ from roofline.measure.observer import Observer
 from roofline.measure.prepared import FAILED, Entrant, Prepare, PreparedCase, Rejection, rejection
 from roofline.measure.rounds import CallError, Rounds, StopRule
 from roofline.measure.shape_measurement import ShapeMeasurement
+from roofline.stats import time_of
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run
 
@@ -354,7 +355,9 @@ class Session:
         """Blocks of the kernels that are long enough, journalled one by one. What fails here keeps its rounds."""
         if self.options.device == "cpu" and not self.options.steady:
             return
-        medians = {name: self.run.record(one.shape, name)["time_s"] for name in self.run.measured(one.shape)}
+        shape = self.run.shapes[one.shape]
+        times = {name: shape.times_s(name) for name in shape.measured}
+        medians = {name: time_of(own, shape.groups, shape.anchor or own).value for name, own in times.items()}
 
         def failed(name: str, error: Exception) -> None:
             if device_errors.device_lost(self.options.device):

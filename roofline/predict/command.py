@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from roofline.analysis.base import Column
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.gathering import Gathering
@@ -16,6 +15,7 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.predict.times import ANY, EFFICIENCY, DatasheetTimes, Place, RunTimes, place_of
 from roofline.report import tables
 from roofline.report.format import error_text, percent_text, rate_text, time_text
+from roofline.report.layout import Column
 from roofline.store import journal
 from roofline.theory import arms, chips, wires
 from roofline.theory.models import parse as parse_model

@@ -9,9 +9,10 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.base import grouped
+from roofline.analysis.records import records_of
 from roofline.analysis.throughput.metrics import Roof, roof_of
 from roofline.operations.matmul import LAYERS, Matmul
+from roofline.stats import grouped
 from roofline.store.run import Run
 from roofline.theory.chips import Chip
 
@@ -64,7 +65,7 @@ class RunTimes:
     """The typical times of the matmuls of `run`. Raises ValueError where it measured none."""
 
     def __init__(self, run: Run, name: str):
-        machine, points = run.metadata["machine"], grouped(filter(None, map(_point, run.records())))
+        machine, points = run.metadata["machine"], grouped(filter(None, map(_point, records_of(run))))
         self.name, self.chip = name, machine["chip"]
         self.gpu, self.workers = machine["source"] == "gpu", machine.get("sms") or 1
         self.curves: dict[Place, dict[str, dict[int, float]]] = {}

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline import worker
-from roofline.analysis.base import grouped
 from roofline.measure import device_errors
 from roofline.measure.machine import anonymous
 from roofline.measure.observer import Observer
 from roofline.profile import ncu, parse
+from roofline.stats import grouped
 from roofline.store.run import Run
 
 BOX_S = 480.0

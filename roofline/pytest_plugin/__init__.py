@@ -1,1 +1,1 @@
-"""The pytest plugin: hooks, options, the replay timer, what a run says and saves, signals, the watchdog."""
+"""The pytest plugin: hooks, selection, the replay timer, what a run says and saves, ranks that go together."""

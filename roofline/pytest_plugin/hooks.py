@@ -22,17 +22,17 @@ import pytest
 
 from roofline import doctor, operations, trial, worker
 from roofline import options as ffn_options
-from roofline.measure import clocks, machine, metadata, runner, telemetry
+from roofline.measure import clocks, machine, metadata, runner, signals, telemetry
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.plan import MOST_S, Plan, duration, estimate, shapes_beyond
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
 from roofline.measure.session import Session
+from roofline.measure.watchdog import Watchdog
 from roofline.profile import collect, kernel_trace, ncu
-from roofline.pytest_plugin import selection, signals, together
+from roofline.pytest_plugin import selection, together
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
-from roofline.pytest_plugin.watchdog import Watchdog
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 

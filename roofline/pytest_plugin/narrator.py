@@ -6,8 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 
+from roofline.analysis.records import record_of, records_of
 from roofline.measure.plan import REPORT, Plan, Step
-from roofline.pytest_plugin.signals import ways_on
+from roofline.measure.signals import ways_on
 from roofline.report import sections, tables
 from roofline.report.write import write
 from roofline.store import journal
@@ -94,7 +95,7 @@ class Narrator:
     def closing_lines(self) -> list[str]:
         """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.session.run, self._state.folder
-        records = run.records()
+        records = records_of(run)
         lines = []
         for section in sections.sections(run, records):
             shown = tables.terminal(section.rows, section.columns) if section.rows and not section.long else []
@@ -113,7 +114,7 @@ class Narrator:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
-            if session and (record := session.run.record(parameters.get("shape"), parameters.get("contender"))):
+            if session and (record := record_of(session.run, parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
         output_json["not_measured"] = session.run.missing if session else []
         output_json["ceilings"] = session.run.ceilings if session else []

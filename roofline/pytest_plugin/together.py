@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from roofline import operations
-from roofline.measure import device_errors, metadata, ranks
-from roofline.pytest_plugin import signals
+from roofline.measure import device_errors, metadata, ranks, signals
 from roofline.store import journal
 
 UNSUITED = ("steady", "quick", "counters", "processes", "copier_programs")

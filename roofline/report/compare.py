@@ -31,12 +31,13 @@ from dataclasses import asdict, astuple, dataclass, replace
 from itertools import chain
 from statistics import fmean, variance
 
-from roofline.analysis.base import Column, grouped
 from roofline.analysis.overlap.metrics import hidden_fraction, unsplit_times_s
+from roofline.analysis.records import records_of
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import tables
 from roofline.report.format import interval_text, time_text
-from roofline.stats import BLOCKS, Interval, beyond, by_process, geometric_mean, student_quantile
+from roofline.report.layout import Column
+from roofline.stats import BLOCKS, Interval, beyond, by_process, geometric_mean, grouped, student_quantile
 from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.run import Run
 
@@ -85,11 +86,6 @@ class Change:
         half = student_quantile(self.freedom) * self.error
         values = (self.value + step for step in (0, -half, half))
         return Interval(*(map(math.exp, values) if self.of == SPEED else values))
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the interval holds no change."""
-        return abs(self.value) <= student_quantile(self.freedom) * self.error
 
     @property
     def chance(self) -> float:
@@ -182,7 +178,7 @@ def compare(
             raise ValueError(
                 f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
             )
-    known = [[{record["case"]: record for record in run.records()} for run in runs] for runs in (base, new)]
+    known = [[{record["case"]: record for record in records_of(run)} for run in runs] for runs in (base, new)]
     common = [case for case in dict.fromkeys(chain(*known[0])) if any(case in records for records in known[1])]
     if not common:
         raise ValueError("the two sides have no case in common: nothing can be compared")

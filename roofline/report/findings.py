@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from roofline.analysis.base import grouped
 from roofline.analysis.overlap.metrics import GAIN, is_gathered
 from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
 from roofline.report import forecasts, tables
 from roofline.report.format import error_text, interval_text, percent_text
+from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from statistics import median
 
-from roofline.analysis.base import Section
 from roofline.report.format import error_text
+from roofline.report.layout import Section
 from roofline.store.run import Run
 
 FOLDER = Path(__file__).parents[2] / "results" / "forecasts"

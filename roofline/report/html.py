@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 
-from roofline.analysis.base import Section
 from roofline.report import tables
+from roofline.report.layout import Section
 
 UNITS = {"ms": 1e-3, "us": 1e-6, "MB": 1e6, "GB": 1e9}
 NUMBER = re.compile(rf"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ({'|'.join(UNITS)})\b)?(?![\w.])")

@@ -9,12 +9,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from roofline.analysis.base import Analysis, Column
-from roofline.analysis.records import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
-from roofline.analysis.throughput.analysis import beside_baseline
+from roofline.analysis.records import records_of
 from roofline.analysis.throughput.metrics import roof_of
 from roofline.report import tables
+from roofline.report.analyses import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
 from roofline.report.format import rate_text
+from roofline.report.layout import Analysis, Column
+from roofline.report.throughput.analysis import beside_baseline
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
@@ -107,7 +108,7 @@ FIELDS = (
 def table(into: Path) -> str:
     """A row for each run folder in `into`, in Markdown."""
     folders = sorted(path for path in into.iterdir() if journal.find(path))
-    runs = [(folder, run, run.records()) for folder in folders for run in [journal.load(folder)]]
+    runs = [(folder, run, records_of(run)) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
 
 

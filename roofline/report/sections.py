@@ -1,11 +1,11 @@
 """What a report says of a run, section by section: for the terminal, and for report.md."""
 
-from roofline.analysis.base import Section, Table, grouped
-from roofline.analysis.overlap import messages
-from roofline.analysis.records import ANALYSES, analysis_of
 from roofline.analysis.throughput.metrics import ceilings_of
-from roofline.report import tables
+from roofline.report import messages, tables
+from roofline.report.analyses import ANALYSES, analysis_of
 from roofline.report.format import rate_text, time_text
+from roofline.report.layout import Section, Table
+from roofline.stats import grouped
 from roofline.store.run import Run
 
 

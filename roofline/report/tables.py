@@ -1,4 +1,4 @@
-"""How a table is laid out: aligned for a terminal, or as Markdown. Its columns are `analysis.base.Column`s."""
+"""How a table is laid out: aligned for a terminal, or as Markdown. Its columns are `layout.Column`s."""
 
 import re
 from collections.abc import Sequence

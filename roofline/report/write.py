@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from roofline.analysis.base import Section
-from roofline.analysis.overlap import trace
-from roofline.analysis.records import frame
+from roofline.analysis.records import records_of
 from roofline.report import forecasts, html, sections, tables, theme
+from roofline.report.analyses import frame
 from roofline.report.findings import findings
+from roofline.report.layout import Section
+from roofline.report.overlap import trace
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -24,7 +25,7 @@ def write(folder: Path) -> list[Path]:
 
     folder = Path(folder)
     run = load(folder)
-    records = run.records()
+    records = records_of(run)
     found = _sections(run, records)
     about, report = (run.metadata["title"], run.metadata["footer"]), folder / "report.md"
     report.write_text(_markdown(*about, found), encoding="utf-8")

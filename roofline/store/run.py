@@ -189,7 +189,7 @@ class Run:
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was derived of a run that is closed; gone with the next line that is taken."""
+    """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
         """Contenders that have samples on a shape."""
@@ -277,29 +277,6 @@ class Run:
         for shape in self.shapes.values():
             if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
                 shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
-
-    def frame(self):
-        """A pandas DataFrame, a row for each of `records()`, whose columns results/README.md documents."""
-        from roofline.analysis.records import frame
-
-        return frame(self.records())
-
-    def records(self) -> list[dict]:
-        """A flat record of every case, as results/README.md documents them, in the order of the run. Derived once, when
-        the run is closed."""
-        if self.end is not None and "records" in self.derived:
-            return self.derived["records"]
-        found = [{"case": f"{shape.id}-{name}"} | self.record(shape.id, name) for shape, name in self.cases()]
-        if self.end is not None:
-            self.derived["records"] = found
-        return found
-
-    def record(self, shape: str | None, contender: str) -> dict | None:
-        """Of one case, by the ceilings known so far; None if it was not measured."""
-        from roofline.analysis.records import derive
-
-        there = contender in self.measured(shape) and not self.void
-        return derive(self, self.shapes[shape], contender) if there else None
 
     def samples(self) -> DataFrame:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
-from roofline.analysis.base import Column
+from roofline.analysis.records import records_of
 from roofline.report import tables
 from roofline.report.compare import (
     FASTER,
@@ -34,6 +34,7 @@ from roofline.report.compare import (
     values_of,
     verdicts,
 )
+from roofline.report.layout import Column
 from roofline.store.journal import load
 
 PLANTED = (0.10, 0.05)
@@ -52,7 +53,7 @@ class Values(NamedTuple):
 
 def values(folder: Path, prefix: str) -> Values:
     run = load(folder)
-    records = [r for r in run.records() if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
+    records = [r for r in records_of(run) if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
     records = [r for r in records if r["contender"] != r["vendor"]]
     judged_by = {r["case"]: SPEED if r.get("hidden_fraction") is None else HIDDEN for r in records}
     by = {SPEED: "ratio", HIDDEN: HIDDEN}
@@ -88,7 +89,7 @@ def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> dict:
     return {
         "name": name,
         "near": f"{sum(abs(one.value) <= math.log1p(MARGIN) for one in all_changes)} of {len(all_changes)}",
-        "held": fmean(one.is_held for one in all_changes),
+        "held": fmean(is_held(one) for one in all_changes),
         **{verdict: of_cases[verdict] for verdict in VERDICTS},
         "mean": ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
         "ratio": median(width for pair in pairs for run in pair for width in run.widths),
@@ -104,6 +105,11 @@ def changes(base: Values, new: Values) -> tuple[list[Change], Change]:
     of = HIDDEN if all(base.judged_by[case] == HIDDEN for case in cases) else SPEED
     of_case = [change([base.spreads[case]], [new.spreads[case]], of=base.judged_by[case]) for case in cases]
     return of_case, together([[[base.values[case]], [new.values[case]]] for case in cases], of=of)
+
+
+def is_held(one: Change) -> bool:
+    """Whether its interval holds no change."""
+    return one.interval.low <= (one.of == SPEED) <= one.interval.high
 
 
 def width_of(one: Change) -> float:
@@ -137,4 +143,4 @@ COLUMNS = (
 )
 
 if __name__ == "__main__":
-    print(agreement([values(Path(folder), sys.argv[1]) for folder in sys.argv[2:]]))
+    print(agreement([values(folder, sys.argv[1]) for folder in sorted(map(Path, sys.argv[2:]))]))

@@ -15,6 +15,7 @@ from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
 from hypothesis import HealthCheck, settings
 from zygote import Zygote
 
+from roofline.analysis.records import records_of
 from roofline.store import journal
 from roofline.store.run import Run
 
@@ -92,7 +93,7 @@ class Outcome:
     @property
     def rounds(self) -> dict[str, int]:
         """{m64-torch: how many it has} by the journal."""
-        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in self.kept.records()}
+        return {f"m{record['m']}-{record['contender']}": record["rounds"] for record in records_of(self.kept)}
 
     @property
     def measured(self) -> list[str]:

@@ -5,12 +5,13 @@ import re
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.records import OVERLAP, analysis_of, frame
+from roofline.analysis.records import records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.report import theme
+from roofline.report.analyses import OVERLAP, analysis_of, frame
 from roofline.store.journal import load
 from roofline.theory.arms import ARMS, base_arm, is_serial
 from roofline.theory.schedule import Grid
@@ -145,7 +146,7 @@ class Drawn:
 
     def __init__(self, folder, lines, only=(), endings=("svg",)):
         self.run = load(save(folder, lines))
-        self.records = self.run.records()
+        self.records = records_of(self.run)
         gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
         drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
         self.names = [one.name for one in drawn]

@@ -13,6 +13,7 @@ import pytest
 from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
+from roofline.analysis.records import records_of
 from roofline.cli import main
 from roofline.report.compare import (
     BETWEEN_RUNS,
@@ -119,7 +120,7 @@ def test_change_by_hand():
 def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
     rng = np.random.default_rng(2)
     known = journal.load(run(tmp_path / "run", shape(16, {"cublas": [3e-4] * 80, "tiled": noisy(rng, 1e-4, 80)})))
-    (own,), (_, record) = known.shapes.values(), known.records()
+    (own,), (_, record) = known.shapes.values(), records_of(known)
     ratios = math.log(3e-4) - np.log(list(own.times_s("tiled").values()))
 
     def middle_halves(count):

@@ -7,8 +7,9 @@ from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 from pandas import notna
 
-from roofline.analysis.records import THROUGHPUT
+from roofline.analysis.records import records_of
 from roofline.report import kernel_words
+from roofline.report.analyses import THROUGHPUT
 from roofline.report.write import write
 from roofline.store import journal
 
@@ -47,7 +48,7 @@ def folder(tmp_path):
 
 
 def records(folder):
-    return {(r["m"], r["contender"]): r for r in journal.load(folder).records()}
+    return {(r["m"], r["contender"]): r for r in records_of(journal.load(folder))}
 
 
 def test_derived_fields_by_hand(folder):

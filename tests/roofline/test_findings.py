@@ -8,6 +8,7 @@ import pytest
 from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
+from roofline.analysis.records import records_of
 from roofline.report import findings, forecasts
 from roofline.report.write import write
 from roofline.store.journal import load
@@ -23,7 +24,7 @@ def said(folder, lines):
     """{rule: its lines} of a run."""
     run = load(save(folder, lines))
     found = {}
-    for line in findings.findings(run, run.records()):
+    for line in findings.findings(run, records_of(run)):
         rule, _, text = line.partition(": ")
         found.setdefault(rule, []).append(text)
     return found

@@ -4,6 +4,8 @@ import functools
 
 import pytest
 
+from roofline.analysis.records import records_of
+
 CONFTEST = """
 import os, signal
 
@@ -67,7 +69,7 @@ def run(run_project):
 
 
 def found(outcome):
-    return {(r["m"], r["contender"]): r for r in outcome.kept.records()}
+    return {(r["m"], r["contender"]): r for r in records_of(outcome.kept)}
 
 
 @pytest.mark.parametrize("passes", [1, 3])

@@ -9,9 +9,11 @@ from made_up_run import HEAD, boxes_of, on_points, touching
 from roofline import operations
 from roofline.analysis import gradients
 from roofline.analysis.gradients import Model
-from roofline.analysis.records import frame
+from roofline.analysis.records import records_of
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
+from roofline.report import gradients as shown
+from roofline.report.analyses import frame
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import Run, Shape
@@ -66,7 +68,7 @@ def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight)
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
     run = made_up(overhead_s=-1e-4)
     assert gradients.fit(*run.shapes.values()) is None
-    (line,) = gradients.summary(run.records())
+    (line,) = shown.summary(records_of(run))
     assert line.startswith(f"{CASE.id}: Best bucket: ")
     assert "sqrt" not in line
 
@@ -80,9 +82,9 @@ def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w(overhead_s):
 
 def test_records_have_what_was_hidden_and_the_model():
     run = made_up()
-    records = {record["contender"]: record for record in run.records()}
+    records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
-    declared = {column.name for column in gradients.COLUMNS if column.doc}
+    declared = {column.name for column in shown.COLUMNS if column.doc}
     for name, own in records.items():
         assert own.keys() <= declared, name
         hidden = hidden_fraction(own["t_gemm_s"], own["t_comm_s"], own["time_s"])
@@ -94,7 +96,7 @@ def test_records_have_what_was_hidden_and_the_model():
     assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
     (best,) = gradients.best([*records.values()])
     assert best["contender"] == "bucketed_1MiB"
-    (line,) = gradients.summary([*records.values()])
+    (line,) = shown.summary([*records.values()])
     assert line == (
         f"{CASE.id}: Best bucket: 1 MiB measured, 0.83 of sqrt(s o w) = 1.21 MiB, by o = 1.5 ms and w = 0.128 GB/s"
     )
@@ -102,7 +104,7 @@ def test_records_have_what_was_hidden_and_the_model():
 
 def test_figure_has_a_point_for_each_arm_and_no_words_on_points():
     run = made_up()
-    figure = gradients.draw(run, frame(run.records()))
+    figure = shown.draw(run, frame(records_of(run)))
     (axes,) = figure.axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     assert named.keys() == {
@@ -122,7 +124,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
     lines = [HEAD | {"ranks": run.metadata["ranks"]}, run.shapes[CASE.id].line()]
     lines += [one.line(CASE.id) for one in run.shapes[CASE.id].rounds]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert load(tmp_path).records() == run.records()
+    assert records_of(load(tmp_path)) == records_of(run)
     assert "buckets.svg" in {path.name for path in write(tmp_path)}
     text = (tmp_path / "report.md").read_text()
     assert "## Which bucket?" in text
@@ -130,7 +132,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
 
 
 def test_times_over_loopback_are_no_records():
-    assert made_up(loopback=True).records() == []
+    assert records_of(made_up(loopback=True)) == []
 
 
 def test_one_process_is_told_to_start_torchrun():

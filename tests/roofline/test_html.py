@@ -11,8 +11,8 @@ import made_up_gathers
 import pytest
 from made_up_run import HEAD, LINES, save, shape
 
-from roofline.analysis.base import Column, Section
 from roofline.report import html
+from roofline.report.layout import Column, Section
 from roofline.report.write import write
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

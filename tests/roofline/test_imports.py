@@ -1,57 +1,28 @@
-"""Imports run one way: what a package may import of this project, at the top of a module or inside a function."""
+"""Imports run down the floors of the house: at the top of a module, inside a function, and by `import_module`."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
-FOR_READERS = ("report.format", "report.kernel_words", "report.tables", "report.theme")
-"""How numbers, tables and figures look: of these reports are made, and they import nothing else."""
+FLOORS = (
+    ("theory", "stats", "arguments"),
+    ("operations", "store", "options"),
+    ("measure", "worker", "trial", "profile", "analysis"),
+    ("report", "account", "predict"),
+    ("pytest_plugin", "cli", "doctor", "__main__"),
+)
+"""Rooms of `roofline` from the ground up: each imports those beside it and below."""
 
-ALLOWED = {
-    # package: what it may import beside itself; the first that a module's name begins with counts
-    "roofline.theory": (),
-    "roofline.stats": (),
-    "roofline.arguments": (),
-    "roofline.store": ("theory", "stats", "analysis"),
-    "roofline.measure": ("store", "theory", "stats"),
-    "roofline.analysis": ("store", "theory", "stats", "operations", *FOR_READERS),
-    "roofline.operations": ("theory",),
-    "roofline.predict": ("analysis", "operations", "store", "theory", "report.format", "report.tables"),
-    "roofline.account": (
-        *("theory", "arguments", "report.tables", "report.theme"),
-        *("store.journal", "analysis.overlap.analysis"),  # of a run that it was asked to look at
-    ),
-    "roofline.profile": ("measure", "store", "operations", "analysis", "report.format", "worker"),
-    "roofline.report": ("analysis", "store", "operations", "predict", "profile", "theory", "stats"),
-    "roofline": ("",),  # cli, pytest_plugin, worker, __init__
-}
+APART = {"measure", "analysis"}
+"""The store lies between what measures and what analyses."""
+
 FOR_KERNELS = ("roofline.theory", "roofline.arguments", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
-
-
-def allowed_of(module: str) -> tuple[str, ...]:
-    package, _, rest = module.partition(".")
-    if rest.startswith(("bench", "tune")):  # what measures
-        return FOR_BENCH
-    if package != "roofline":
-        return FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
-    own = next(name for name in ALLOWED if f"{module}.".startswith(f"{name}."))
-    return (own, "roofline.__version__", *(f"roofline.{name}".rstrip(".") for name in ALLOWED[own]))
-
-
-def imported(path: Path) -> set[str]:
-    """Whole names of what `path` imports: modules, and names of modules."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.split(".")[0] in ("roofline", "kernels", "collectives")}
 
 
 def modules(*packages: str) -> dict[str, Path]:
@@ -59,22 +30,73 @@ def modules(*packages: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-@pytest.mark.parametrize("package", ["roofline", "kernels", "collectives"])
-def test_imports_run_one_way(package):
+def imported(path: Path, by_string: bool = True) -> set[str]:
+    """Whole names of what `path` imports: modules, and names of modules."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif by_string and isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return {name for name in names if name.split(".")[0] in ("roofline", "kernels", "collectives")}
+
+
+def room_of(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def floor_of(room: str) -> int:
+    return next(floor for floor, rooms in enumerate(FLOORS) if room in rooms)
+
+
+HOUSE = {module: path for module, path in modules("roofline").items() if module != "roofline"}
+
+
+def test_each_room_stands_on_a_floor():
+    assert {room_of(module) for module in HOUSE} == {room for rooms in FLOORS for room in rooms}
+
+
+def test_imports_run_down_the_floors():
+    wrong = [
+        (module, name)
+        for module, path in HOUSE.items()
+        for name in imported(path) - {"roofline.__version__"}
+        if not name.startswith("roofline.")
+        or floor_of(room_of(name)) > floor_of(room_of(module))
+        or {room_of(name), room_of(module)} == APART
+    ]
+    assert not wrong
+
+
+def test_no_imports_run_in_a_circle():
+    def target(name: str) -> str:
+        return name if name in HOUSE else name.rpartition(".")[0]
+
+    graph = {module: {target(name) for name in imported(path)} - {module} for module, path in HOUSE.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+@pytest.mark.parametrize("package", ["kernels", "collectives"])
+def test_what_kernels_and_collectives_may_import(package):
+    known = FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
     wrong = {
         (module, name)
         for module, path in modules(package).items()
-        for name in imported(path)
-        if not any(f"{name}.".startswith(f"{known}.") for known in allowed_of(module))
+        for name in imported(path, by_string=package != "kernels")
+        if not f"{name}.".startswith(
+            tuple(f"{own}." for own in (FOR_BENCH if module.startswith(f"{package}.bench") else known))
+        )
     }
     assert not wrong
 
 
 def test_what_reports_need_is_free_of_torch():
     heavy = {"torch", "triton", "pytest"}
-    free = ("theory", "stats", "store", "operations", "analysis", "report", "account", "predict", "cli")
-    for module, path in modules("roofline").items():
-        if any(f"{module}.".startswith(f"roofline.{name}.") for name in free):
+    free = ("theory", "stats", "store", "operations", "options", "analysis", "report", "account", "predict", "cli")
+    for module, path in HOUSE.items():
+        if room_of(module) in free:
             names = {
                 alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -19,9 +19,11 @@ from made_up_gathers import (
 )
 from made_up_run import HEAD, LINES, boxes_of, numbers_of, on_points, touching
 
-from roofline.analysis.overlap import style
-from roofline.analysis.overlap.analysis import summary
+from roofline.analysis.records import records_of
 from roofline.report import theme
+from roofline.report.analyses import frame
+from roofline.report.overlap import style
+from roofline.report.overlap.analysis import summary
 from roofline.report.write import write
 from roofline.theory.arms import ARMS, BOTH, SCATTERED
 
@@ -195,7 +197,7 @@ def test_title_claims_nothing_where_no_arm_is_faster(draw):
 )
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, lines, here, asked):
     drawn = draw([HERE, *lines], "network_roofline")
-    balance = style.range_of(drawn.run.frame()["balance"])
+    balance = style.range_of(frame(records_of(drawn.run))["balance"])
     said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
     assert said == [
         "threshold: 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",

@@ -3,13 +3,15 @@
 import pytest
 from made_up_run import HEAD, LINES, lines_of, save
 
-from roofline.analysis.overlap import metrics, style
-from roofline.analysis.overlap.analysis import OVERLAP
-from roofline.analysis.records import frame
-from roofline.analysis.throughput.metrics import ratio_text
+from roofline.analysis.overlap import metrics
+from roofline.analysis.records import records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.report import tables
+from roofline.report.analyses import frame
+from roofline.report.overlap import columns, style
+from roofline.report.overlap.analysis import OVERLAP
 from roofline.report.sections import sections
+from roofline.report.throughput.columns import ratio_text
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
@@ -26,8 +28,8 @@ ROLES |= {f"{name} beside link": "contended" for name in ("gemm", "gemm persiste
 
 def shown(found):
     """Headers and cells of the table of `found`."""
-    columns, cells = tables.cells(list(found.values()), metrics.COLUMNS)
-    return [column.header for column in columns], cells
+    shown_columns, cells = tables.cells(list(found.values()), columns.COLUMNS)
+    return [column.header for column in shown_columns], cells
 
 
 def lines(
@@ -60,7 +62,7 @@ def lines(
 def records(tmp_path):
     def make(*args, **more):
         run = load(save(tmp_path / "run", [HEAD, *lines(*args, **more)]))
-        return {record["contender"]: record for record in run.records()}
+        return {record["contender"]: record for record in records_of(run)}
 
     return make
 
@@ -206,13 +208,13 @@ def test_columns_that_nobody_fills_are_left_out_and_what_must_be_known_is_noted(
     header, _ = shown(records())
     assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
     fast = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
-    assert (fast["above_roof"], metrics.notes_text(fast)) == (True, "above its ideal")
+    assert (fast["above_roof"], columns.notes_text(fast)) == (True, "above its ideal")
 
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
-    assert (record["above_roof"], metrics.notes_text(record)) == (False, "void: link off its pace by -7 %")
+    assert (record["above_roof"], columns.notes_text(record)) == (False, "void: link off its pace by -7 %")
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
 
@@ -221,7 +223,7 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
     record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
-    assert metrics.hidden_text(record) == "-"
+    assert columns.hidden_text(record) == "-"
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
@@ -230,7 +232,7 @@ def test_arm_that_shares_no_round_with_the_link_is_told_beside_the_baseline_as_i
     for line in found[1:]:
         del line["time_s"]["link" if line["index"] >= 5 else "row_block_launches"]
     run = load(save(tmp_path / "run", [HEAD, *found]))
-    record = next(record for record in run.records() if record["arm"] == "row_block_launches")
+    record = next(record for record in records_of(run) if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] == pytest.approx(2.5 / 3)
 
 
@@ -301,7 +303,7 @@ def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_
 def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
-    found = run.records()
+    found = records_of(run)
     gathered, plain = sections(run, found)[3:5]
     assert {record["op"] for record in plain.rows} == {"matmul"}
     assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}

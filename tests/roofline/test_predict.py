@@ -10,6 +10,7 @@ import pytest
 from made_up_gathers import HERE, SWEEP
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
+from roofline.analysis.records import records_of
 from roofline.cli import main
 from roofline.operations.matmul import Matmul
 from roofline.predict.times import EFFICIENCY, RunTimes
@@ -87,7 +88,7 @@ def test_options_choose_of_what_was_measured(cpu, capsys):
 def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu, capsys):
     case = "all_gather_matmul-xxl/16-up-p8-tp16-m4096-fp32-{}-{}"
     rows = predicted(capsys, "--run", cpu, *GATHERS, "--tp", "16")
-    measured = next(r for r in load(cpu).records() if r["op"] == "all_gather_matmul" and r["tp"] == 16)
+    measured = next(r for r in records_of(load(cpu)) if r["op"] == "all_gather_matmul" and r["tp"] == 16)
     serial, chunks = (rows[case.format("0.5GBps", arm)] for arm in ("serial", "chunk_launches"))
     assert serial["t_gemm_s"] == pytest.approx(measured["t_gemm_s"])
     assert serial["t_comm_s"] == pytest.approx(4096 * 1024 * 4 * 7 / 8 / 0.5e9)

@@ -6,8 +6,9 @@ import pytest
 from test_watchdog import FIRST_CALL, IMPATIENT
 
 from roofline import stats
-from roofline.analysis.records import THROUGHPUT
+from roofline.analysis.records import record_of, records_of
 from roofline.measure.rounds import StopRule
+from roofline.report.analyses import THROUGHPUT
 from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
 
@@ -29,7 +30,7 @@ def test_each_process_makes_its_share_of_the_passes(several):
         of = {one.pass_index: one.process for one in shape.rounds}
         assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
         assert len({tuple(one.order) for one in shape.rounds}) > 1
-    assert {record["processes"] for record in several.kept.records()} == {3}
+    assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert "process 3 of 3, its start: " in several.text
 
 
@@ -122,7 +123,7 @@ def test_the_rule_of_one_of_several_processes():
 
 def test_the_process_is_the_top_cluster_of_a_record(several):
     shape = several.kept.shapes[SHAPE.format(64)]
-    record = several.kept.record(shape.id, "numpy")
+    record = record_of(several.kept, shape.id, "numpy")
     ratios = stats.by_process(lambda a, b: a / b, shape.times_s("torch"), shape.times_s("numpy"), groups=shape.groups)
     assert len(ratios) == 3
     interval = stats.student(record["ratio_to_vendor"], list(ratios.values()))
@@ -131,7 +132,7 @@ def test_the_process_is_the_top_cluster_of_a_record(several):
 
 def test_a_mean_over_shapes_has_an_interval_by_processes(several):
     run = several.kept
-    (row,) = THROUGHPUT.brief.rows(run, [record | {"m": 1} for record in run.records()])
+    (row,) = THROUGHPUT.brief.rows(run, [record | {"m": 1} for record in records_of(run)])
     names = "torch", "numpy"
     each = [
         stats.by_process(lambda a, b: a / b, *map(shape.times_s, names), groups=shape.groups)

@@ -10,10 +10,12 @@ import pytest
 from made_up_gathers import HERE, gathering, prefetch
 from made_up_run import save
 
-from roofline.analysis.overlap import messages, metrics
+from roofline.analysis.records import record_of, records_of
 from roofline.measure import ranks
 from roofline.measure.clocks import CpuClock
-from roofline.report import sections
+from roofline.report import messages, sections
+from roofline.report.analyses import frame
+from roofline.report.overlap import columns
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
@@ -46,7 +48,7 @@ def made_up(folder, **ranks):
 
 def test_a_report_has_the_wire_and_the_spread_over_ranks(tmp_path):
     run = made_up(tmp_path)
-    for record in run.records():
+    for record in records_of(run):
         assert record["rank_spread"] == pytest.approx(0.1)
         assert record["gemm_rank_spread"] == pytest.approx(0.05)
     written = [path.name for path in write(tmp_path)]
@@ -66,16 +68,16 @@ def test_messages_are_fitted_by_a_latency_and_a_bandwidth():
 
 def test_a_report_says_what_gathers_for_the_baseline_where_that_is_another_than_the_link():
     record = {"link": "nccl", "link_bytes_per_s": 4e11, "gather": "nccl_all_gather"}
-    assert metrics.link_text(record).endswith(" 400 GB/s; serial by NCCL's all-gather")
-    assert "serial" not in metrics.link_text(record | {"gather": "nccl"})
+    assert columns.link_text(record).endswith(" 400 GB/s; serial by NCCL's all-gather")
+    assert "serial" not in columns.link_text(record | {"gather": "nccl"})
 
 
 def test_no_time_over_loopback_becomes_a_number(tmp_path):
     run = made_up(tmp_path, loopback=True)
     assert run.measured(next(iter(run.shapes)))
-    assert run.records() == []
-    assert len(run.frame()) == 0
-    assert [run.record(shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
+    assert records_of(run) == []
+    assert len(frame(records_of(run))) == 0
+    assert [record_of(run, shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
     assert not run.unfinished
     assert {entry["reason"] for entry in run.missing} == {run.void}
     assert {path.suffix for path in write(tmp_path)} == {".md", ".html"}
@@ -84,7 +86,7 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     for said in (" ms", " us", "GB/s", "TFLOP/s"):
         assert said not in text
         assert said not in re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
-    assert not any(section.rows for section in sections.sections(run, run.records()))
+    assert not any(section.rows for section in sections.sections(run, records_of(run)))
 
 
 def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):

@@ -12,8 +12,9 @@ from made_up_gathers import gpu_lines
 from made_up_run import LINES, save
 from matplotlib.image import imread
 
-from roofline.analysis.records import ANALYSES, OVERLAP, analysis_of
+from roofline.analysis.records import records_of
 from roofline.report import references, tables
+from roofline.report.analyses import ANALYSES, OVERLAP, analysis_of
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.theory.simulator import hidden_fraction
@@ -161,7 +162,7 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
         "other_processes",
     }
     optional |= {"telemetry_error"}
-    for record in run.records():
+    for record in records_of(run):
         declared = {column.name for column in analysis_of(run, record).columns if column.doc}
         assert record.keys() <= declared
         no_matmul = {"n", "k"} if record["op"] == "ffn" else set()
@@ -173,7 +174,7 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_columns_of_a_row_do_not_contradict_one_another(name):
-    records = journal.load(REFERENCE / name).records()
+    records = records_of(journal.load(REFERENCE / name))
     for r in records:
         quotient = r["vendor_time_s"] / r["time_s"]
         assert quotient == pytest.approx(r["ratio_to_vendor"], rel=1e-9)
@@ -213,7 +214,7 @@ def test_readme_answers_whether_the_wire_hides():
         "behind which all cores", text
     ).groups()  # fmt: skip
     run = journal.load(REFERENCE / re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
-    record = next(r for r in run.records() if r["case"].endswith("p8-tp16-m4096-fp32-ridge-chunk_launches"))
+    record = next(r for r in records_of(run) if r["case"].endswith("p8-tp16-m4096-fp32-ridge-chunk_launches"))
     assert record["op"] == "all_gather_matmul"
     assert [hidden, gain, all_cores] == [
         f"{record[name]:.2f}" for name in ("hidden_fraction", "ratio_to_vendor", "gain_all_cores")
@@ -227,7 +228,7 @@ def test_trust_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_rid
         record
         for run in runs
         if run.metadata["method_version"] == newest
-        for record in run.records()
+        for record in records_of(run)
         if (record.get("wire"), record.get("ranks")) == ("ridge", 8)
     ]
     assert all(record["m"] >= 4096 for record in found)
@@ -247,12 +248,12 @@ def test_exercise_shows_the_overlap_table_of_a_committed_run():
     columns = [c for c in OVERLAP.columns if c.header in (*SHOWN, "contender")]
     expected = {
         (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
-        for r in run.records()
+        for r in records_of(run)
         if r["op"] == "all_gather_matmul"
         for row in tables.cells([r], columns)[1]
     }
     assert set(shown) <= expected
-    own = [r for r in run.records() if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]
+    own = [r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]
     best = max(own, key=lambda r: r["ratio_to_vendor"])
     said = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
     assert said.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
@@ -354,4 +355,4 @@ def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
     assert frame["ranks"].isna().equals(frame["op"] == "matmul")
     run = journal.load(Path(re.search(r'load\("(.*?)"\)', snippet)[1]))
     again = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    assert again == [{name: record.get(name) for name in frame} for record in run.records()]
+    assert again == [{name: record.get(name) for name in frame} for record in records_of(run)]

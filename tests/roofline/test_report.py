@@ -8,10 +8,12 @@ import pytest
 from made_up_run import DATASHEET, HEAD, LINES, boxes_of, ceiling, numbers_of, on_points, save, shape, touching
 from matplotlib.text import Annotation
 
-from roofline.analysis.records import THROUGHPUT
-from roofline.analysis.throughput.metrics import COLUMNS, ceilings_of, roof_of
+from roofline.analysis.records import records_of
+from roofline.analysis.throughput.metrics import ceilings_of, roof_of
 from roofline.cli import main
 from roofline.report import format, sections, tables
+from roofline.report.analyses import THROUGHPUT, frame
+from roofline.report.throughput.columns import COLUMNS
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.store.run import Run
@@ -23,7 +25,7 @@ def folder(tmp_path):
 
 
 def by_case(folder):
-    return {record["case"]: record for record in journal.load(folder).records()}
+    return {record["case"]: record for record in records_of(journal.load(folder))}
 
 
 def test_derived_fields_by_hand(folder):
@@ -93,7 +95,7 @@ def test_brief_table_has_the_fastest_beside_the_baseline_by_tokens(folder):
         *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}),
     ]
     run = journal.load(save(folder, lines))
-    small, large = THROUGHPUT.brief.rows(run, run.records())
+    small, large = THROUGHPUT.brief.rows(run, records_of(run))
     assert (small["m"], small["fastest"], small["baseline"]) == (16, "other", "cublas")
     assert (small["ratio"].value, small["shapes"]) == (pytest.approx(2), 1)
     assert large["fastest"] == "tiled"
@@ -157,8 +159,8 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_
     (matmul,) = (one for one in ceilings_of(run) if one.kind == "matmul")
     assert (matmul.value, matmul.by) == (pytest.approx(ceiling), by)
     shares = [200e12 / slow_probe, 500 / 600, fast_contender / 600e12]
-    assert [r["of_roof"] for r in run.records()] == pytest.approx(shares)  # of the probe in the same rounds
-    assert not any(r["above_roof"] for r in run.records())
+    assert [r["of_roof"] for r in records_of(run)] == pytest.approx(shares)  # of the probe in the same rounds
+    assert not any(r["above_roof"] for r in records_of(run))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
 
 def memory_roofline(folder, lines):
     run = journal.load(save(folder / "run", lines))
-    return THROUGHPUT.figures[0].draw(run, run.frame())
+    return THROUGHPUT.figures[0].draw(run, frame(records_of(run)))
 
 
 def made_up(tokens, rate=1.0, source="gpu"):
@@ -247,14 +249,14 @@ def test_small_machines_are_told_in_gflops(tmp_path, rate, unit, scale):
     axes, _ = memory_roofline(tmp_path, lines).axes
     assert axes.get_ylabel() == unit
     assert {f"measured: 750 {unit}", f"datasheet: 989 {unit}"} <= {text.get_text() for text in axes.texts}
-    records = journal.load(tmp_path / "run").records()
+    records = records_of(journal.load(tmp_path / "run"))
     ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
     assert sorted(ys) == pytest.approx(sorted(scale * record["tflops"] for record in records))
 
 
 def test_few_rows_are_told_in_bytes_over_time_under_both_bounds(tmp_path):
     _, axes = memory_roofline(tmp_path, made_up((1, 16, 64, 8192), 1e-3, "cpu")).axes
-    records = [r for r in journal.load(tmp_path / "run").records() if r["m"] <= 64]
+    records = [r for r in records_of(journal.load(tmp_path / "run")) if r["m"] <= 64]
     ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
     assert sorted(ys) == pytest.approx(sorted(r["device_bytes"] / r["time_s"] / 1e9 for r in records))
     roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
@@ -275,7 +277,7 @@ def test_without_few_rows_there_is_one_panel(tmp_path):
 def test_bytes_over_time_end_under_the_matmul_roof(tmp_path):
     lines = [HEAD, ceiling("matmul", 75e12, dtype="bf16"), ceiling("read", 4e12), *shape(64, {"cublas": 3e-6})]
     _, axes = memory_roofline(tmp_path, lines).axes
-    (record,) = journal.load(tmp_path / "run").records()
+    (record,) = records_of(journal.load(tmp_path / "run"))
     roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
     assert roof.get_ydata()[-1] == pytest.approx(75e3 / record["device_intensity"])
     assert roof.get_ydata()[0] == pytest.approx(min(4000, 2.2 * roof.get_ydata()[-1]))
@@ -368,7 +370,7 @@ def test_run_of_an_operation_that_is_not_known_here_is_reported(tmp_path):
 
 def test_ratio_to_a_baseline_that_was_refused_is_unknown(tmp_path):
     lines = [line | {"late": {"tiled": 0}} if line["kind"] == "shape" else line for line in LINES]
-    records = journal.load(save(tmp_path / "run", lines)).records()
+    records = records_of(journal.load(save(tmp_path / "run", lines)))
     assert {(record["contender"], record["ratio_to_vendor"], record["vendor_time_s"]) for record in records} == {
         ("tiled", None, None)
     }

@@ -6,6 +6,7 @@ import pytest
 from fake_clock import FakeClock
 from made_up_run import LINES, save
 
+from roofline.analysis.records import records_of
 from roofline.measure import clocks, steady, telemetry
 from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.report.write import write
@@ -162,7 +163,7 @@ def test_derived_fields_by_hand(tmp_path):
     blocks += [block("cublas", i, 40e-6) for i in (1, 2)]
     head = LINES[0] | {"machine": LINES[0]["machine"] | {"idle_power_w": 71.4}}
     folder = save(tmp_path / "run", [head, *LINES[1:-2], *blocks])
-    records = {r["case"]: r for r in journal.load(folder).records()}
+    records = {r["case"]: r for r in records_of(journal.load(folder))}
     tiled = records["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
     assert tiled["steady_time_s"] == 51e-6
     assert tiled["steady_tflops"] == pytest.approx(2 * 8192 * 1024**2 / 51e-6 / 1e12)

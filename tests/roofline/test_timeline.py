@@ -6,7 +6,7 @@ from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from made_up_run import HEAD
 from matplotlib.colors import to_hex
 
-from roofline.analysis.overlap import timeline
+from roofline.report.overlap import timeline
 from roofline.store.run import REQUESTED
 
 

@@ -7,6 +7,7 @@ from toy_project import DOUBLE, Double
 
 import roofline
 from roofline import cli, operations
+from roofline.analysis.records import records_of
 
 CONFTEST = """
 from roofline import operations
@@ -44,7 +45,7 @@ def test_it_is_swept_timed_and_gone_on_with(stopped, whole):
     run = roofline.load(whole.folder)
     assert list(run.shapes) == SHAPES
     assert run.shapes[SHAPES[0]].params == {"rows": 100, "dtype": "fp32"}
-    times = {(record["case"].rpartition("-")[0], record["contender"]): record["time_s"] for record in run.records()}
+    times = {(record["case"].rpartition("-")[0], record["contender"]): record["time_s"] for record in records_of(run)}
     assert times == pytest.approx(
         {(shape, name): rows * s for shape, rows in zip(SHAPES, (100, 300), strict=True) for name, s in SECONDS.items()}
     )

@@ -19,7 +19,7 @@ from roofline.store import journal
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 IMPATIENT = """
-from roofline.pytest_plugin.watchdog import Watchdog
+from roofline.measure.watchdog import Watchdog
 
 
 def expect(self, within_s=0.0, why="", cases=None, known=Watchdog.expect):
@@ -106,7 +106,7 @@ def signals(root: Path, *numbers: int) -> threading.Thread:
 def test_run_that_is_stuck_ends_by_a_second_signal_or_soon_after_the_first(
     three_shapes, tmp_path, numbers, grace_s, why
 ):
-    more = f"\nfrom roofline.pytest_plugin import watchdog\nwatchdog.GRACE_S = {grace_s}\n"
+    more = f"\nfrom roofline.measure import watchdog\nwatchdog.GRACE_S = {grace_s}\n"
     sender = signals(tmp_path, *numbers)
     run = three_shapes(more=more, fault="first-numpy 128 hang", root=tmp_path)
     sender.join()
@@ -120,7 +120,7 @@ def test_run_that_is_stuck_ends_by_a_second_signal_or_soon_after_the_first(
 BEGINS = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from roofline.pytest_plugin.watchdog import Watchdog
+from roofline.measure.watchdog import Watchdog
 
 watchdog = Watchdog(Path("nowhere"))
 watchdog.expect(1.0, "hung")

@@ -58,9 +58,9 @@ class Zygote:
 
 def quicken(drawn: bool) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
-    from roofline.analysis.base import Figure
     from roofline.measure import machine
     from roofline.report import theme
+    from roofline.report.layout import Figure
     from roofline.store import journal
 
     journal.ROOM_BYTES = 2**21

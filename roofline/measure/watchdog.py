@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from roofline.pytest_plugin.signals import ways_on
+from roofline.measure.signals import ways_on
 from roofline.store import journal
 
 TICK_S = 0.5
@@ -32,8 +32,7 @@ APART_S = 0.7
 
 MESSAGE_BYTES = 1 << 20
 BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from roofline.pytest_plugin.watchdog import main; "
-    "main(*sys.argv[1:])"
+    "import sys; sys.path.insert(0, sys.argv.pop()); from roofline.measure.watchdog import main; main(*sys.argv[1:])"
 )
 
 

@@ -1,13 +1,14 @@
-"""The analysis of what computes from device memory: FLOP/s against the roof and against the baseline."""
+"""How what computes from device memory is shown: FLOP/s against the roof and against the baseline."""
 
 from dataclasses import astuple
 
-from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
-from roofline.analysis.throughput import memory_roofline
-from roofline.analysis.throughput.metrics import CASE, COLUMNS, COUNTED, STEADY, metrics, shape_of
+from roofline.analysis.throughput.metrics import shape_of
 from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text
+from roofline.report.layout import Analysis, Column, Figure, Table
 from roofline.report.tables import named
-from roofline.stats import by_process, geometric_mean, student
+from roofline.report.throughput import memory_roofline
+from roofline.report.throughput.columns import CASE, COLUMNS, COUNTED, STEADY
+from roofline.stats import by_process, geometric_mean, grouped, student
 from roofline.store.run import Run
 
 SLACK = 0.01
@@ -144,7 +145,6 @@ TABLES = (
 
 THROUGHPUT = Analysis(
     "throughput",
-    metrics,
     COLUMNS,
     (Figure("memory_roofline", frozenset({"device_intensity", "tflops"}), memory_roofline.draw),),
     BRIEF,

@@ -8,10 +8,10 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 
 import numpy as np
 
-from roofline.analysis.overlap import style
 from roofline.operations.gathering import exercise
 from roofline.report import theme
 from roofline.report.format import percent_text
+from roofline.report.overlap import style
 from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_CORES, LAYER, is_serial

@@ -6,8 +6,8 @@ there to their sum, which is what serial pays.
 
 import numpy as np
 
-from roofline.analysis.overlap import style
 from roofline.report import theme
+from roofline.report.overlap import style
 from roofline.report.theme import DARK, GREY
 from roofline.store.run import Run
 from roofline.theory.arms import is_serial

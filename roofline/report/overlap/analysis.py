@@ -1,15 +1,17 @@
-"""The analysis of what computes while a wire brings or takes: how much of it an arm hides, and how much it could."""
+"""How what computes while a wire brings or takes is shown: how much of it an arm hides, and how much it could."""
 
 from collections import Counter
 from statistics import median
 
-from roofline.analysis.base import Analysis, Column, Figure, Table, grouped
-from roofline.analysis.overlap import chart, messages, network_roofline, timeline
-from roofline.analysis.overlap.metrics import COLUMNS, OWN, SPLIT, metrics
-from roofline.analysis.throughput import analysis as throughput
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.operations.gathering import exercise, scaling
+from roofline.report import messages
 from roofline.report.format import number_text
+from roofline.report.layout import Analysis, Column, Figure, Table
+from roofline.report.overlap import chart, network_roofline, timeline
+from roofline.report.overlap.columns import COLUMNS, OWN, SPLIT
+from roofline.report.throughput import analysis as throughput
+from roofline.stats import grouped
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS, BOTH, is_serial
 
@@ -118,7 +120,6 @@ SPLITS = Table(
 TIMED = frozenset({"t_gemm_s", "t_comm_s"})
 OVERLAP = Analysis(
     "overlap",
-    metrics,
     COLUMNS,
     (
         Figure("network_roofline", TIMED, network_roofline.draw),

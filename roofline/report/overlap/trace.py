@@ -7,8 +7,8 @@ import json
 from itertools import chain, islice
 from pathlib import Path
 
-from roofline.analysis.overlap import style, timeline
-from roofline.analysis.overlap.timeline import WAITS, Block
+from roofline.report.overlap import style, timeline
+from roofline.report.overlap.timeline import WAITS, Block
 from roofline.store.run import Run
 
 NAME = "timeline.json"

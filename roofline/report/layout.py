@@ -1,6 +1,6 @@
-"""What an analysis is made of. An operation names the one that judges it; tables, frame and schema follow from it."""
+"""What a report is laid out from: columns, tables, figures and sections. Tables, frame and schema follow from them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ class Figure:
     name: str
     needs: frozenset[str]
     draw: Callable
-    """`draw(run, frame)` -> a matplotlib figure of the rows of its analysis, as in `Run.frame()`."""
+    """`draw(run, frame)` -> a matplotlib figure of the rows of its analysis, as in `analyses.frame`."""
     there: Callable[..., bool] = lambda run: True
     """`there(run)`: whether the run has what it needs beside the columns."""
 
@@ -80,12 +80,11 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Analysis:
-    """What cases are judged by."""
+    """How the cases of one analysis are shown."""
 
     name: str
-    metrics: Callable[..., dict]
-    """`metrics(run, shape, entrant)` -> one record: its keys are the names of `columns`."""
     columns: tuple[Column, ...]
+    """Their names are the keys of its records."""
     figures: tuple[Figure, ...]
     """The first stands beside the table `brief`."""
     brief: Table
@@ -93,15 +92,3 @@ class Analysis:
     summary: Callable[[list[dict]], list[str]]
     """Lines that sum up its records."""
     tables: tuple[Table, ...] = ()
-
-
-def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
-    """The values of each key, in their order.
-
-    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
-    {'a': [1, 3], 'b': [2]}
-    """
-    found: dict[Any, list] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roofline.analysis.overlap import style
 from roofline.report import theme
 from roofline.report.format import rate_text
+from roofline.report.overlap import style
 from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
 from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial

@@ -1,0 +1,1 @@
+"""How cases that gather or scatter over a wire are shown."""

@@ -1,0 +1,1 @@
+"""How cases that compute from device memory are shown."""
