@@ -85,10 +85,10 @@ def test_steps_run_once_in_their_order_and_one_that_fails_counts(tmp_path):
 
 def test_step_that_the_budget_has_no_room_for_is_not_begun_and_told(tmp_path):
     make = Make(tmp_path)
-    code, text = make("BUDGET=300")
+    code, text = make("BUDGET=200")
     assert code != 0
     assert sorted(make.stamps) == ["doctor", "layers", "warpgroup"]
-    assert re.search(r"tune: not begun: about 540 s by estimate, and (299|300) s of BUDGET are left", text)
+    assert re.search(r"tune: not begun: about 240 s by estimate, and (199|200) s of BUDGET are left", text)
     assert "left: correct-persistent " in text
     assert make()[0] == 0
     assert sorted(make.stamps) == sorted(NAMES)
