@@ -42,9 +42,12 @@ WHY = {
 BOUNDS = {
     "tiled": {BARRIER: 2, COMMIT: 1},
     "persistent": {BARRIER: 11},
+    "persistent_sums": {BARRIER: 8, WAIT: 1, "mbarrier": 3},
     "warpgroup": {BARRIER: 4, "proxy fence": 1, "setmaxnreg": 3},
     "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
-    "flagged_rows": {BARRIER: 12, "semantics": 2},
+    "flagged": {BARRIER: 11},
+    "flagged_spills": {BARRIER: 15},
+    "flagged_rows": {BARRIER: 12, "semantics": 1},
     "signalled": {BARRIER: 12, WAIT: 1},
     "copier": {"semantics": 1},
     "wait": {BARRIER: 3},
