@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton.language as tl
-from kernels.inspect.beside import KEPT, allotted
 
 from collectives import all_gather_matmul, copier, device_links
 from collectives.all_gather_matmul import ARMS
 from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
 from collectives.links import LinkError, Transfer, WarmUp
 from kernels.contract import KernelLaunch, Signals
+from kernels.hopper import KEPT, allotted
 
 
 @pytest.fixture
