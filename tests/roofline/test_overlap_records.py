@@ -300,11 +300,11 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
 
 
 def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_path):
-    (table,) = (table for table in OVERLAP.tables if table.columns == metrics.SPLIT)
+    (table,) = (table for table in OVERLAP.tables if table.columns == columns.SPLIT)
     rows = table.rows(None, [*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
     assert [row["arm"] for row in rows] == ["chunk_launches", "row_block_launches"]
-    columns, cells = tables.cells(rows, table.columns)
-    at = dict(zip([column.header for column in columns], cells[0], strict=True))
+    headed, cells = tables.cells(rows, table.columns)
+    at = dict(zip([column.header for column in headed], cells[0], strict=True))
     known = {"time": "5 ms", "ideal": "4 ms", "above it": "+20.0 %", "diagnosis": "the rest"}
     known |= {"schedule": "+0.0 %", "contention": "+8.0 %", "the rest": "+12.0 %"}
     assert {name: at[name] for name in known} == known
