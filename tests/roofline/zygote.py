@@ -33,7 +33,7 @@ class Zygote:
         self._process = subprocess.Popen(command, **about)
         theirs.close()
 
-    def run(self, arguments: list[str], *, timeout_s: float = 300.0, **about) -> tuple[int, str]:
+    def run(self, arguments: list[str], *, timeout_s: float = 600.0, **about) -> tuple[int, str]:
         """Exit code and output of `pytest` with `arguments`; `about` is what `begin` takes. Raises TimeoutError."""
         reader, writer = os.pipe()
         request = json.dumps({"arguments": arguments} | about).encode()
