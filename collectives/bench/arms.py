@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from collectives.bench import messages, operands
+from collectives.bench import operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
@@ -85,12 +85,6 @@ class Runner(matmul.Runner):
 
     def here(self) -> list[str]:
         return list(self.arms(self.options.device))
-
-    def observers(self, session) -> list:
-        if self.ranks is ALONE:
-            return []
-        wires = [wire for wire in self.options.gather.wires if not self._why_not(wire)]
-        return [messages.Messages(session, self.ranks, wire) for wire in wires[:1]]
 
     def _why_not(self, wire: str) -> str | None:
         """Why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""

@@ -2,7 +2,6 @@
 
 from roofline.measure import device_errors
 from roofline.measure.ceilings import Probe
-from roofline.measure.observer import Observer
 from roofline.measure.prepared import PreparedCase, unwatched
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import Shape
@@ -50,10 +49,6 @@ class Runner:
 
     def instruments(self) -> type | None:
         """What makes the instruments of a `CudaClock`, or None."""
-
-    def observers(self, session) -> list[Observer]:
-        """Who is to be told of the run that `session` measures."""
-        return []
 
 
 def equip(clock, make_instruments) -> str:

@@ -100,8 +100,6 @@ class Session:
                 self.over, self.device_lost = reason, not device_errors.gone
             else:
                 self.note("ceilings", f"No shares of the roof: {reason}.")
-        for observer in self.observers:
-            observer.begun()
 
     def measure_ceilings(self, when: str) -> None:
         """Measure the probes' ceilings and journal them under `when`."""

@@ -377,8 +377,7 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
         state.session.note("instruments", lacking)
         say(lacking)
     count = collect.Counting(state.session, request.config.rootpath, say)
-    of_runners = [observer for runner in state.runners.known.values() for observer in runner.observers(state.session)]
-    state.session.observers = [*of_runners, kernel_trace.KernelTrace(state.session), count]  # the shorter first
+    state.session.observers = [kernel_trace.KernelTrace(state.session), count]  # the shorter first
     if options.device == "cuda" and (findings := [str(one) for one in doctor.examine() if one.is_of_any_run]):
         state.session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
         say("\n".join(["roofline doctor finds:", *findings]))

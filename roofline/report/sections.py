@@ -1,7 +1,7 @@
 """What a report says of a run, section by section: for the terminal, and for report.md."""
 
 from roofline.analysis.throughput.metrics import ceilings_of
-from roofline.report import messages, tables
+from roofline.report import tables
 from roofline.report.analyses import ANALYSES, analysis_of
 from roofline.report.format import rate_text, time_text
 from roofline.report.layout import Section, Table
@@ -39,7 +39,7 @@ def missing(run: Run) -> list[str]:
 
 def ceilings(run: Run) -> list[str]:
     """A line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of what an
-    empty call takes, and those of the wire between real ranks."""
+    empty call takes."""
     datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
     for one in ceilings_of(run):
@@ -52,4 +52,4 @@ def ceilings(run: Run) -> list[str]:
         lines.append(f"{one.kind}: {value} [{', '.join(ends)}] {unit} measured ({one.by}); datasheet: {sheet}")
     if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:
         lines.append(f"an empty call takes {time_text(empty_s)}: that much is in every sample")
-    return lines + messages.lines(run)
+    return lines

@@ -39,7 +39,6 @@ REQUIRED = {
     "run": ("method_version", "title", "footer", "notes", "machine"),
     "resumed": ("started",),
     "ceiling": ("ceiling", "dtype", "when", "probe", "value"),
-    "message": ("pattern", "nbytes", "received_bytes", "times_s"),
     "shape": (
         *("id", "op", "analysis", "params", "dtype", "work", "baseline", "cache", "entrants"),
         *("stopped_by", "round_count", "telemetry", "late"),

@@ -167,7 +167,7 @@ class Shape:
 IN_LINE = tuple(one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "work"))
 
 
-LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured", "message": "messages"}
+LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
@@ -181,8 +181,6 @@ class Run:
     shapes: dict[str, Shape] = field(default_factory=dict)
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
-    messages: list[dict] = field(default_factory=list)
-    """Of real ranks: how long messages of several sizes took, alone on the wire."""
     not_measured: list[dict] = field(default_factory=list)
     notes_by_topic: dict[str, str] = field(default_factory=dict)
     """What a reader should know beside the notes in the metadata."""

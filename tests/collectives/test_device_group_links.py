@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
-from collectives.bench import links, messages
+from collectives.bench import links
 from kernels.contract import interpreted
 from roofline.measure import device_ranks, ranks
 from roofline.theory.wires import RANKS_TAKE
@@ -249,16 +249,6 @@ def one_fails(rank, count, path, kind):
     own.leave("it came to its end")
 
 
-def messages_of(rank, count, path, kind):
-    """The wire alone, by the link's own times."""
-    own, lines, messages.SIZES = stand_in(rank, count, path), [], (2**12, 2**14)
-    session = types.SimpleNamespace(run=types.SimpleNamespace(messages=[]), add=lines.append)
-    messages.Messages(session, own, kind).begun()
-    about = [(line["link"], line["pattern"], line["nbytes"], line["received_bytes"]) for line in lines]
-    assert about == [(kind, "all", nbytes, (count - 1) * nbytes) for nbytes in messages.SIZES]
-    assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in lines)
-
-
 def refused(rank, count, path, kind):
     """What the driver refuses is told by the driver's name for it."""
     from cuda.bindings import driver
@@ -278,7 +268,6 @@ def refused(rank, count, path, kind):
         *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
         (what_is_computed, "nccl", 4),
         *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
-        *[(messages_of, kind, 2) for kind in ("nccl", "symmetric")],
         *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
         (refused, "symmetric", 1),
     ],

@@ -14,7 +14,6 @@ import torch.multiprocessing as multiprocessing
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
 from collectives.bench import ffn as layer_runs
-from collectives.bench import messages
 from collectives.group_links import Gloo
 from collectives.links import PacedThread, Transfer
 from roofline.measure.ranks import LATE_S, Ranks, RanksCpuClock
@@ -22,7 +21,6 @@ from roofline.measure.rounds import CallError, named
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
 from roofline.options import Options
-from roofline.store.run import Run
 
 B, D, F, CALLS = 20, 16, 12, 3
 
@@ -144,31 +142,12 @@ def layers_are_checked(rank, ranks, path):
         found.entrants["gemm beside link"].call()
 
 
-class Journal:
-    """As much of a session as what measures messages asks for."""
-
-    def __init__(self):
-        self.run, self.lines = Run({}), []
-
-    def add(self, line):
-        self.lines.append(line)
-        self.run.take(line)
-
-
-def messages_of(rank, ranks, path):
-    world, journal = Ranks(dist.FileStore(path, ranks), rank, ranks), Journal()
+def metadata_of_a_run(rank, ranks, path):
+    world = Ranks(dist.FileStore(path, ranks), rank, ranks)
     about = world.metadata()["ranks"]
     assert about["loopback"] is world.loopback is True
     assert (about["world"], about["threads"], about["interfaces"]) == (ranks, [1] * ranks, [None] * ranks)
     assert platform.node() not in repr(about)
-    messages.SIZES = sizes = messages.SIZES[:5]
-    for _ in range(2):  # of two operations: the second finds them there
-        messages.Messages(journal, world).begun()
-    assert {line["link"] for line in journal.lines} == {"gloo"}
-    found = [(line["pattern"], line["nbytes"], line["received_bytes"]) for line in journal.lines]
-    assert found == [one for n in sizes for one in (("all", n, (ranks - 1) * n), ("pair", n, n))]
-    assert all(len(line["times_s"]) == messages.ROUNDS and min(line["times_s"]) > 0 for line in journal.lines)
-    assert len(set(map(repr, world.gather(journal.lines)))) == 1
 
 
 def run(of_a_rank, ranks, path):
@@ -187,13 +166,13 @@ EVERY = [
     scatters,
     layers,
     layers_are_checked,
-    messages_of,
+    metadata_of_a_run,
 ]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("of_a_rank", EVERY)
-def test_arms_and_messages_over_gloo(of_a_rank, ranks, tmp_path):
+def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")
 
 

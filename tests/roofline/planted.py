@@ -5,7 +5,7 @@ middle of preparing the all-gather), `check` and `call` (of an arm of the all-ga
 timed), `report`, `finish` and `end` (before and after the rank leaves). In `seed`, `commit`, `Python` and `select` the
 rank has something else in mind.
 
-All ranks make few rounds and small messages, as many on a machine that is busy.
+All ranks make few rounds, as many on a machine that is busy.
 """
 
 import ctypes
@@ -63,11 +63,11 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(trylast=True)
 def pytest_configure():
     strike("configure")
-    from collectives.bench import all_gather_matmul, messages, weight_prefetch
+    from collectives.bench import all_gather_matmul, weight_prefetch
     from roofline.measure import metadata, ranks, rounds
     from roofline.pytest_plugin import narrator
 
-    rounds.StopRule.min_rounds, rounds.PATIENCE, messages.SIZES = ROUNDS, math.inf, messages.SIZES[:2]
+    rounds.StopRule.min_rounds, rounds.PATIENCE = ROUNDS, math.inf
     ranks.RanksCpuClock.passes = PASSES
     if WHAT == "late":
         ranks.LEAVING_S = 0.0

@@ -13,26 +13,14 @@ from made_up_run import save
 from roofline.analysis.records import record_of, records_of
 from roofline.measure import ranks
 from roofline.measure.clocks import CpuClock
-from roofline.report import messages, sections
+from roofline.report import sections
 from roofline.report.analyses import frame
 from roofline.report.overlap import columns
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 
-LATENCY_S, BYTES_PER_S = 200e-6, 125e6
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
-
-
-def message_lines():
-    """As a wire of 200 us and 125 MB/s would make them, with one outlier each."""
-    found = []
-    for pattern in ("all", "pair"):
-        for nbytes in (2**12, 2**16, 2**20, 2**24):
-            time_s = LATENCY_S + nbytes / BYTES_PER_S
-            line = {"kind": "message", "pattern": pattern, "nbytes": nbytes, "received_bytes": nbytes}
-            found.append(line | {"times_s": [time_s, time_s, 10 * time_s]})
-    return found
 
 
 def made_up(folder, **ranks):
@@ -43,27 +31,17 @@ def made_up(folder, **ranks):
         for name, time_s in line["time_s"].items() if line["kind"] == "round" else ():
             early = 0.05 if name == "gemm torch" else 0.1
             line["values"].setdefault(name, {}).update(rank0_s=time_s, rank1_s=(1 - early) * time_s)
-    return load(save(folder, [HERE | {"ranks": RANKS | ranks}, *message_lines(), *lines]))
+    return load(save(folder, [HERE | {"ranks": RANKS | ranks}, *lines]))
 
 
-def test_a_report_has_the_wire_and_the_spread_over_ranks(tmp_path):
+def test_a_report_has_the_spread_over_ranks(tmp_path):
     run = made_up(tmp_path)
     for record in records_of(run):
         assert record["rank_spread"] == pytest.approx(0.1)
         assert record["gemm_rank_spread"] == pytest.approx(0.05)
-    written = [path.name for path in write(tmp_path)]
-    assert "message_roofline.svg" in written
+    write(tmp_path)
     text = (tmp_path / "report.md").read_text()
-    assert "wire, all ranks at once: 0.125 GB/s that a rank receives, latency 200 us (gloo, point to point)" in text
-    assert "wire, one pair alone: 0.125 GB/s" in text
     assert "spread over ranks" in text and "gloo, point to point" in text  # noqa: PT018
-
-
-def test_messages_are_fitted_by_a_latency_and_a_bandwidth():
-    for wire in messages.of(type("", (), {"messages": message_lines(), "void": ""})).values():
-        assert wire == pytest.approx((LATENCY_S, BYTES_PER_S))
-    burst = [line | {"times_s": [line["nbytes"] ** 1.2 * 1e-9]} for line in message_lines()[:4]]
-    assert messages.fit(burst).latency_s == 0
 
 
 def test_a_report_says_what_gathers_for_the_baseline_where_that_is_another_than_the_link():

@@ -5,7 +5,6 @@ from statistics import median
 
 from roofline.analysis.throughput.metrics import shape_of
 from roofline.operations.gathering import exercise, scaling
-from roofline.report import messages
 from roofline.report.format import number_text
 from roofline.report.layout import Analysis, Column, Figure, Table
 from roofline.report.overlap import chart, network_roofline, timeline
@@ -125,7 +124,6 @@ OVERLAP = Analysis(
         Figure("network_roofline", TIMED, network_roofline.draw),
         Figure("overlap", TIMED, chart.draw),
         Figure("timeline", frozenset(), timeline.draw, timeline.is_there),
-        Figure("message_roofline", frozenset(), messages.draw, messages.is_there),
     ),
     BRIEF,
     summary,
