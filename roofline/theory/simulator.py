@@ -99,22 +99,6 @@ def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float)
     return Simulation(max((span.end_s for span in spans), default=0.0), tuple(spans))
 
 
-def coarse(ranks: int, t_gemm_s: float, t_comm_s: float) -> float:
-    """When an arm that goes chunk by chunk ends if the chip is one worker that no tile size holds up, for any ranks.
-
-    One chunk holds the worker up most: it ends when that one has come and the work from it on is done. Chunks come at
-    equal intervals and take equal times, so that is the first or the last one.
-
-    >>> coarse(ranks=8, t_gemm_s=1.0, t_comm_s=1.0)
-    1.125
-
-    Raises ValueError for ranks below 1 or a negative time.
-    """
-    at_least_one(ranks=ranks)
-    not_negative(t_gemm_s=t_gemm_s, t_comm_s=t_comm_s)
-    return max(t_gemm_s, t_comm_s + t_gemm_s / ranks) if ranks > 1 else t_gemm_s
-
-
 def not_negative(**values: float) -> None:
     """Raise ValueError for a value below 0."""
     for name, value in values.items():

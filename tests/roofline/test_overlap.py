@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from roofline.theory import schedule
 from roofline.theory.arms import OverlapPlan, of_operation, plan
 from roofline.theory.schedule import Grid
-from roofline.theory.simulator import arrivals, coarse, hidden_fraction, product_s, simulate
+from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
 
 ARMS = of_operation("all_gather_matmul", gpu=True)
 
@@ -148,14 +148,6 @@ def test_launches_take_all_chunks_or_blocks_that_are_here():
     assert tuple(serial) == (0, 4, 0, 1, 3.0, 11.0)
 
 
-@unhurried
-@given(st.sampled_from(["chunk_launches", "chunk_outer"]), st.integers(1, 4), st.integers(1, 12), times, times)
-def test_the_coarse_form_is_the_simulator_with_one_worker(arm, rows, ranks, gemm, comm):
-    comm *= ranks > 1  # one rank has nothing to wait for
-    fine = OverlapPlan(arm, Grid(rows, 1), 1, ranks, 1).simulate(gemm, comm)
-    assert coarse(ranks, gemm, comm) == pytest.approx(fine.end_s)
-
-
 @given(st.integers(2, 16), times, times)
 def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ranks, gemm, comm):
     """Forwards: each part is sent when it is computed and the one before is gone."""
@@ -209,7 +201,6 @@ def test_hidden_is_all_or_nothing_at_the_ends():
         (lambda: arrivals(0, 1.0, 4), "chunks=0"),
         (lambda: arrivals(2, -0.5, 4), "t_comm_s=-0.5: it must be 0 or more"),
         (lambda: simulate((), (), -1.0), "chunk_s=-1"),
-        (lambda: coarse(0, 1.0, 1.0), "ranks=0"),
         (lambda: hidden_fraction(1.0, 0.0, 1.0), "t_comm_s=0: it must be above 0"),
     ],
 )
