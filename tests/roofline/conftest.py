@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from zygote import Zygote
 
 from roofline.analysis.records import records_of
+from roofline.cli import main
 from roofline.store import journal
 from roofline.store.run import Run
 
@@ -110,6 +111,22 @@ class Outcome:
             )
             for entry in self.kept.missing
         }
+
+
+@pytest.fixture
+def refused(capsys):
+    """`refused(*words)`: what the `roofline` command refuses them with: one line, and exit code 2."""
+
+    def run(*words: str) -> str:
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code
+        out, error = capsys.readouterr()
+        assert (code, out, error.count("\n")) == (2, "", 1)
+        return error
+
+    return run
 
 
 HEAVY = ("torch", "triton", "numpy", "pandas", "matplotlib", "seaborn")

@@ -34,6 +34,33 @@ class FakeCuda:
         self.host = max(self.host, self.device_free_at)
 
 
+class Gated:
+    """Instruments, torch.cuda and a world in one, which keep the order of what they are told. It has no pre-roll to
+    offer. With `expired`, gates do not wait for the host."""
+
+    def __init__(self, expired=False):
+        self.told, self.expired = [], expired
+        for word in ("close", "open", "align", "synchronize", "barrier"):
+            setattr(self, word, lambda word=word: self.told.append(word))
+
+    def Event(self, enable_timing):  # noqa: N802
+        return types.SimpleNamespace(
+            record=lambda: self.told.append("event"),
+            query=lambda: self.told.append("query") or self.expired,
+            elapsed_time=lambda stop: 0.05,
+        )
+
+    def expect(self, host_s):
+        self.told.append(round(host_s, 3))
+
+    def read_clock(self, slot):
+        self.told.append(f"clock {slot}")
+
+    def sm_clocks_hz(self, count):
+        assert self.told[-1] == "synchronize"
+        return [1.7e9 + slot for slot in range(count)]
+
+
 class FakeTime:
     """Stands in for the module `time`: what sleeps passes it, and each look a microsecond."""
 

@@ -74,6 +74,7 @@ def shape(m, times, *, throttled=False, **more):
     )
 
 
+END = {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"}
 LINES = [
     HEAD,
     ceiling("matmul", 700e12, dtype="bf16"),
@@ -83,7 +84,7 @@ LINES = [
     *shape(16, {"cublas": 2e-6, "tiled": 4e-6}),
     *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}, throttled=True),
     {"kind": "not_measured", "case": "matmul-1024x1024-up-tp1-m16-bf16-other", "outcome": "skipped", "reason": "why"},
-    {"kind": "end", "finished": "2026-01-01T00:00:00+00:00"},
+    END,
 ]
 
 

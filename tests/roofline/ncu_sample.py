@@ -80,7 +80,7 @@ more details.
 
 FAKE = f"""#!{sys.executable}
 '''Runs the program that it is given, and prints what FAKE_NCU says: a count for each call, or one of its troubles.'''
-import json, os, pathlib, subprocess, sys, time
+import json, os, pathlib, subprocess, sys
 
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import ncu_sample
@@ -96,9 +96,6 @@ option = lambda name: arguments[arguments.index(name) + 1]
 log, metrics = pathlib.Path(option("--log-file")), option("--metrics").split(",")
 with open(os.environ["FAKE_NCU_LOG"], "a") as asked:
     asked.write(json.dumps([*arguments, "LC_ALL=" + os.environ["LC_ALL"]]) + "\\n")
-if mode == "hangs":
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    time.sleep(600)
 done = subprocess.run(arguments[arguments.index(sys.executable):])
 with open(os.environ["FAKE_NCU_LOG"] + ".codes", "a") as codes:
     codes.write(str(done.returncode) + "\\n")

@@ -6,6 +6,7 @@ import threading
 import types
 
 import pytest
+from fake_devices import Gated
 
 from roofline.measure import clocks
 from roofline.measure.rounds import Rounds, StopRule, take_turns
@@ -36,33 +37,6 @@ def test_cuda_clock_forgets_a_hiccup(fake_cuda):
     for _ in range(30):
         assert clock.turn([kernel]) == pytest.approx([50e-6])
     assert clock.preroll_s == 100e-6
-
-
-class Gated:
-    """Instruments and torch.cuda in one, which keep the order of what they are told. It has no pre-roll to offer. With
-    `expired`, gates do not wait for the host."""
-
-    def __init__(self, expired=False):
-        self.told, self.expired = [], expired
-        for word in ("close", "open", "synchronize"):
-            setattr(self, word, lambda word=word: self.told.append(word))
-
-    def Event(self, enable_timing):  # noqa: N802
-        return types.SimpleNamespace(
-            record=lambda: self.told.append("event"),
-            query=lambda: self.told.append("query") or self.expired,
-            elapsed_time=lambda stop: 0.05,
-        )
-
-    def expect(self, host_s):
-        self.told.append(round(host_s, 3))
-
-    def read_clock(self, slot):
-        self.told.append(f"clock {slot}")
-
-    def sm_clocks_hz(self, count):
-        assert self.told[-1] == "synchronize"
-        return [1.7e9 + slot for slot in range(count)]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from roofline import doctor
-from roofline.cli import main
 from roofline.measure.machine import TORCH_INDEX
 from roofline_pytest import pytest_load_initial_conftests
 
@@ -81,21 +80,10 @@ def test_what_a_default_run_has_no_time_for_is_left_out_and_named(typed, tmp_pat
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
         (("--ffn-tokens=1000000000", "-k", "test_matmul"), "no shape fits: the operands of the smallest take"),
-        (("--ffn-model=xxm",), "did you mean xxl"),
         (("--ffn-model=1000000,4000000",), "no shape fits"),
-        (("--ffn-tp=3",), "tp=3 does not divide d_ff=3328"),
         (("--ffn-tokens",), "expected one argument"),
-        (("--ffn-tokens=",), "give at least one value"),
-        (("--ffn-tokens=1;64",), "--ffn-tokens '1;64': it must be a whole number"),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
-        (("--ffn-qick",), "did you mean --ffn-quick?"),
         (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-23-3"), "leave out --ffn-quick"),
-        (("--ffn-processes=two",), "--ffn-processes 'two': it must be a whole number"),
-        (("--ffn-max-seconds=0",), "it must be a number of seconds above 0"),
-        (("--ffn-link-bandwidth=450",), "did you mean 450GBps?"),
-        (("--ffn-ranks=3",), "ranks=3 does not divide"),
-        (("--ffn-dtype=fp8",), "it is one of bf16, fp16, fp32"),
-        (("--ffn-resume=results/local/none",), "is no run folder"),
     ],
 )
 def test_what_cannot_come_out_is_refused_in_one_line(typed, words, said):
@@ -113,12 +101,6 @@ def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
     monkeypatch.setattr(doctor.machine, "cores", lambda: 1)
     _, text = typed(*LISTED, doctor._cores().way_out.rpartition(": ")[2])
     assert "56 cases on 28 shapes" in text
-
-
-def test_what_is_selected_is_all_that_is_counted(typed):
-    _, text = typed(*LISTED, MATMUL, "--ffn-tokens=1", "--ffn-layers=up")
-    assert "4 cases on 2 shapes" in text
-    assert "4 tests collected" in text
 
 
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "README.md"])
@@ -177,36 +159,6 @@ def test_without_a_checkout_our_options_are_one_line(typed, tmp_path):
     assert (code, text) == (2, "--ffn-quick is an option of roofline-ffn: run pytest from its checkout\n")
     code, text = typed("-p", "roofline_pytest", cwd=tmp_path)
     assert code == 5  # no business of ours
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("--version", 0, "roofline "),
-        ("--help", 0, "What kernel benchmark numbers mean"),
-        ("balance --flops 275e12 --bandwidth 100e9", 0, "balance: 2750 FLOP/byte"),
-        ("balance --flop 275e12", 2, "roofline balance: give --flops and --bandwidth"),
-        ("account --fsdp 128 --tp 8 --step training --tokens 4e6", 0, "1,024 devices"),
-        ("account --tokens many", 2, "many"),
-        (f"compare {RUN}", 2, "roofline compare: there is no NEW"),
-        (f"compare {RUN} {RUN}x", 2, "is no run folder"),
-        ("report results", 2, "results is no run folder"),
-        ("predict --chip H20", 2, "did you mean 'H200'"),
-        ("predict --run results", 2, "results is no run folder"),
-        ("repot x", 2, "did you mean report?"),
-        ("", 2, "required: command"),
-    ],
-)
-def test_the_roofline_command(words, code, said, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    try:
-        ended = main(words.split())
-    except SystemExit as stop:
-        ended = stop.code
-    out, err = capsys.readouterr()
-    assert ended == code
-    assert said in (err if code else out)
-    assert len(err.splitlines()) == (code == 2)
 
 
 def test_make_takes_torch_from_an_index_once(tmp_path):

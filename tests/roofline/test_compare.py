@@ -409,25 +409,6 @@ def test_trust_page_tells_how_all_pairs_of_committed_runs_agree():
     assert f"of {of} verdicts {int(faster) + int(slower)} are FASTER or SLOWER, falsely, and {unclear} UNCLEAR" in row
 
 
-def test_agreement_finds_what_is_planted(tmp_path):
-    rng = np.random.default_rng(4)
-
-    def folder(name, factor=1.0):
-        times = {"cublas": noisy(rng, 1e-4, spread=1e-3), "tiled": noisy(rng, 2e-4 * factor, spread=1e-3)}
-        return agreement.values(run(tmp_path / name, shape(16, times), shape(64, times)), "matmul-")
-
-    def rows(*runs):
-        lines = [line.strip("| ").split(" | ") for line in agreement.agreement(runs).splitlines()]
-        return {row[0]: row[1:] for row in lines}
-
-    alike = [folder(f"run-{number}") for number in range(4)]
-    found = rows(*alike)
-    assert len([name for name in found if name.startswith("run-")]) == 6
-    assert found["all 6 pairs"][:3] == ["12 of 12", "1.00", "0"]
-    assert found["all 6 pairs"][-2] == "1.00, 1.00"
-    assert rows(alike[0], folder("other", 1.2))["run-0, other"][:4] == ["0 of 2", "0.00", "0", "2"]
-
-
 def over_a_wire(folder, comm_s, lost):
     """A run whose arm hides all but `lost` of a gather that takes `comm_s`."""
     case = gather_matmul(tp=16)

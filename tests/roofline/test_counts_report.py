@@ -171,24 +171,3 @@ def test_damaged_lines_are_named(tmp_path, line, said):
 def test_names_of_kernels_in_words(name, words):
     assert kernel_words.words(name) == (words or name[:45] + "...")
     assert kernel_words.words(f"{name} + k") == f"{words or name[:45] + '...'} + k"
-
-
-def test_energy_is_told_in_joules_per_tflop(tmp_path):
-    blocks = [
-        {
-            "kind": "steady", "shape": SHAPES[8192], "contender": name, "block": index, "position": 0, "calls": 10,
-            "time_s": 1e-3, "energy_j": 10 * joules, "throttle_reasons": "",
-        }
-        for name, joules in (("cublas", 0.02), ("tiled", 0.04))
-        for index in range(3)
-    ]  # fmt: skip
-    folder = save(tmp_path / "run", [*LINES[:-2], *blocks])
-    write(folder)
-    report = (folder / "report.md").read_text()
-    joules = 0.04 / FLOP[8192] * 1e12
-    assert "| J/TFLOP [range] |" in report
-    assert f"| {joules:.3g} |" in report
-    assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
-    folder = save(tmp_path / "other", [*LINES[:-2], *[block | {"energy_j": None} for block in blocks]])
-    write(folder)
-    assert "J per TFLOP" not in (folder / "report.md").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from fake_devices import Gated
 
 from roofline import options as run_options
 from roofline.measure import device_ranks, machine, ranks
@@ -86,44 +87,22 @@ def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(own, monkeypatch):
     assert (about["loopback"], about["fabric"]) == (True, {"peer_access": False, "nvlinks": [None, None]})
 
 
-class Gated:
-    """Instruments, torch.cuda and a world in one, which keep the order of what they are told."""
-
-    def __init__(self):
-        self.told = []
-        for word in ("close", "open", "align", "synchronize", "barrier"):
-            setattr(self, word, lambda word=word: self.told.append(word))
-
-    def Event(self, enable_timing):  # noqa: N802
-        return types.SimpleNamespace(
-            record=lambda: self.told.append("event"),
-            query=lambda: bool(self.told.append("query")),
-            elapsed_time=lambda stop: 50.0,
-        )
-
-    def read_clock(self, slot):
-        pass
-
-    def sm_clocks_hz(self, count):
-        return [1.7e9] * count
-
-
 def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_the_sample(own, monkeypatch):
     of_ranks, device = own(world=2), Gated()
     of_ranks.world, of_ranks.barrier = device, device.barrier
-    monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [0.07, None][: len(times)]])
+    monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [7e-5, None][: len(times)]])
     clock = of_ranks.clock(of_ranks)
     clock._cuda = clock.instruments = device
     call = lambda: device.told.append("call")  # noqa: E731
-    assert clock.turn([call, call]) == [0.07, None]
-    sample = ["close", "align", "event", "call", "event", "query", "open"]
-    assert device.told == ["barrier", "align", *sample, *sample, "synchronize"]
-    times = {"rank0_s": 0.05, "sm_clock_hz": 1.7e9}
-    assert clock.said == [times | {"rank1_s": 0.07}, times | {"rank1_s": None}]
+    assert clock.turn([call, call]) == [7e-5, None]
+    samples = [["close", "align", "event", "call", "event", "query", f"clock {slot}", "open"] for slot in (0, 1)]
+    assert device.told == ["barrier", "align", *samples[0], *samples[1], "synchronize"]
+    times = [{"rank0_s": 5e-5, "sm_clock_hz": 1.7e9 + slot} for slot in (0, 1)]
+    assert clock.said == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
     clock.instruments = None
     device._sleep = lambda cycles: None
     clock.turn([call])
-    assert clock.said == [{"rank0_s": 0.05, "rank1_s": 0.07}]
+    assert clock.said == [{"rank0_s": 5e-5, "rank1_s": 7e-5}]
 
 
 def options(device, **given):

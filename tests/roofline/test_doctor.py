@@ -125,23 +125,65 @@ def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu, warning, he
         machine.choose_device("auto", timed=True)  # a run says the same
 
 
-def test_card_in_the_hands_of_another_process(gpu):
-    # github.com/pytorch/pytorch/issues/100691
-    said = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-    gpu.setattr(torch, "ones", raises(RuntimeError(f"{said}\nCUDA kernel errors might be asynchronous")))
-    finding = doctor.examine()[-1]
-    assert (finding.about, finding.state) == ("device", doctor.LACKING)
-    assert finding.found == f"{H100.name}: {said}"
-    assert "compute mode" in finding.way_out
+NO_HEADERS = "#!/bin/sh\necho 'main.c:1:10: fatal error: Python.h: No such file or directory' >&2; exit 1\n"
+"""A compiler, as gcc says it: github.com/sgl-project/sglang/issues/1117."""
+BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+"""github.com/pytorch/pytorch/issues/100691"""
 
 
-@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "TRITON_INTERPRET", "CUDA_DEVICE_MAX_CONNECTIONS"])
-def test_variables_that_a_run_refuses(gpu, variable):
-    gpu.setenv(variable, "1")
-    finding = doctor.examine()[-1]
-    assert (finding.about, finding.state) == ("device", doctor.LACKING)
-    assert f"{variable} is set" in finding.found
-    assert "unset it" in finding.found
+@pytest.mark.parametrize(
+    ("module", "name", "answer", "about", "state", "says", "help"),
+    [
+        (torch, "ones", raises(RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")), "device",
+         doctor.LACKING, f"{H100.name}: {BUSY}", "compute mode"),
+        (torch.cuda, "mem_get_info", lambda: (2 * 2**30, 80 * 2**30), "memory",
+         doctor.LACKING, "2 of 80 GiB free, the default run takes some 27", ""),
+        # github.com/rapidsai/dask-cuda/issues/949
+        (pynvml, "nvmlDeviceGetHandleByUUID", raises(nvml_error("LIB_RM_VERSION_MISMATCH")), "nvml",
+         doctor.LACKING, "RM has detected an NVML/RM version mismatch", "reboot"),
+        (pynvml, "nvmlDeviceGetHandleByUUID", raises(nvml_error("LIBRARY_NOT_FOUND")), "nvml",
+         doctor.LACKING, "NVML Shared Library Not Found", "nvidia-ml-py"),
+        (pynvml, "nvmlDeviceGetPowerUsage", raises(nvml_error("NOT_SUPPORTED")), "nvml",
+         doctor.LIMITED, "power_w", ""),
+        (pynvml, "nvmlDeviceGetMigMode", lambda handle: (pynvml.NVML_DEVICE_MIG_ENABLE, 1), "mode",
+         doctor.LACKING, "MIG is on", ""),
+        (pynvml, "nvmlDeviceGetMigMode", raises(nvml_error("NOT_SUPPORTED")), "mode",  # as a card before Ampere says
+         doctor.OK, "", ""),
+        (pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, "mode",
+         doctor.LACKING, "", "nvidia-smi -c 0"),
+    ],
+)  # fmt: skip
+def test_answers_of_torch_and_nvml(gpu, module, name, answer, about, state, says, help):
+    gpu.setattr(module, name, answer)
+    finding = found(about)
+    assert finding.state == state
+    assert says in finding.found
+    assert help in finding.way_out
+    if about != "memory":  # what fails alone takes no other answer along
+        assert found("memory").state == doctor.OK
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "about", "says", "help"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1", "device", "CUDA_LAUNCH_BLOCKING is set", ""),
+        ("TRITON_INTERPRET", "1", "device", "TRITON_INTERPRET is set", ""),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "1", "device", "CUDA_DEVICE_MAX_CONNECTIONS is set", ""),
+        ("PATH", "/nowhere", "compiler", "Failed to find C compiler", "gcc, python3-dev"),
+        ("CC", "{folder}/cc", "compiler", "'-shared', '-fPIC'", "python3-dev"),
+        ("TRITON_CACHE_DIR", "{folder}/cc/cache", "cache", "", "TRITON_CACHE_DIR"),
+    ],
+)
+def test_variables_by_which_something_is_lacking(gpu, tmp_path, variable, value, about, says, help):
+    (tmp_path / "cc").write_text(NO_HEADERS)
+    (tmp_path / "cc").chmod(0o755)
+    gpu.delenv("CC", raising=False)
+    gpu.setenv(variable, value.format(folder=tmp_path))
+    finding = found(about)
+    assert finding.state == doctor.LACKING
+    assert says in finding.found
+    assert help in finding.way_out
+    assert about != "device" or "unset it" in finding.found
 
 
 @pytest.mark.parametrize(
@@ -154,26 +196,6 @@ def test_cards_of_other_generations(gpu, capability, state):
     assert ("left out" in found("device").found) == (state == "ok" and capability != (9, 0))
 
 
-def test_machine_without_a_compiler(gpu):
-    gpu.setenv("PATH", "/nowhere")
-    gpu.delenv("CC", raising=False)
-    finding = found("compiler")
-    assert finding.state == doctor.LACKING
-    assert "Failed to find C compiler" in finding.found
-    assert "gcc, python3-dev" in finding.way_out
-
-
-def test_compiler_without_headers(gpu, tmp_path):
-    compiler = tmp_path / "cc"  # as gcc says it: github.com/sgl-project/sglang/issues/1117
-    compiler.write_text("#!/bin/sh\necho 'main.c:1:10: fatal error: Python.h: No such file or directory' >&2; exit 1\n")
-    compiler.chmod(0o755)
-    gpu.setenv("CC", str(compiler))
-    finding = found("compiler")
-    assert finding.state == doctor.LACKING
-    assert "'-shared', '-fPIC'" in finding.found
-    assert "python3-dev" in finding.way_out
-
-
 def test_compiler_that_works_is_called_although_a_cache_could_answer(gpu, tmp_path):
     compiler, called = tmp_path / "cc", tmp_path / "called"
     compiler.write_text(f'#!/bin/sh\necho called >> {called}\nwhile [ "$1" != -o ]; do shift; done; : > "$2"\n')
@@ -181,50 +203,6 @@ def test_compiler_that_works_is_called_although_a_cache_could_answer(gpu, tmp_pa
     gpu.setenv("CC", str(compiler))
     assert [found("compiler").state for _ in range(2)] == [doctor.OK, doctor.OK]
     assert called.read_text().count("called") == 2
-
-
-def test_cache_that_cannot_be_written(gpu, tmp_path):
-    (tmp_path / "file").touch()
-    gpu.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    finding = found("cache")
-    assert finding.state == doctor.LACKING
-    assert "TRITON_CACHE_DIR" in finding.way_out
-
-
-@pytest.mark.parametrize(
-    ("error", "says", "help"),
-    [
-        # github.com/rapidsai/dask-cuda/issues/949
-        (nvml_error("LIB_RM_VERSION_MISMATCH"), "RM has detected an NVML/RM version mismatch", "reboot"),
-        (nvml_error("LIBRARY_NOT_FOUND"), "NVML Shared Library Not Found", "nvidia-ml-py"),
-    ],
-)
-def test_nvml_that_does_not_answer(gpu, error, says, help):
-    gpu.setattr(pynvml, "nvmlDeviceGetHandleByUUID", raises(error))
-    finding = found("nvml")
-    assert finding.state == doctor.LACKING
-    assert says in finding.found
-    assert help in finding.way_out
-    assert "throttl" in finding.costs
-    assert found("mode").state == doctor.LACKING  # it fails alone, and every other answer is there
-    assert found("memory").state == doctor.OK
-
-
-def test_nvml_that_keeps_the_power_to_itself(gpu):
-    gpu.setattr(pynvml, "nvmlDeviceGetPowerUsage", raises(nvml_error("NOT_SUPPORTED")))
-    finding = found("nvml")
-    assert finding.state == doctor.LIMITED
-    assert "power_w" in finding.found
-
-
-def test_divided_card(gpu):
-    gpu.setattr(pynvml, "nvmlDeviceGetMigMode", lambda handle: (pynvml.NVML_DEVICE_MIG_ENABLE, 1))
-    assert (found("mode").state, found("mode").found) == (doctor.LACKING, "MIG is on")
-    gpu.setattr(pynvml, "nvmlDeviceGetMigMode", raises(nvml_error("NOT_SUPPORTED")))  # as a card before Ampere says
-    assert found("mode").state == doctor.OK
-    gpu.setattr(pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-    assert found("mode").state == doctor.LACKING
-    assert "nvidia-smi -c 0" in found("mode").way_out
 
 
 def test_what_nvml_does_not_tell_here_costs_no_whole_run(gpu):
@@ -244,14 +222,6 @@ def test_processes_of_others(gpu, pids, initialized, found_others):
     gpu.setattr(torch.cuda, "is_initialized", lambda: initialized)
     assert found("others").state == (doctor.LIMITED if found_others else doctor.OK)
     assert not found_others or "1 other processes on the card hold 3.0 GiB" in found("others").found
-
-
-def test_memory_that_others_hold(gpu):
-    gpu.setattr(torch.cuda, "mem_get_info", lambda: (2 * 2**30, 80 * 2**30))
-    finding = found("memory")
-    assert finding.state == doctor.LACKING
-    assert finding.found == "2 of 80 GiB free, the default run takes some 27"
-    assert "may be skipped, out of memory" in finding.costs
 
 
 def test_counters_bindings_and_peers_are_asked_for_by_few(gpu):

@@ -84,12 +84,6 @@ def test_a_fault_costs_what_it_struck_and_the_run_that_goes_on_has_the_rest(
     assert sorted(again.cases) == sorted(again.measured) == sorted(set(ALL) - stays)
 
 
-def test_a_run_that_goes_on_measures_the_ceilings_anew(struck):
-    run = struck("numpy 128 lost")
-    assert {c["when"] for c in run.kept.ceilings} == {"start"}
-    assert {c["when"] for c in run.go_on().kept.ceilings} == {"start", "resume"}
-
-
 def test_after_a_lost_device_the_command_goes_on_in_a_fresh_process(struck):
     run = struck("numpy 128 SIGTERM").go_on("--ffn-counters", fault="numpy 256 lost")
     assert run.code == 1

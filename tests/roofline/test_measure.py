@@ -265,19 +265,6 @@ def test_description_has_sizes_and_no_host_name():
     assert platform.node() not in str(about).split()
 
 
-def test_gpu_that_torch_cannot_use_is_named_with_a_way_out(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    problem = machine.unusable_gpu()
-    assert "driver 580.1" in problem
-    assert torch.__version__ in problem
-    assert "--ffn-device cpu" in problem
-    monkeypatch.setattr(machine, "gpu_driver", lambda: None)
-    assert machine.unusable_gpu() is None
-
-
 @pytest.fixture
 def with_gpu(monkeypatch):
     monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")

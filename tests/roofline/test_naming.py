@@ -27,10 +27,9 @@ FAILS = NAMED + (
 
 
 def kernels(outcome):
-    run = journal.load(outcome.folder)
     return {
         f"m{shape.params['m']}-{name}": own["kernel_name"]
-        for shape in run.shapes.values()
+        for shape in outcome.kept.shapes.values()
         for name, own in shape.entrants.items()
         if "kernel_name" in own
     }
@@ -43,8 +42,8 @@ def test_names_are_asked_for_after_all_that_is_timed(three_shapes):
         f"m{m}-{name}": f"spin<1>(int) + {name}" for m in (64, 128, 256) for name in ("torch", "numpy")
     }
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] == "spin<1>(int) + numpy"
-    assert "spin + numpy" in (outcome.folder / "report.md").read_text()
-    kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    assert "spin + numpy" in outcome.report
+    kinds = [line["kind"] for line in outcome.lines]
     last = max(index for index, kind in enumerate(kinds) if kind in ("round", "pass", "ceiling"))
     assert kinds.index("kernels") > last
     assert kinds.count("kernels") == 3
@@ -55,7 +54,7 @@ def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
     assert outcome.code == 0
     assert kernels(outcome).keys() == {"m64-torch", "m64-numpy", "m256-torch", "m256-numpy"}
     assert "Kernel names: not all were found, 1 times: RuntimeError: no CUPTI here" in outcome.text
-    assert "no CUPTI here" in (outcome.folder / "report.md").read_text()
+    assert "no CUPTI here" in outcome.report
 
 
 def test_cpu_has_none(three_shapes):
@@ -102,7 +101,7 @@ def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
         "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
     )
     outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
-    kinds = [line.split('"')[3] for line in (outcome.folder / "samples.jsonl").read_text().splitlines()]
+    kinds = [line["kind"] for line in outcome.lines]
     assert kinds.index("kernels") < kinds.index("note")
 
 

@@ -24,7 +24,6 @@ from roofline.report import theme
 from roofline.report.analyses import frame
 from roofline.report.overlap import style
 from roofline.report.overlap.analysis import summary
-from roofline.report.write import write
 from roofline.theory.arms import ARMS, BOTH, SCATTERED
 
 
@@ -56,19 +55,6 @@ def test_a_run_has_three_figures_in_two_formats(sweep):
     assert sweep.names == NAMES
     assert [path.name for path in sweep.paths] == [f"{name}.{ending}" for name in NAMES for ending in ("svg", "png")]
     assert all(path.stat().st_size > 10_000 for path in sweep.paths)
-
-
-def test_report_shows_them_and_a_second_one_is_the_same(sweep):
-    folder = sweep.paths[0].parent
-    first = {path.name: path.read_bytes() for path in sweep.paths}
-    assert {path.name for path in write(folder)} == {
-        *first,
-        "report.md",
-        "report.html",
-        "timeline.json",
-    }
-    assert {path.name: path.read_bytes() for path in sweep.paths} == first
-    assert all(f"]({name}.png)" in (folder / "report.md").read_text() for name in NAMES)
 
 
 def test_every_figure_names_link_source_and_run(sweep):

@@ -147,34 +147,27 @@ def test_layer_of_a_datasheet_is_both_matmuls_over_all_links(capsys):
         ("--run GPU --jsno", "did you mean --json?"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, capsys):
-    try:
-        code = main(["predict", *arguments.replace("GPU", str(gpu)).split()])
-    except SystemExit as stop:
-        code = stop.code
-    error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1)
-    assert text in error
+def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, refused):
+    assert text in refused("predict", *arguments.replace("GPU", str(gpu)).split())
 
 
-def test_run_without_ceilings_answers_between_its_ends_alone(tmp_path, capsys):
+def test_run_without_ceilings_answers_between_its_ends_alone(tmp_path, capsys, refused):
     run = save(tmp_path / "run", [HEAD, *SHAPES])
     assert predicted(capsys, "--run", run, "--tokens", "64,100")
-    assert main(["predict", "--run", str(run), "--tokens", "300"]) == 2
-    assert "M=300 of matmul-1024x1024-up-tp1-m300-bf16 is beyond 16 to 256" in capsys.readouterr().err
+    error = refused("predict", "--run", str(run), "--tokens", "300")
+    assert "M=300 of matmul-1024x1024-up-tp1-m300-bf16 is beyond 16 to 256" in error
     assert RunTimes(load(run), "run").errors() == []
 
 
-def test_run_without_matmuls_is_refused(tmp_path, capsys):
-    assert main(["predict", "--run", str(save(tmp_path / "run", LINES[:5]))]) == 2
-    assert "measured no matmuls, which predictions go by" in capsys.readouterr().err
+def test_run_without_matmuls_is_refused(tmp_path, refused):
+    error = refused("predict", "--run", str(save(tmp_path / "run", LINES[:5])))
+    assert "measured no matmuls, which predictions go by" in error
 
 
-def test_tp_that_was_measured_beside_a_link_alone_is_not_offered(tmp_path, capsys):
+def test_tp_that_was_measured_beside_a_link_alone_is_not_offered(tmp_path, refused):
     alone = [json.loads(json.dumps(line).replace("bf16", "fp32")) for line in SHAPES]
     run = save(tmp_path / "run", [HERE, *SWEEP, *alone])
-    assert main(["predict", "--run", str(run), "--tp", "16"]) == 2
-    assert capsys.readouterr().err.endswith("choose of 1024x1024 up tp=1 fp32\n")
+    assert refused("predict", "--run", str(run), "--tp", "16").endswith("choose of 1024x1024 up tp=1 fp32\n")
 
 
 def test_answer_in_half_a_second_without_packages(in_a_blink):

@@ -22,17 +22,6 @@ def degrees(split):
     return split.setting.sharding.fsdp, split.setting.sharding.tp
 
 
-@pytest.mark.parametrize(("wires", "each", "tokens"), [("separate", 61.3, 3925), ("shared", 4 * 61.325, 15699)])
-def test_least_bound_of_64_v5p_in_both_conventions(wires, each, tokens):
-    best = splits.best_real(v5p(wires=wires))
-    assert round(best.tokens) == tokens
-    assert best.tokens / 64 == pytest.approx(each, abs=0.05)
-    factor = 1 if wires == "separate" else 4
-    assert best.tokens / 64 == pytest.approx(factor * ALPHA**2 / (2 * 1 * F), rel=1e-6)
-    # There Y = F M_Y / alpha, or half of it.
-    assert degrees(best)[1] == pytest.approx(F / ALPHA / math.sqrt(factor), rel=1e-4)
-
-
 def test_best_whole_splits_of_64_v5p():
     best = splits.best_whole(v5p())
     assert (degrees(best), round(best.tokens)) == ((4, 16), 5111)

@@ -191,6 +191,17 @@ def test_a_single_block_has_no_range_of_blocks(tmp_path):
     assert "| tiled | 50 us | 344 | 50 % | 0.800 | 1400 | 680 [640, 700] | 1.98 |" in (folder / "report.md").read_text()
 
 
+def test_energy_is_told_in_joules_per_tflop(tmp_path):
+    blocks = [block(name, index, 1e-3, joules) for name, joules in (("cublas", 2), ("tiled", 4)) for index in range(3)]
+    write(save(tmp_path / "run", [*LINES[:-2], *blocks]))
+    report, joules = (tmp_path / "run" / "report.md").read_text(), 0.04 / (2 * 8192 * 1024**2) * 1e12
+    assert "| J/TFLOP [range] |" in report
+    assert f"| {joules:.3g} |" in report
+    assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
+    write(save(tmp_path / "other", [*LINES[:-2], *(one | {"energy_j": None} for one in blocks)]))
+    assert "J per TFLOP" not in (tmp_path / "other" / "report.md").read_text()
+
+
 def test_option_measures_blocks_from_end_to_end(three_shapes):
     outcome = three_shapes("--ffn-steady", env={"SLOWER": "4"})
     assert outcome.code == 0
@@ -224,13 +235,3 @@ def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with
     again = outcome.go_on(env={"SLOWER": "4"})
     assert again.code == 0
     assert len(again.kept.steady) == 4
-
-
-def test_a_run_of_a_cpu_has_no_steady_state_unless_it_is_asked_for(three_shapes):
-    assert not three_shapes("-k", "m64", env={"SLOWER": "4"}).kept.steady
-
-
-def test_without_timing_the_option_is_refused(run_project):
-    outcome = run_project("--ffn-steady")
-    assert outcome.code == 2
-    assert "--ffn-steady measures: it needs --benchmark-only" in outcome.text

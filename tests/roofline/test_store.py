@@ -50,11 +50,6 @@ def test_rounds_that_come_later_are_seen():
     assert times == {0: 2e-3, 1: 3e-3}
 
 
-def test_run_that_was_killed_among_its_rounds_is_cut_short(tmp_path):
-    assert roofline.load(save(tmp_path / "run", WRITTEN[:-1])).interrupted == [SHAPE.id]
-    assert roofline.load(save(tmp_path / "run", LINES[:-4])).interrupted == ["matmul-1024x1024-up-tp1-m8192-bf16"]
-
-
 def test_round_that_is_there_already_is_an_error_with_its_line(tmp_path):
     with pytest.raises(ValueError, match=r"samples\.jsonl:6 .*'round' .* round 1 is there already; two processes"):
         roofline.load(save(tmp_path / "run", [*WRITTEN, ROUNDS[1].line(SHAPE.id)]))

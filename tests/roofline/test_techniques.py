@@ -52,10 +52,6 @@ def test_numbers_for_v5p():
     ]  # fmt: skip
 
 
-def test_stages_take_an_axis_from_fsdp():
-    assert each(ranked(v5p())["4 pipeline stages"]) == pytest.approx(tokens_each(v5p()) / 2)
-
-
 CHECKPOINTED = {"step": "training", "recompute": True}
 
 

@@ -51,20 +51,8 @@ def test_layers_are_sharded_as_column_and_row_parallel(layer, tp, n, k):
 def test_intensity_of_one_token_is_about_one_flop_per_byte_in_bf16():
     assert Matmul("xxl", "up", 1, 1, "bf16").work.device_intensity == pytest.approx(1, rel=1e-3)
     assert Matmul("xxl", "up", 1, 0, "bf16").work.flop == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("xxl", "sideways", 1, 1, "bf16"), "up, down"),
-        (("xxl", "up", 3, 1, "bf16"), "tp=3 does not divide d_ff=53248"),
-        (("xxl", "up", 1, -1, "bf16"), "m=-1"),
-        (("xxl", "up", 1, 1, "fp8"), "bf16, fp16, fp32"),
-    ],
-)
-def test_bad_cases_are_named(arguments, said):
-    with pytest.raises(ValueError, match=said):
-        Matmul(*arguments)
+    with pytest.raises(ValueError, match="m=-1"):
+        Matmul("xxl", "up", 1, -1, "bf16")
 
 
 @pytest.mark.parametrize(
