@@ -26,7 +26,7 @@ DEFAULTS = {
 
 
 QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
-"""What --ffn-quick takes in the place of these options' defaults: one to two minutes on two cores of a CPU."""
+"""What --ffn-quick takes in the place of these options' defaults: about a minute on two cores of a CPU."""
 
 
 @dataclass(frozen=True)
