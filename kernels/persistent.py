@@ -21,14 +21,13 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 from dataclasses import replace
 from functools import partial
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
 from kernels.contract import KernelLaunch, example_operands, host, reason
-from kernels.hopper import describe, programs, require_tma
+from kernels.hopper import describe, programs
 from kernels.registry import Kernel, register
 from kernels.tiles import Config, choose_for
 
@@ -98,14 +97,6 @@ def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | Non
     return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("persistent", x, w)))
 
 
-def products(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    """As `matmul`, but `out` is fp32: for sums over parts of K."""
-    require(x, w)
-    require_tma("out", "N", *out.shape, out.stride(0), out)
-    prepare(x, w, out, choose_for("persistent_sums", x, w)).run(x.device)
-    return out
-
-
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """What `kernels.hopper.require` refuses."""
     hopper.require(persistent_kernel, x, w, out, "persistent")
@@ -141,8 +132,4 @@ register(Kernel(
     example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
     modelled="sm90", flattens=True,
     grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
-))  # fmt: skip
-register(Kernel(
-    name="persistent_sums", jit=persistent_kernel, prepare=prepare, least_tma=(1, 1), beside_link=True,
-    example=lambda config, dtype: prepare(*example_operands(dtype, out_dtype=torch.float32), config),
 ))  # fmt: skip

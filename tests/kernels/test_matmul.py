@@ -130,22 +130,8 @@ def test_every_checked_in_configuration(arch, device, operands):
             continue  # has no interpreter: test_warpgroup.py
         dtype = torch.float32 if entry.dtypes == ("fp32",) else torch.float16
         case = operands(entry.config.block_m + 3, entry.config.block_n + 5, entry.config.block_k + 1, dtype)
-        kernel = importlib.import_module(f"kernels.{entry.kernel.removesuffix('_sums')}")
+        kernel = importlib.import_module(f"kernels.{entry.kernel}")
         case.verify(kernel.matmul(case.x, case.w, case.out, config=entry.config))
-
-
-@pytest.mark.parametrize("shape", ["70x136x104", "130x200x40"])
-def test_products_are_not_rounded(shape, dtypes, operands, device):
-    from kernels import persistent
-
-    if reason := cannot("persistent", device):
-        pytest.skip(reason)
-    for dtype in dtypes.values():
-        case = operands(*map(int, shape.split("x")), dtype)
-        out = torch.full(case.out.shape, torch.nan, device=device)
-        assert persistent.products(case.x, case.w, out) is out
-        exact = case.x.double() @ case.w.double().T
-        assert (out - exact).norm() / exact.norm() < 1e-6
 
 
 @pytest.mark.parametrize("kernel", ["warpgroup"], indirect=True)

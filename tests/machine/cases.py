@@ -126,7 +126,6 @@ def matmul(
     *,
     left: int = MARGIN,
     unit: int = MARGIN,
-    out_dtype: torch.dtype | None = None,
     **more,
 ) -> Case:
     m, n, k = shape
@@ -134,7 +133,7 @@ def matmul(
     def make(seed: int, device: str = "cpu"):
         kind = dict(dtype=DTYPES[dtype], device=device)
         x, w = (whole_numbers(padded(rows, k, left, unit, **kind), seed + i) for i, rows in enumerate((m, n)))
-        out = padded(m, n, left, unit, **kind | dict(dtype=out_dtype or DTYPES[dtype]))
+        out = padded(m, n, left, unit, **kind)
         before = x.clone(), w.clone()
         with grids_of(programs):
             launch = kernel.prepare(x, w, out, config)
@@ -156,12 +155,11 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     bm, bn, bk = config.block_m, config.block_n, config.block_k
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
-    sums = dict(out_dtype=torch.float32) if kernel.name == "persistent_sums" else {}
     steps = config.num_stages + 2
     for number, variant in enumerate(kernel.variants(config)):
         shape = rows[0], 2 * bn - 8, steps * bk + 16  # 16: for cp.async
-        yield matmul(kernel, variant, dtype, shape, 3 if few else 1, **sums)
-        more = dict(sums, thorough=True)
+        yield matmul(kernel, variant, dtype, shape, 3 if few else 1)
+        more = dict(thorough=True)
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
         short = max(variant.split - 1, 0) * bk + bk // 2 + 3
         yield matmul(kernel, variant, dtype, (rows[2], 24, short), 1, **more)

@@ -13,7 +13,6 @@ from functools import partial
 import links
 import numpy as np
 import pytest
-import torch
 from cases import matmul, run
 from waiting import for_chunks, for_rows
 
@@ -42,7 +41,6 @@ WHY = {
 BOUNDS = {
     "tiled": {BARRIER: 2, COMMIT: 1},
     "persistent": {BARRIER: 11},
-    "persistent_sums": {BARRIER: 8, WAIT: 1, "mbarrier": 3},
     "warpgroup": {BARRIER: 4, "proxy fence": 1, "setmaxnreg": 3},
     "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
     "flagged": {BARRIER: 11},
@@ -58,16 +56,15 @@ BOUNDS = {
 def subjects() -> dict[str, list]:
     """Of each kernel that has code of its own, small cases that go all its ways."""
 
-    def plain(kernel: str, shape: tuple[int, int, int], programs=3, *, number=0, sums=None, unit=8, **changes):
+    def plain(kernel: str, shape: tuple[int, int, int], programs=3, *, number=0, unit=8, **changes):
         config = [entry.config for entry in table("sm90").entries if entry.kernel == kernel][number]
-        return matmul(KERNELS[kernel], replace(config, **changes), "bf16", shape, programs, unit=unit, out_dtype=sums)
+        return matmul(KERNELS[kernel], replace(config, **changes), "bf16", shape, programs, unit=unit)
 
     chain = links.copier("bf16", 3, 1e9, (37, 72), (9, 1032))
     slow = partial(links.layer, "layer_signalled", "bf16", bytes_per_s=1e9)
     return {
         "tiled": [plain("tiled", (61, 248, 528), unit=16)],
         "persistent": [plain("persistent", (123, 248, 776), 2, number=4)],
-        "persistent_sums": [plain("persistent_sums", (251, 504, 328), 2, sums=torch.float32)],
         "warpgroup": [plain("warpgroup", (251, 248, 520), 2, number=2)],
         "decode": [plain("decode", (16, 248, k), programs, split=3) for k, programs in ((1032, 3), (3080, 5))],
         "flagged": [for_chunks("tile_outer", "bf16", ranks=2, steps=5), for_chunks("row_block", "bf16")],

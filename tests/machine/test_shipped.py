@@ -17,7 +17,7 @@ from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2
-MATMULS = ("persistent",), ("tiled", "warpgroup", "persistent_sums", "decode")
+MATMULS = ("persistent",), ("tiled", "warpgroup", "decode")
 WIDE = ("tiled",)  # in fp32, too
 WAITING = "flagged", "flagged_spills", "flagged_rows"
 LINKS = (*WAITING, "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
