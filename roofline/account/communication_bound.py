@@ -1,8 +1,8 @@
 """What sets the pace of a sharded model, the chips or the wires between them, and from how many tokens on.
 
-One block, D -> F -> D, of each pipeline stage: its FLOP, and what it gathers, reduces and sends. Every term is fixed,
-or grows with the tokens B, so that the bound is where two straight lines meet. All that crosses a wire is taken to run
-beside the matmuls; `wires` says what of it also runs beside each other.
+One block, D -> F -> D: its FLOP, and what it gathers and scatters. Every term is fixed, or grows with the tokens B, so
+that the bound is where two straight lines meet. All that crosses a wire is taken to run beside the matmuls; `wires`
+says what of it also runs beside each other.
 """
 
 import math
@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from roofline.account.memory import BYTES, PLAIN, Dtypes
+from roofline.account.memory import BF16_BYTES
 from roofline.account.meshes import Crossing, Mesh, Sharding
 from roofline.theory.models import Model
 
 STEPS = {"forward": ("forward",), "training": ("forward", "backward")}
 WIRES = {
-    "separate": "the kinds beside each other (max)",
-    "fabric": "all on one fabric added",
-    "shared": "all added (sum)",
+    "fabric": "fabrics beside each other (max), as taken here",
+    "shared": "one after the other (sum)",
 }
-"""What adds up: only the terms of one kind of parallelism, whatever they share; all that crosses one fabric; or all."""
+"""What adds up: all that crosses one fabric (the axes of a kind, NVLink, the network), or all that crosses any."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Term:
 
     step: str
     name: str
-    op: str
     kind: str
     fixed_bytes: float
     token_bytes: float
@@ -67,11 +65,12 @@ class Setting:
     flops: float
     mesh: Mesh
     sharding: Sharding
-    dtypes: Dtypes = PLAIN
     step: str = "forward"
     wires: str = "fabric"
     gathers: int = 1
-    """How often the weights are gathered in a step: once for each of its microbatches, unless they stay gathered."""
+    """How often the weights are gathered in a step: once for each of its microbatches."""
+    gathered_itemsize: int = BF16_BYTES
+    """Bytes of a weight on its way to those who need it."""
     recompute: bool = False
     """Whether the backward pass multiplies D -> F again, from checkpoints. (It has no use for what F -> D gave.)"""
 
@@ -80,51 +79,42 @@ class Setting:
         return STEPS[self.step]
 
     @property
-    def stage_blocks(self) -> int:
-        """Of the largest pipeline stage, which sets the pace and takes the most memory."""
-        return math.ceil(self.model.blocks / self.sharding.pp)
-
-    @property
     def block_weights(self) -> float:
         """Of one block, those that the devices of an FSDP group share."""
         return self.model.matrices * self.model.d_model * self.model.d_ff / self.sharding.tp
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Of a block's gathered weights, which a device holds for a moment."""
+        return self.block_weights * self.gathered_itemsize if self.sharding.fsdp > 1 else 0.0
 
     def math_flop(self, step: str) -> float:
         """Of one device in one block, for each token (of all devices)."""
         matrices = self.model.matrices * (1 if step == "forward" else 2)
         if step == "backward" and self.recompute:
             matrices += self.model.matrices - 1
-        parts = self.sharding.batch_parts * self.sharding.tp
-        return 2 * matrices * self.model.d_model * self.model.d_ff / parts
+        return 2 * matrices * self.model.d_model * self.model.d_ff / self.sharding.devices
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """All that crosses a wire in a block."""
         return tuple(
-            Term(step, name, op, kind, fixed, of_token, self.mesh.crossings(kind, op, self.sharding))
+            Term(step, name, kind, fixed, of_token, self.mesh.crossings(kind, self.sharding))
             for step in self.steps
-            for name, op, kind, fixed, of_token in self._collectives(step)
+            for name, kind, fixed, of_token in self._collectives(step)
             if getattr(self.sharding, kind) > 1
         )
 
-    def _collectives(self, step: str) -> Iterator[tuple[str, str, str, float, float]]:
-        sharding, weights, backward = self.sharding, self.block_weights, step == "backward"
-        sent = BYTES[self.dtypes.wire]
-        activations = self.model.d_model * sent / sharding.batch_parts  # of each token, what is on one device
-
-        yield "gather weights", "all-gather", "fsdp", self.gathers * weights * BYTES[self.dtypes.gathers], 0
-        if backward:
-            yield "scatter gradients", "reduce-scatter", "fsdp", self.gathers * weights * sent, 0
-            yield "reduce gradients", "all-reduce", "dp", weights / sharding.fsdp * sent, 0
-        if getattr(self.mesh, "sharp", False):  # whole activations, reduced by the switch
-            yield "reduce activations", "all-reduce", "tp", 0, activations
-        else:
-            yield "gather activations", "all-gather", "tp", 0, activations
-            yield "scatter partial sums", "reduce-scatter", "tp", 0, activations
-            if backward:  # only the own shard of the input was saved
-                yield "gather inputs again", "all-gather", "tp", 0, activations
-        # Once for a stage, so a share of it for each of its blocks.
-        yield "send to next stage", "send", "pp", 0, activations / sharding.tp / self.stage_blocks
+    def _collectives(self, step: str) -> Iterator[tuple[str, str, float, float]]:
+        weights = self.gathers * self.block_weights
+        activations = self.model.d_model * BF16_BYTES / self.sharding.fsdp  # of each token, what is on one device
+        yield "gather weights", "fsdp", weights * self.gathered_itemsize, 0
+        if step == "backward":
+            yield "scatter gradients", "fsdp", weights * BF16_BYTES, 0
+        yield "gather activations", "tp", 0, activations
+        yield "scatter partial sums", "tp", 0, activations
+        if step == "backward":  # only the own shard of the input was saved
+            yield "gather inputs again", "tp", 0, activations
 
     def math_s(self, step: str, tokens: float) -> float:
         """Seconds of one block's matmuls on one device, for `tokens` on all devices."""
@@ -138,14 +128,14 @@ class Setting:
         """Seconds of one block where every collective waits for the matmuls before it, and they for it."""
         return self.math_s(step, tokens) + sum(term.seconds(tokens) for term in self.terms if term.step == step)
 
-    def bound(self, *steps: str) -> Bound:
-        """From how many tokens on the chips set the pace, in all `steps` (by default, every one)."""
-        found = [
+    def bound(self) -> Bound:
+        """From how many tokens on the chips set the pace, in all steps."""
+        bounds = [
             Bound(self._meet(step, fixed, slope), step, fabric)
-            for step in steps or self.steps
+            for step in self.steps
             for fabric, (fixed, slope) in self._lines(step).items()
         ]
-        return max(found, key=lambda bound: bound.tokens, default=Bound(0.0, self.steps[0], None))
+        return max(bounds, key=lambda bound: bound.tokens, default=Bound(0.0, self.steps[0], None))
 
     def _meet(self, step: str, fixed: float, slope: float) -> float:
         rate = self.math_flop(step) / self.flops
@@ -158,8 +148,7 @@ class Setting:
         lines: dict[str, tuple[float, float]] = {}
         for term in (term for term in self.terms if term.step == step):
             for crossing in (term.slowest,) if self.wires == "shared" else term.crossings:
-                own = crossing.fabric if crossing.fabric.startswith(term.kind) else f"{crossing.fabric} of {term.kind}"
-                name = {"fabric": crossing.fabric, "separate": own, "shared": "wires"}[self.wires]
+                name = "wires" if self.wires == "shared" else crossing.fabric
                 fixed, slope = lines.get(name, (0.0, 0.0))
                 fixed += term.fixed_bytes * crossing.seconds
                 lines[name] = (fixed, slope + term.token_bytes * crossing.seconds)

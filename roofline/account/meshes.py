@@ -1,18 +1,17 @@
 """How long a collective takes: on a torus of chips, or on nodes of GPUs with a network between the nodes.
 
-Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together;
-docs/accounting.md lists what share of it a device receives in each collective. Where a collective is not `exact`, what
-a device has already is counted as if it were sent, as the source does.
+Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together. Of
+an all-gather or a reduce-scatter over P devices, each receives (P - 1) / P of V; where a collective is not `exact`,
+what a device has already is counted as if it were sent, as the source does.
 
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
 """
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
-KINDS = ("tp", "fsdp", "dp", "pp")
-"""Tensor, fully sharded data, data and pipeline parallelism. On nodes the first are the innermost: their
-devices are neighbours."""
+KINDS = ("tp", "fsdp")
+"""Tensor and fully sharded data parallelism. On nodes the first is the inner one: its devices are neighbours."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +24,15 @@ class Sharding:
 
     tp: float = 1
     fsdp: float = 1
-    dp: float = 1
-    pp: float = 1
 
     @property
     def devices(self) -> float:
-        return math.prod(astuple(self))
-
-    @property
-    def batch_parts(self) -> float:
-        """Into how many parts the tokens are cut."""
-        return self.fsdp * self.dp
+        return self.tp * self.fsdp
 
     @property
     def used(self) -> list[str]:
         """The kinds that cut anything."""
         return [kind for kind in KINDS if getattr(self, kind) > 1]
-
-    def inside(self, kind: str) -> float:
-        """Devices between two neighbours of `kind`: all the parts of the kinds within it."""
-        return math.prod(getattr(self, inner) for inner in KINDS[: KINDS.index(kind)])
 
 
 @dataclass(frozen=True)
@@ -63,35 +51,29 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Torus:
-    """Chips in rings along axes. Each kind of parallelism in use has an axis of its own, and FSDP all that are left
-    (without FSDP: the first kind).
-
-    `axis_bytes_per_s`: one axis, in as many directions (`ways`) as are used. `all_axes`: how many the torus has.
-    """
+    """Chips in rings along `all_axes` axes, on each of which a chip receives `axis_bytes_per_s`. Tensor parallelism
+    beside FSDP has one axis, and FSDP the rest; either of them alone has all."""
 
     axis_bytes_per_s: float
-    ways: int = 2
     exact: bool = False
     all_axes: int = 3
 
     def axes_of(self, kind: str, sharding: Sharding) -> int:
-        used = sharding.used
-        widest = "fsdp" if "fsdp" in used else used[0] if used else None
-        return self.all_axes - len(used) + 1 if kind == widest else 1
+        if sharding.used == [kind]:
+            return self.all_axes
+        return self.all_axes - 1 if kind == "fsdp" else 1
 
     def misfit(self, sharding: Sharding) -> str | None:
-        """The first kind for which no axis is left.
+        """The kind for which no axis is left.
 
-        >>> Torus(180e9).misfit(Sharding(tp=4, fsdp=16, dp=2, pp=2))
-        'pp'
+        >>> Torus(180e9, all_axes=1).misfit(Sharding(tp=4, fsdp=16))
+        'fsdp'
         """
         return next(iter(sharding.used[self.all_axes :]), None)
 
-    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind`, two or more, takes."""
-        if op == "send":
-            return (Crossing(f"{kind} axes", 1, self.axis_bytes_per_s / self.ways),)
-        amount = _amount(op, getattr(sharding, kind), self.exact)
+    def crossings(self, kind: str, sharding: Sharding) -> tuple[Crossing, ...]:
+        """What a collective of the devices of `kind`, two or more, takes."""
+        amount = _amount(getattr(sharding, kind), self.exact)
         return (Crossing(f"{kind} axes", amount, self.axes_of(kind, sharding) * self.axis_bytes_per_s),)
 
 
@@ -99,14 +81,13 @@ class Torus:
 class Nodes:
     """GPUs in nodes of `size`: NVLink inside a node, a network port for each GPU between nodes.
 
-    `sharp`: the switches reduce. A collective over several nodes uses the ports of all its devices in a node, and runs
-    through both fabrics at the same time, piece by piece.
+    A collective over several nodes uses the ports of all its devices in a node, and runs through both fabrics at the
+    same time, piece by piece.
     """
 
     size: int
     link_bytes_per_s: float
     network_bytes_per_s: float | None = None
-    sharp: bool = False
     exact: bool = True
 
     def misfit(self, sharding: Sharding) -> str | None:
@@ -115,24 +96,20 @@ class Nodes:
         >>> Nodes(8, 450e9).misfit(Sharding(tp=4, fsdp=3))
         'fsdp'
         """
-        groups = {kind: sharding.inside(kind) * getattr(sharding, kind) for kind in sharding.used}
-        return next((kind for kind, group in groups.items() if self.size % group and group % self.size), None)
+        groups = {"tp": sharding.tp, "fsdp": sharding.devices}
+        return next((kind for kind in sharding.used if self.size % groups[kind] and groups[kind] % self.size), None)
 
-    def crossings(self, kind: str, op: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective `op` of the devices of `kind`, two or more, takes: both fabrics run at the same time."""
+    def crossings(self, kind: str, sharding: Sharding) -> tuple[Crossing, ...]:
+        """What a collective of the devices of `kind`, two or more, takes: both fabrics run at the same time."""
         parts = getattr(sharding, kind)
-        here = min(parts, max(1, self.size / sharding.inside(kind)))
+        here = min(parts, max(1, self.size / (sharding.tp if kind == "fsdp" else 1)))
         away = parts / here
         if away > 1 and not self.network_bytes_per_s:
             raise ValueError(
                 f"{kind}={parts:.0f} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not "
-                "known; give --network BYTES/s, or larger nodes by --node N"
+                "known: shard over fewer devices, or take a --chip with a network"
             )
-        if op == "send":
-            fabric, rate = ("node", self.link_bytes_per_s) if away <= 1 else ("network", self.network_bytes_per_s)
-            return (Crossing(fabric, 1, rate),)
-        reduces = self.sharp and op == "all-reduce"
-        inner, outer = (_amount(op, count, self.exact, reduces) if count > 1 else 0 for count in (here, away))
+        inner, outer = (_amount(count, self.exact) if count > 1 else 0 for count in (here, away))
         both = (
             Crossing("node", inner, self.link_bytes_per_s),
             Crossing("network", outer / here, self.network_bytes_per_s),
@@ -143,7 +120,6 @@ class Nodes:
 Mesh = Torus | Nodes
 
 
-def _amount(op: str, parts: float, exact: bool, switch_reduces: bool = False) -> float:
+def _amount(parts: float, exact: bool) -> float:
     """The share of V that one device receives."""
-    share = (parts - 1) / parts if exact else 1
-    return share if op != "all-reduce" else 1 if switch_reduces else 2 * share
+    return (parts - 1) / parts if exact else 1

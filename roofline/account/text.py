@@ -3,11 +3,11 @@
 import math
 import textwrap
 
-from roofline.account.answer import GIVEN, Answer, Lever, Pass
+from roofline.account.answer import Answer, Pass
 from roofline.account.communication_bound import WIRES
 from roofline.account.memory import READINGS, SAVED
 from roofline.account.meshes import Sharding, Torus
-from roofline.account.techniques import keeps_stage
+from roofline.account.techniques import Lever
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB
 
@@ -21,20 +21,15 @@ def text(answer: Answer) -> list[str]:
 
 def _asked(answer: Answer) -> list[str]:
     """What is counted, whether it fits, from how many tokens on it is compute-bound, and what lowers that most."""
-    question, setting = answer.question, answer.question.setting
-    sharding, stage = setting.sharding, answer.stage_blocks
-    about = f" ({question.chosen})" if question.chosen else ""
-    uneven = setting.model.blocks % stage
-    about += f" (stages of {stage} blocks and of fewer: counted as of {stage})" if uneven else ""
+    setting = answer.question.setting
     matrices = {2: "two", 3: "three"}[setting.model.matrices]
     lines = [
         f"{setting.model.name}, FFN only: {matrices} matrices a block; attention and embeddings are not counted",
-        f"{_many(answer.devices, 'device')}: {_degrees(sharding)}{about}",
+        f"{_many(answer.devices, 'device')}: {_degrees(setting.sharding)}",
     ]
-    replicas = f" (the state whole in each of {sharding.dp:,} replicas)" if sharding.dp > 1 else ""
     for reading in answer.readings:
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
-        lines.append(f"  {verdict}, {READINGS[reading.name]}: {_both(reading.device_bytes)} on each device{replicas}")
+        lines.append(f"  {verdict}, {READINGS[reading.name]}: {_both(reading.device_bytes)} on each device")
         if least := reading.least_devices:
             enough = (f"{size} " + (f"from N = {count:,} on" if count else "at no N") for size, count in least.items())
             lines.append(f"    enough: {', '.join(enough)}")
@@ -47,32 +42,28 @@ def _asked(answer: Answer) -> list[str]:
 
 
 def _head(answer: Answer) -> list[str]:
-    question, model, mesh = answer.question, answer.question.setting.model, answer.question.setting.mesh
-    given = {name: " (given)" if name in question.given else "" for name in GIVEN}
+    question, setting, chip = answer.question, answer.question.setting, answer.question.chip
+    model, mesh, sharding = setting.model, setting.mesh, setting.sharding
     if isinstance(mesh, Torus):
-        sharding, ways = question.setting.sharding, "both ways" if mesh.ways == 2 else "one way"
         dealt = ", ".join(f"{mesh.axes_of(kind, sharding)} for {kind}" for kind in sharding.used)
-        wires = f"torus axes of {mesh.axis_bytes_per_s / 1e9:g} GB/s {ways}{given['bandwidth']}"
-        wires += f" ({dealt})" if dealt else ""
+        wires = f"torus axes of {mesh.axis_bytes_per_s / 1e9:g} GB/s" + (f" ({dealt})" if dealt else "")
     else:
         network = f"{mesh.network_bytes_per_s / 1e9:g} GB/s" if mesh.network_bytes_per_s else "unknown"
-        wires = (
-            f"nodes of {mesh.size}{given['node']}, {mesh.link_bytes_per_s / 1e9:g} GB/s inside{given['bandwidth']}, "
-            f"network {network}{given['network']}"
-        )
-    memory = f"{_both(question.device_bytes)}{given['memory']}" if question.device_bytes else "memory unknown"
+        wires = f"nodes of {mesh.size}, {mesh.link_bytes_per_s / 1e9:g} GB/s inside, network {network}"
+    flops = f"{setting.flops:.4g} FLOP/s" + (" (given)" if setting.flops != chip.flops["bf16"] else "")
+    memory = _both(question.device_bytes) if question.device_bytes else "memory unknown"
+    memory += " (given)" if question.device_bytes != chip.memory_bytes else ""
     return [
         f"{model.name}: {_many(model.blocks, 'block')}, D = {model.d_model} -> F = {model.d_ff} -> D; "
         f"{answer.parameters:,} parameters",
-        f"{question.chip.name}: {question.setting.flops:.4g} FLOP/s{given['flops']}, {wires}, {memory}",
-        *_wrapped(question.chip.source, "  "),
+        f"{chip.name}: {flops}, {wires}, {memory}",
+        *_wrapped(chip.source, "  "),
     ]
 
 
 def _degrees(sharding: Sharding) -> str:
-    names = {"fsdp": "fsdp X", "tp": "tp Y", "dp": "dp", "pp": "pp"}
-    used = [f"{name} = {degree:g}" for kind, name in names.items() if (degree := getattr(sharding, kind)) != 1]
-    return ", ".join(used) or "not sharded"
+    degrees = {"fsdp X": sharding.fsdp, "tp Y": sharding.tp}
+    return ", ".join(f"{name} = {degree}" for name, degree in degrees.items() if degree > 1) or "not sharded"
 
 
 def _short(value: float) -> str:
@@ -101,22 +92,18 @@ def _both(size: float) -> str:
 
 
 def _memory(answer: Answer) -> list[str]:
-    memory, dtypes = answer.question.memory, answer.question.memory.dtypes
-    weights = dtypes.weights + (f" and {dtypes.copy}" if dtypes.copy != "none" else "")
-    parts, saved = answer.parts_bytes, SAVED[memory.saved]
+    memory, saved = answer.question.memory, SAVED[answer.question.memory.saved]
     if memory.model.matrices > 2:
         saved = saved.replace("inputs of both layers", "input and the gate's and up's outputs")
-    rows = (
-        (f"weights, {weights}", parts["weights"], ""),
-        (f"gradients, {dtypes.gradients}", parts["gradients"], ""),
-        (f"optimizer, {dtypes.optimizer}", parts["optimizer"], ""),
+    rows = [(f"{part}, fp32", size, "") for part, size in answer.parts_bytes.items()]
+    rows += [
         ("state", answer.state_bytes, "the three together"),
         (
-            f"saved for {_many(memory.tokens, 'token')}, {dtypes.activations}",
+            f"saved for {_many(memory.tokens, 'token')}, bf16",
             answer.saved_bytes,
             f"{memory.saved_bytes_per_token:,} bytes a token: {saved}",
         ),
-    )
+    ]
     cells = [(f"  {what}", _plain(size / GB, 2), _plain(size / GIB, 2), note) for what, size, note in rows]
     lines = aligned([("MEMORY in training", "GB", "GiB", ""), *cells], "<>><")
     for reading in answer.readings:
@@ -124,9 +111,7 @@ def _memory(answer: Answer) -> list[str]:
         sharded = f"({_plain(answer.state_bytes / GB, 2)} + {_plain(answer.saved_bytes / GB, 2)}) GB / N"
         lines.append(f"  {READINGS[reading.name]}: {sharded}{kept}")
     if answer.gathered_bytes:
-        kept = keeps_stage(answer.question.setting)
-        what = "counted, kept for all microbatches: a stage's" if kept else "not counted, alive for a moment: a block's"
-        lines.append(f"  {what} gathered weights, {_both(answer.gathered_bytes)}")
+        lines.append(f"  not counted, alive for a moment: a block's gathered weights, {_both(answer.gathered_bytes)}")
     return lines
 
 
@@ -144,14 +129,8 @@ def _pace(answer: Answer) -> list[str]:
         times = _time(term.fixed_bytes * crossing.seconds), _time(term.token_bytes * crossing.seconds)
         rows.append((f"  {term.step}", term.name, crossing.fabric, *sent, *received, *times))
     lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), "  compute-bound above"]
-    taken = {setting.wires: "<- taken here"}
-    lines += aligned(
-        [
-            (f"    {WIRES[wires]}:", _tokens(bound.tokens, answer.devices), taken.get(wires, ""))
-            for wires, bound in answer.bounds.items()
-        ],
-        "<<<",
-    )
+    bounds = [(f"    {WIRES[wires]}:", _tokens(b.tokens, answer.devices)) for wires, b in answer.bounds.items()]
+    lines += aligned(bounds, "<<")
     if answer.least_d_ff:
         d_ff = setting.model.d_ff
         verdict = "so they keep up" if answer.least_d_ff <= d_ff else "so they do not keep up"
@@ -163,7 +142,7 @@ def _pace(answer: Answer) -> list[str]:
 
 
 def _bound(answer: Answer) -> str:
-    bound, tokens = answer.bound, answer.question.tokens
+    bound, tokens = answer.bound, answer.question.memory.tokens
     if bound.tokens == math.inf:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
@@ -193,15 +172,10 @@ def _time(seconds: float) -> str:
 
 
 def _at(answer: Answer) -> list[str]:
-    tokens, parts = answer.question.tokens, answer.question.setting.sharding.batch_parts
+    tokens = answer.question.memory.tokens
     if not tokens:
         return []
     lines = [f"  at {_many(tokens, 'token')}, {_plain(tokens / answer.devices, 1)} on each device:"]
-    if answer.devices_without_tokens:
-        lines.append(
-            f"    too few: {_many(answer.devices_without_tokens, 'device')} have none, since the tokens are dealt "
-            f"out to {_plain(parts)}; the times are of an even share"
-        )
     for each in answer.passes:
         times = {name: _time(getattr(each, f"{name}_s")) for name in ("math", "wire", "serial", "overlapped")}
         lines.append(

@@ -1,7 +1,5 @@
 """Settings that several tests of the accounting ask about, and strategies that make them up."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from roofline.account.communication_bound import Setting
@@ -14,19 +12,17 @@ D, F, BLOCKS = 16384, 53248, 126
 
 V5P_AXIS = 2 * 9e10
 H100 = find("H100 SXM").flops["bf16"]
-EXERCISE = Setting(XXL, 275e12, Torus(100e9, ways=1, all_axes=1), Sharding(fsdp=8))
+EXERCISE = Setting(XXL, 275e12, Torus(100e9, all_axes=1), Sharding(fsdp=8))
 
 
-def v5p(flops=4.6e14, exact=False, degrees=None, **more) -> Setting:
+def v5p(flops=4.6e14, degrees=None, **more) -> Setting:
     """TPU v5p as the sources round it: 16 x 4 chips, two axes to FSDP and one to tensor parallelism."""
     sharding = Sharding(**({"fsdp": 16, "tp": 4} if degrees is None else degrees))
-    return Setting(XXL, flops, Torus(V5P_AXIS, exact=exact), sharding, **more)
+    return Setting(XXL, flops, Torus(V5P_AXIS), sharding, **more)
 
 
-def h100(degrees, flops=H100, model=XXL, **more) -> Setting:
-    mesh = {name: more.pop(name) for name in ("size", "exact", "sharp") if name in more}
-    nodes = replace(Nodes(8, 450e9, 50e9), **mesh)
-    return Setting(model, flops, nodes, Sharding(**degrees), **more)
+def h100(degrees, flops=H100, exact=True, **more) -> Setting:
+    return Setting(XXL, flops, Nodes(8, 450e9, 50e9, exact), Sharding(**degrees), **more)
 
 
 def tokens_each(setting: Setting) -> float:
@@ -34,15 +30,11 @@ def tokens_each(setting: Setting) -> float:
     return setting.bound().tokens / setting.sharding.devices
 
 
-def per_token(setting: Setting, name: str, step: str = "forward") -> float:
-    return next(term.token_bytes for term in setting.terms if (term.name, term.step) == (name, step))
-
-
 powers = st.integers(0, 5).map(lambda power: 2**power)
 
 
 @st.composite
-def made_up(draw, kinds=("tp", "fsdp", "dp", "pp"), meshes=("torus", "nodes"), steps=("forward", "training")):
+def made_up(draw, meshes=("torus", "nodes")):
     """Any setting whose degrees are powers of two."""
     model = Model(
         "any",
@@ -51,14 +43,13 @@ def made_up(draw, kinds=("tp", "fsdp", "dp", "pp"), meshes=("torus", "nodes"), s
         draw(st.integers(1, 200)),
         draw(st.integers(2, 3)),
     )
-    sharding = Sharding(**{kind: draw(powers) for kind in kinds})
+    sharding = Sharding(draw(powers), draw(powers))
     exact, flops = draw(st.booleans()), draw(st.floats(1e12, 1e16))
     if draw(st.sampled_from(meshes)) == "torus":
         axes = max(len(sharding.used), draw(st.integers(1, 3)))
-        mesh = Torus(draw(st.floats(1e9, 1e12)), draw(st.integers(1, 2)), exact, axes)
+        mesh = Torus(draw(st.floats(1e9, 1e12)), exact, axes)
     else:
         node = 2 ** draw(st.integers(0, 6))
-        mesh = Nodes(node, draw(st.floats(1e11, 1e12)), draw(st.floats(1e9, 1e11)), draw(st.booleans()), exact)
-    return Setting(
-        model, flops, mesh, sharding, step=draw(st.sampled_from(steps)), recompute=draw(st.booleans())
-    )  # fmt: skip
+        mesh = Nodes(node, draw(st.floats(1e11, 1e12)), draw(st.floats(1e9, 1e11)), exact)
+    step = draw(st.sampled_from(["forward", "training"]))
+    return Setting(model, flops, mesh, sharding, step, recompute=draw(st.booleans()))

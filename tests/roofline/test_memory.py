@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.memory import PLAIN, SAVED, Dtypes, Memory, parse_dtypes
+from roofline.account.memory import SAVED, Memory
 from roofline.theory.chips import GB, GIB
 from roofline.theory.models import Model, parse
 
@@ -18,7 +18,6 @@ quick = settings(deadline=None, derandomize=True, max_examples=60)
 memories = st.builds(
     Memory,
     st.builds(Model, st.just("any"), st.integers(1, 2**15), st.integers(1, 2**17), st.integers(1, 200)),
-    st.sampled_from([PLAIN, Dtypes("bf16", "none", "bf16", "fp8"), Dtypes(copy="fp8", activations="fp32")]),
     st.integers(0, 2**22),
     st.sampled_from([*SAVED]),
 )
@@ -73,29 +72,6 @@ def test_saved_of_xxl(saved, elements):
 )
 def test_fewest_devices(size, tokens, saved, reading, devices):
     assert Memory(XXL, tokens=tokens, saved=saved).least_degree(size, reading) == devices
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_"),
-    [
-        ("", (4800, 4800, 9600, 480)),
-        ("weights=bf16", (2400, 4800, 9600, 480)),
-        ("copy=fp8", (6000, 4800, 9600, 480)),
-        ("gradients=bf16", (4800, 2400, 9600, 480)),
-        ("optimizer=bf16,activations=fp32", (4800, 4800, 4800, 960)),
-        ("gathers=fp8,wire=fp32", (4800, 4800, 9600, 480)),
-        (" copy=none , weights=fp16", (2400, 4800, 9600, 480)),
-    ],
-)
-def test_every_dtype_counts_where_it_is_named(text, bytes_):
-    few = Memory(Model("few", 10, 30, 2), parse_dtypes(text), 3)  # 1200 parameters, 80 saved a token
-    assert (*few.parts.values(), few.saved_bytes) == bytes_
-
-
-@pytest.mark.parametrize("text", ["weights", "weights=", "weight=bf16", "weights=bf61", "weights=none", "=bf16"])
-def test_unknown_dtypes_are_named(text):
-    with pytest.raises(ValueError, match=r"KIND=DTYPE, of activations, copy, .* and fp32, bf16"):
-        parse_dtypes(text)
 
 
 @quick
