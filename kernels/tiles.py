@@ -13,6 +13,7 @@ for the shape and the device, with the group and raster that suit it. Of equals 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -93,10 +94,6 @@ class Table:
     shared_limit_bytes: int | None
     entries: tuple[Entry, ...]
 
-    def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
-        """Whether it has a tile of `kernel` for a shape; `dtype` as `bf16`."""
-        return any(entry.admits(kernel, m, n, k, dtype) for entry in self.entries)
-
 
 @cache
 def table(arch: str) -> Table:
@@ -114,23 +111,17 @@ def read(path: Path) -> Table:
     try:
         document = json.loads(path.read_text())
         limits = document["target"], document["shared_limit_bytes"]
-        return Table(path.stem, *limits, tuple(_entry(path, row) for row in document["entries"]))
+        return Table(path.stem, *limits, tuple(map(_entry, document["entries"])))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no table of tiles: {type(error).__name__} {error}") from None
 
 
-def _entry(path: Path, row: dict) -> Entry:
-    of_config, of_entry = ({field.name for field in fields(kind)} for kind in (Config, Entry))
-    if unknown := row.keys() - of_config - of_entry:
-        raise ValueError(
-            f"{path.name}: unknown fields {sorted(unknown)} in an entry of {row['kernel']}; "
-            f"known are {sorted(of_config)}"
-        )
-    config = Config(**{key: value for key, value in row.items() if key in of_config})
-    about = {key: value for key, value in row.items() if key in of_entry}
-    return Entry(**about | {"dtypes": tuple(row["dtypes"]), "config": config})
+def _entry(row: dict) -> Entry:
+    config = {field.name: row[field.name] for field in fields(Config) if field.name in row}
+    about = {key: value for key, value in row.items() if key not in config}
+    return Entry(**about | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
 
 
 def choose(
@@ -147,20 +138,20 @@ def choose(
 def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None) -> Config:
     short = DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
-    measured = next((entry.config for entry in entries if entry.measured_on(machine)), None)
-    admitted = [entry for entry in entries if not entry.measured] or entries
-    if not admitted:
+    if not entries:
         raise ValueError(
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
             f"add an entry to kernels/configs/{of.arch}.json"
         )
-    if measured or not machine or not is_modelled(kernel, of.arch) or not m * n * k:
-        return measured or admitted[0].config
-    config = modelled(kernel, tuple(entry.config for entry in admitted), m, n, k, dtype.itemsize, machine)
-    for_several_chips = of.arch == GENERIC and short != "fp32"  # which has no tensor cores to feed
-    return (
-        fitted(config, dtype.itemsize, machine.shared_bytes or of.shared_limit_bytes) if for_several_chips else config
-    )
+    if measured := next((entry.config for entry in entries if entry.measured_on(machine)), None):
+        return measured
+    configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
+    if not machine or KERNELS[kernel].modelled != of.arch or not m * n * k:
+        return configs[0]
+    config = modelled(kernel, configs, m, n, k, dtype.itemsize, machine)
+    if of.arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
+        return config
+    return fitted(config, dtype.itemsize, machine.shared_bytes or of.shared_limit_bytes)
 
 
 def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
@@ -176,13 +167,8 @@ def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
     return replace(config, block_k=block_k, num_stages=min(MOST_STAGES, stages[block_k]))
 
 
-def is_modelled(kernel: str, arch: str) -> bool:
-    return kernel in KERNELS and KERNELS[kernel].modelled == arch
-
-
-@lru_cache(maxsize=4096)
 def modelled(
-    kernel: str, candidates: tuple[Config, ...], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
+    kernel: str, candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
 ) -> Config:
     """The best of `candidates` for a shape by the model of waves, with the group and raster that `kernel` can have."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}

@@ -50,11 +50,10 @@ def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpe
     now = tiles.choose(kernel, arch, m, n, k, DTYPES[dtype], machine)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, m, n, k, dtype) and not entry.measured]
     if KERNELS[kernel].modelled == arch:
-        bases = [tiles.modelled(kernel, (base,), m, n, k, itemsize, machine) for base in bases]
+        bases = [tiles.modelled(kernel, [base], m, n, k, itemsize, machine) for base in bases]
     ranked: dict[Config, float] = {}
     for base, values in product(dict.fromkeys([now, *bases]), product(*grid.values())):
-        config = replace(base, **dict(zip(grid, values, strict=True)))
-        config = _least_group(config, m, n)
+        config = _least_group(replace(base, **dict(zip(grid, values, strict=True))), m, n)
         ring_bytes = config.num_stages * (config.block_m + config.block_n) * config.block_k * itemsize
         if ring_bytes <= table.shared_limit_bytes:
             tiling = Tiling(config.block_m, config.block_n, config.group_m, config.raster)
@@ -98,9 +97,7 @@ def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma:
     like = {**about, "sms": measured["sms"]}.items()
     others = [old for old in document["entries"] if not like <= {**old, **(old["measured"] or {})}.items()]
     document["entries"] = [about | tile | {"mma": mma, "measured": measured}, *others]
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(as_text(document), encoding="utf-8")
-    beside.replace(path)  # so that the table is whole at any moment
+    path.write_text(as_text(document), encoding="utf-8")
     tiles.table.cache_clear()
 
 
@@ -115,11 +112,11 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     """Tune `kernel` for `shape` on `device`. Raises ValueError where the present configuration is wrong."""
     arch, machine, (m, n, k) = tiles.arch_of(device), tiles.machine_of(device), shape
     table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, machine)
-    mma = {
-        (e.config.block_m, e.config.block_n): e.mma for e in table.entries if e.kernel == kernel and dtype in e.dtypes
-    }
-    mma = {config: mma[config.block_m, config.block_n] for config in (now, *others)}
-    jobs = [Job(kernel, arch, c, dtype, table.target, table.shared_limit_bytes, mma[c]) for c in others]
+    entries = [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]
+    mma = {(entry.config.block_m, entry.config.block_n): entry.mma for entry in entries}
+    jobs = [
+        Job(kernel, arch, c, dtype, table.target, table.shared_limit_bytes, mma[c.block_m, c.block_n]) for c in others
+    ]
     problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs, os.cpu_count() or 1)}
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
     out, reference, calls = torch.empty((m, n), dtype=x.dtype, device=device), reference_sums(x, w), {}
@@ -141,7 +138,7 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
         chip=torch.cuda.get_device_name(device), sms=machine.sms, date=f"{datetime.now(UTC):%Y-%m-%d}", shape=about,
         triton=triton.__version__, torch=torch.__version__, ratio=round(ratio, 4), over=str(now), tried=len(calls) - 1,
     )  # fmt: skip
-    save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best], measured)
+    save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best.block_m, best.block_n], measured)
 
 
 def shape_of(text: str) -> Shape:
@@ -152,9 +149,7 @@ def shape_of(text: str) -> Shape:
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.tune", description=__doc__.splitlines()[0])
     parser.add_argument("kernel", choices=[name for name, kernel in KERNELS.items() if kernel.grid])
-    parser.add_argument(
-        "--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="sizes of the matmul"
-    )
+    parser.add_argument("--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="of the matmul")
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():

@@ -16,7 +16,7 @@ from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
-SHAPES = [SHAPE, (8192, 53248, 16384), (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656), (4096, 16384, 6656)]
+SHAPES = [SHAPE, (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656)]
 MEASURED = {"chip": "NVIDIA H200", "sms": 132, "date": "2026-11-21", "shape": "made up", "triton": "3.7.1"}
 NOW, QUICK, SLOW = (Config(128, 128, 64, 8, stages) for stages in (3, 4, 5))
 MMA = "wgmma.m64n128k16"
@@ -123,18 +123,12 @@ def test_tables_are_written_as_they_are_checked_in():
         assert as_text(json.loads(path.read_text())) == path.read_text()
 
 
-def test_what_is_saved_overrides_the_model_for_exactly_that_shape(tables):
+def test_tuning_goes_on_from_what_it_chose(tables):
     mine = Config(128, 128, 64, 8, 4, 4, flatten=True, raster="n")
     before = candidates("persistent", SHAPE, "bf16", "sm90", H200)
     save(tables / "sm90.json", "persistent", SHAPE, "bf16", mine, MMA, MEASURED)
-    m, n, k = SHAPE
-    assert choose("persistent", "sm90", m, n, k, torch.bfloat16, H200) == mine
-    assert choose("persistent", "sm90", m, n, k, torch.bfloat16, replace(H200, sms=114)) != mine
-    for other in ((m + 1, n, k), (m - 1, n, k), (m, n + 8, k), (m, n, k + 8)):
-        assert choose("persistent", "sm90", *other, torch.bfloat16, H200) != mine
-    assert choose("persistent", "sm90", m, n, k, torch.float16, H200) != mine
-    assert choose("tiled", "sm90", m, n, k, torch.bfloat16, H200) != mine
-    found = candidates("persistent", SHAPE, "bf16", "sm90", H200)  # goes on from what the first one chose
+    assert choose("tiled", "sm90", *SHAPE, torch.bfloat16, H200) != mine
+    found = candidates("persistent", SHAPE, "bf16", "sm90", H200)
     assert found[0] == mine
     assert before[0] in found
 
@@ -150,15 +144,6 @@ def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):
     save(path, "persistent", SHAPE, "fp16", Config(128, 128, 64, 8, 5), MMA, MEASURED)
     assert len(json.loads(path.read_text())["entries"]) == len(before) + 3
     assert path.read_text().count("\n") == len(before) + 3 + 6  # one line each
-
-
-def test_the_table_is_as_it_was_where_a_save_fails(tables, monkeypatch):
-    path = tables / "sm90.json"
-    before = path.read_text()
-    monkeypatch.setattr(tune.Path, "write_text", lambda *args, **more: (_ for _ in ()).throw(OSError(28, "No space")))
-    with pytest.raises(OSError, match="No space"):
-        save(path, "persistent", SHAPE, "bf16", Config(128, 128, 64, 8, 5), MMA, MEASURED)
-    assert path.read_text() == before
 
 
 @pytest.mark.parametrize(
