@@ -34,19 +34,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through a block: FLOP and seconds of its matmuls for each token, and seconds of it at all tokens."""
+    """The forward pass through a block: FLOP and seconds of its matmuls for each token, and seconds at all tokens."""
 
-    step: str
     flop_per_token: float
     s_per_token: float
     math_s: float
     wire_s: float
     serial_s: float
-
-    @property
-    def overlapped_s(self) -> float:
-        """Where matmuls and wires run beside each other, as the bound has it."""
-        return max(self.math_s, self.wire_s)
+    overlapped_s: float
+    """Where matmuls and wires run beside each other, as the bound has it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Answer:
     gathered_bytes: float
     """Of a block's weights, which a device holds for a moment."""
     readings: list[Reading]
-    passes: list[Pass]
+    forward: Pass
     terms: tuple[Term, ...]
     bounds: dict[str, Bound]
     """By what adds up: `communication_bound.WIRES`. The first is the one taken."""
@@ -99,7 +95,7 @@ def answer(question: Question) -> Answer:
         saved_bytes=memory.saved_bytes,
         gathered_bytes=setting.gathered_bytes,
         readings=[_reading(question, name) for name in memory.readings],
-        passes=[_pass(setting, step, memory.tokens) for step in setting.steps],
+        forward=_forward(setting, memory.tokens),
         terms=setting.terms,
         bounds={wires: replace(setting, wires=wires).bound() for wires in WIRES},
         least_d_ff=_least_d_ff(setting),
@@ -124,15 +120,12 @@ def _sizes(device_bytes: int | None) -> dict[str, int]:
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}
 
 
-def _pass(setting: Setting, step: str, tokens: int) -> Pass:
-    times = (time_s(step, tokens) for time_s in (setting.math_s, setting.wire_s, setting.serial_s))
-    return Pass(step, setting.math_flop(step), setting.math_s(step, 1), *times)
+def _forward(setting: Setting, tokens: int) -> Pass:
+    math_s, wire_s = setting.math_s(tokens), setting.wire_s(tokens)
+    times = math_s, wire_s, setting.serial_s(tokens), max(math_s, wire_s)
+    return Pass(setting.math_flop, setting.math_s(1), *times)
 
 
 def _least_d_ff(setting: Setting) -> float | None:
-    needs = []
-    for step in setting.steps:
-        activations = [term for term in setting.terms if (term.step, term.kind) == (step, "tp")]
-        wire_s = sum(term.token_bytes * term.slowest.seconds for term in activations)
-        needs += [setting.model.d_ff * wire_s / setting.math_s(step, 1)] * bool(activations)
-    return max(needs, default=None)
+    wires_s = [term.token_bytes * term.slowest.seconds for term in setting.terms if term.kind == "tp"]
+    return setting.model.d_ff * sum(wires_s) / setting.math_s(1) if wires_s else None

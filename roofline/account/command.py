@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from roofline.account import splits
 from roofline.account.answer import Answer, Question, answer
-from roofline.account.communication_bound import STEPS, Setting
+from roofline.account.communication_bound import Setting
 from roofline.account.memory import SAVED, Memory
 from roofline.account.meshes import KINDS, Mesh, Nodes, Sharding, Torus
 from roofline.account.text import text
@@ -40,7 +40,6 @@ def add_command(commands) -> None:
         group.add_argument(f"--{kind}", type=_count, default=1, metavar="N", help=FULL_NAMES[kind])
     group = command.add_argument_group("work")
     group.add_argument("--tokens", type=_tokens, default=0, metavar="B", help="of a step, on all devices (as 4e6)")
-    group.add_argument("--step", choices=tuple(STEPS), default="forward", help="default: forward")
     group.add_argument(
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
@@ -69,14 +68,8 @@ def as_json(account: Answer) -> str:
 def question(options: argparse.Namespace) -> Question:
     """What `options` ask. Raises ValueError for what does not fit together."""
     chip, model = chips.find(options.chip), parse_model(options.model)
-    setting = Setting(
-        model,
-        options.flops or chip.flops["bf16"],
-        _mesh(chip, options.collectives),
-        Sharding(options.tp, options.fsdp),
-        options.step,
-        recompute=options.saved == "checkpointed",
-    )
+    mesh, sharding = _mesh(chip, options.collectives), Sharding(options.tp, options.fsdp)
+    setting = Setting(model, options.flops or chip.flops["bf16"], mesh, sharding)
     _check(setting, chip)
     memory = Memory(model, options.tokens, options.saved)
     return Question(chip, memory, setting, options.memory or chip.memory_bytes)

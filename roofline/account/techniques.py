@@ -45,10 +45,8 @@ class Lever:
     of_the_bound_now: float | None = None
     memory_bytes: float = 0.0
     """More than now, or less."""
-    flop: float = 1.0
-    """Times that of a step now."""
     wire_bytes: float | None = None
-    """What a device receives in a step of as many tokens as the bound is now."""
+    """What a device receives in a forward pass of as many tokens as the bound is now."""
 
 
 def levers(now: Setting, memory: Memory, device_bytes: int | None = None) -> list[Lever]:
@@ -86,18 +84,12 @@ def _lever(name: str, technique: Technique, now: Technique, device_bytes: int | 
         tokens=tokens,
         of_the_bound_now=tokens / before if 0 < before < math.inf > tokens else None,
         memory_bytes=more,
-        flop=_flop(after) / _flop(now.setting),
         wire_bytes=_wire_bytes(after, before if before < math.inf else 0),
     )
 
 
-def _flop(setting: Setting) -> float:
-    """Of all devices in one block, for each token."""
-    return setting.sharding.devices * sum(map(setting.math_flop, setting.steps))
-
-
 def _wire_bytes(setting: Setting, tokens: float) -> float:
-    """What a device receives in a step of so many tokens, for all its blocks."""
+    """What a device receives in a forward pass of so many tokens, for all its blocks."""
     return setting.model.blocks * sum(
         (term.fixed_bytes + term.token_bytes * tokens) * crossing.amount
         for term in setting.terms
@@ -110,8 +102,7 @@ def overlap_matmuls(now: Setting, memory: Memory) -> Technique:
     tokens = now.bound().tokens
     why = "the bound takes it for granted"
     if 0 < tokens < math.inf:
-        serial_s = sum(now.serial_s(step, tokens) for step in now.steps)
-        share = sum(now.math_s(step, tokens) for step in now.steps) / serial_s
+        share = now.math_s(tokens) / now.serial_s(tokens)
         why += f": there chips are used to {100 * share:.0f} % by serial gathers, to 100 % by overlapped ones"
     return Technique(why, now, memory)
 
@@ -163,20 +154,17 @@ def pipeline(now: Setting, memory: Memory) -> Technique:
 def short_gathers(now: Setting, memory: Memory) -> Technique:
     if now.sharding.fsdp <= 1:
         return Technique("no weights are gathered")
-    why = "half the bytes; the scales, and the digits lost, are not counted"
+    why = "half the bytes (of training three quarters, whose gradients are scattered in 16 bits); the scales, and the "
+    why += "digits lost, are not counted"
     return Technique(why, replace(now, gathered_itemsize=1), memory)
 
 
 def checkpointing(now: Setting, memory: Memory) -> Technique:
-    checkpoints = replace(memory, saved="checkpointed")
-    if now.recompute:
-        return Technique("it is used already", now, checkpoints)
-    gathered = now.sharding.fsdp > 1
-    if now.step == "forward":
-        why = "the forward pass stays as it is; in training it adds FLOP to the backward pass"
-        return Technique(why + ", and no gather of weights" * gathered, now, checkpoints)
-    why = f"the backward pass computes more{' for the weights that it gathers' * gathered}; the forward pass does not"
-    return Technique(why, replace(now, recompute=True), checkpoints)
+    if memory.saved == "checkpointed":
+        return Technique("it is used already", now, memory)
+    why = "the forward pass stays as it is; in training it adds FLOP to the backward pass"
+    why += ", and no gather of weights" if now.sharding.fsdp > 1 else ""
+    return Technique(why, now, replace(memory, saved="checkpointed"))
 
 
 def accumulation(now: Setting, memory: Memory) -> Technique:

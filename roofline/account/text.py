@@ -116,19 +116,19 @@ def _memory(answer: Answer) -> list[str]:
 
 
 def _pace(answer: Answer) -> list[str]:
-    setting = answer.question.setting
-    of_block = "forward pass of one block" if setting.step == "forward" else "one block, forward and backward pass"
-    rows = [("  ", "term", "over", "V, fixed", "V, a token", "received", "rate", "time", "a token")]
-    for each in answer.passes:
-        flop, rate = f"{_plain(each.flop_per_token)} FLOP", f"{setting.flops / 1e12:.4g} TFLOP/s"
-        rows.append((f"  {each.step}", "matmuls", "chips", "", flop, "", rate, "-", _time(each.s_per_token)))
+    setting, forward = answer.question.setting, answer.forward
+    flop, rate = f"{_plain(forward.flop_per_token)} FLOP", f"{setting.flops / 1e12:.4g} TFLOP/s"
+    rows = [
+        ("  term", "over", "V, fixed", "V, a token", "received", "rate", "time", "a token"),
+        ("  matmuls", "chips", "", flop, "", rate, "-", _time(forward.s_per_token)),
+    ]
     for term in answer.terms:
         crossing = term.slowest
         sent = _plain(term.fixed_bytes), _plain(term.token_bytes)
         received = f"{crossing.amount:.4g} V", f"{crossing.bytes_per_s / 1e9:.4g} GB/s"
         times = _time(term.fixed_bytes * crossing.seconds), _time(term.token_bytes * crossing.seconds)
-        rows.append((f"  {term.step}", term.name, crossing.fabric, *sent, *received, *times))
-    lines = [f"CHIPS OR WIRES, {of_block}", *aligned(rows, "<<<>>>>>>"), "  compute-bound above"]
+        rows.append((f"  {term.name}", crossing.fabric, *sent, *received, *times))
+    lines = ["CHIPS OR WIRES, forward pass of one block", *aligned(rows, "<<>>>>>>"), "  compute-bound above"]
     bounds = [(f"    {WIRES[wires]}:", _tokens(b.tokens, answer.devices)) for wires, b in answer.bounds.items()]
     lines += aligned(bounds, "<<")
     if answer.least_d_ff:
@@ -147,14 +147,14 @@ def _bound(answer: Answer) -> str:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
         return "compute-bound at any number of tokens"
-    enough = f" ({tokens:,} are {'too few' if any(map(_waits, answer.passes)) else 'enough'})" if tokens else ""
-    below = f"the {bound.step} pass waits for the {bound.fabric}"
+    enough = f" ({tokens:,} are {'too few' if _waits(answer.forward) else 'enough'})" if tokens else ""
+    below = f"the forward pass waits for the {bound.fabric}"
     return f"compute-bound above {_tokens(bound.tokens, answer.devices)}{enough}; below, {below}"
 
 
-def _waits(each: Pass) -> bool:
+def _waits(forward: Pass) -> bool:
     """Whether the chips wait for the wire. Rounding does not decide at the bound itself."""
-    return each.wire_s > each.math_s * (1 + 1e-9)
+    return forward.wire_s > forward.math_s * (1 + 1e-9)
 
 
 def _tokens(tokens: float, devices: float) -> str:
@@ -172,18 +172,15 @@ def _time(seconds: float) -> str:
 
 
 def _at(answer: Answer) -> list[str]:
-    tokens = answer.question.memory.tokens
+    tokens, forward = answer.question.memory.tokens, answer.forward
     if not tokens:
         return []
-    lines = [f"  at {_many(tokens, 'token')}, {_plain(tokens / answer.devices, 1)} on each device:"]
-    for each in answer.passes:
-        times = {name: _time(getattr(each, f"{name}_s")) for name in ("math", "wire", "serial", "overlapped")}
-        lines.append(
-            f"    {each.step:<9} matmuls {times['math']}, wires {times['wire']}: "
-            f"the {'wire sets' if _waits(each) else 'chips set'} the pace; "
-            f"serial {times['serial']}, overlapped {times['overlapped']}"
-        )
-    return lines
+    return [
+        f"  at {_many(tokens, 'token')}, {_plain(tokens / answer.devices, 1)} on each device:",
+        f"    matmuls {_time(forward.math_s)}, wires {_time(forward.wire_s)}: "
+        f"the {'wire sets' if _waits(forward) else 'chips set'} the pace; "
+        f"serial {_time(forward.serial_s)}, overlapped {_time(forward.overlapped_s)}",
+    ]
 
 
 def _levers(answer: Answer) -> list[str]:
@@ -191,8 +188,8 @@ def _levers(answer: Answer) -> list[str]:
     if not bound:
         return ["WHAT LOWERS THE BOUND: there is none, the chips set the pace at any number of tokens"]
     bytes_now = next(lever.wire_bytes for lever in answer.levers if lever.name == "overlap gathers with matmuls")
-    rows = [("  technique", "a device", "of now", "memory", "FLOP", "bytes")]
-    header, *lines = aligned(rows + [_cells(lever, answer.devices, bytes_now) for lever in answer.levers], "<>>>>>")
+    rows = [("  technique", "a device", "of now", "memory", "bytes")]
+    header, *lines = aligned(rows + [_cells(lever, answer.devices, bytes_now) for lever in answer.levers], "<>>>>")
     sections = {True: [], False: ["  and what does not:"]}
     for lever, line in zip(answer.levers, lines, strict=True):
         sections[lever.helps] += [line, *_wrapped(lever.why, "      ")]
@@ -202,7 +199,7 @@ def _levers(answer: Answer) -> list[str]:
 def _cells(lever: Lever, devices: float, bytes_now: float) -> tuple[str, ...]:
     name = f"  {lever.name}"
     if lever.tokens is None:
-        return name, "-", "", "", "", ""
+        return name, "-", "", "", ""
     bound = "none" if lever.tokens == math.inf else _plain(lever.tokens / devices, 1) if lever.tokens else "any"
     sign = "-" if lever.memory_bytes < 0 else "+"
     return (
@@ -210,6 +207,5 @@ def _cells(lever: Lever, devices: float, bytes_now: float) -> tuple[str, ...]:
         bound,
         f"{lever.of_the_bound_now:.2f}" if lever.of_the_bound_now is not None else "",
         f"{sign}{_plain(abs(lever.memory_bytes) / GB, 2)} GB" if lever.memory_bytes else "",
-        f"{lever.flop:.2f}" if lever.flop != 1 else "",
         f"{lever.wire_bytes / bytes_now:.2f}" if bytes_now else "",
     )

@@ -51,5 +51,4 @@ def made_up(draw, meshes=("torus", "nodes")):
     else:
         node = 2 ** draw(st.integers(0, 6))
         mesh = Nodes(node, draw(st.floats(1e11, 1e12)), draw(st.floats(1e9, 1e11)), exact)
-    step = draw(st.sampled_from(["forward", "training"]))
-    return Setting(model, flops, mesh, sharding, step, recompute=draw(st.booleans()))
+    return Setting(model, flops, mesh, sharding)

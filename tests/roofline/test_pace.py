@@ -41,9 +41,9 @@ def test_tokens_on_each_device_at_the_bound(setting, each):
 
 def test_without_a_bound():
     """Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the wire than on the chip."""
-    assert v5p(degrees={"fsdp": 2, "tp": 32}).bound() == Bound(math.inf, "forward", "tp axes")
-    assert v5p(degrees={"tp": 4}).bound() == Bound(0, "forward", "tp axes")
-    assert v5p(degrees={}).bound() == Bound(0, "forward", None)
+    assert v5p(degrees={"fsdp": 2, "tp": 32}).bound() == Bound(math.inf, "tp axes")
+    assert v5p(degrees={"tp": 4}).bound() == Bound(0, "tp axes")
+    assert v5p(degrees={}).bound() == Bound(0, None)
 
 
 @pytest.mark.parametrize(("setting", "most"), [(EXERCISE, 19), (EXACT, 20)])
@@ -56,36 +56,21 @@ def test_tensor_parallelism_crosses_2750(setting, most):
 @pytest.mark.parametrize(("wires", "fabric"), [("fabric", "node"), ("shared", "wires")])
 def test_the_bound_names_what_the_chips_wait_for(wires, fabric):
     # Inside a node 2 * 7/8 of the activations take longer than the matmuls of a chip that is so fast.
-    assert h100({"tp": 8}, flops=1e16, wires=wires).bound() == Bound(math.inf, "forward", fabric)
+    assert h100({"tp": 8}, flops=1e16, wires=wires).bound() == Bound(math.inf, fabric)
 
 
-def test_training_as_listed_by_hand():
-    setting = h100({"fsdp": 128, "tp": 8}, step="training")
-    activations = 2 * D / 128
-    assert [(term.step[0], term.name, term.kind, term.fixed_bytes, term.token_bytes) for term in setting.terms] == [
-        ("f", "gather weights", "fsdp", WEIGHTS / 8, 0),
-        ("f", "gather activations", "tp", 0, activations),
-        ("f", "scatter partial sums", "tp", 0, activations),
-        ("b", "gather weights", "fsdp", WEIGHTS / 8, 0),
-        ("b", "scatter gradients", "fsdp", WEIGHTS / 8, 0),
-        ("b", "gather activations", "tp", 0, activations),
-        ("b", "scatter partial sums", "tp", 0, activations),
-        ("b", "gather inputs again", "tp", 0, activations),
+def test_terms_as_listed_by_hand():
+    setting = h100({"fsdp": 128, "tp": 8})
+    assert [(term.name, term.kind, term.fixed_bytes, term.token_bytes) for term in setting.terms] == [
+        ("gather weights", "fsdp", WEIGHTS / 8, 0),
+        ("gather activations", "tp", 0, 2 * D / 128),
+        ("scatter partial sums", "tp", 0, 2 * D / 128),
     ]
-    again = replace(setting, gathers=4)
-    assert [term.fixed_bytes for term in again.terms] == [4 * term.fixed_bytes for term in setting.terms]
-
-
-def test_flop_of_the_passes_with_and_without_a_gate():
-    setting = h100({"fsdp": 8, "tp": 2}, step="training")
-    assert (setting.math_flop("forward"), setting.math_flop("backward")) == (WEIGHTS / 16, 2 * WEIGHTS / 16)
-    again = replace(setting, recompute=True)
-    assert (again.math_flop("forward"), again.math_flop("backward")) == (WEIGHTS / 16, 2.5 * WEIGHTS / 16)  # D -> F
-    gated = replace(again, model=replace(again.model, matrices=3))
-    assert gated.math_flop("forward") == 1.5 * WEIGHTS / 16
-    assert gated.math_flop("backward") == (2 * 1.5 + 1) * WEIGHTS / 16  # up and gate again
-    assert gated.terms[0].fixed_bytes == 1.5 * setting.terms[0].fixed_bytes
-    assert gated.terms[1].token_bytes == setting.terms[1].token_bytes
+    assert setting.math_flop == WEIGHTS / 1024
+    assert replace(setting, gathers=4).terms[0].fixed_bytes == 4 * WEIGHTS / 8
+    gated = replace(setting, model=replace(setting.model, matrices=3))
+    assert (gated.math_flop, gated.terms[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 1.5 * WEIGHTS / 8)
+    assert gated.terms[1].token_bytes == 2 * D / 128
 
 
 # What holds for all
@@ -116,6 +101,5 @@ def test_the_bound_is_where_the_times_cross(setting, tokens):
     bound = setting.bound().tokens
     for factor, faster in ((1.001, True), (0.999, False)):
         at = bound * factor if 0 < bound < math.inf else tokens
-        times = [(setting.wire_s(step, at), setting.math_s(step, at)) for step in setting.steps]
-        keep_up = all(wire <= math * (1 + 1e-9) for wire, math in times)
-        assert keep_up == (bound < math.inf and (bound == 0 or faster))
+        keeps_up = setting.wire_s(at) <= setting.math_s(at) * (1 + 1e-9)
+        assert keeps_up == (bound < math.inf and (bound == 0 or faster))
