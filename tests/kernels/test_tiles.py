@@ -122,10 +122,11 @@ def test_what_was_measured_comes_before_the_model_on_as_many_sms(planted):
                          (2048, 6664, 16384): 0, (2048, 6656, 16376): 0}.items():  # fmt: skip
         config = choose("persistent", "sm90", *shape, torch.bfloat16, H200)
         assert ((config.block_m, config.block_n) == (64, 128)) == taken
-    planted(tile | {"measured": measured | {"sms": 114}})
-    for sms in (114, 132):
-        config = choose("persistent", "sm90", 2048, 6656, 16384, torch.bfloat16, replace(H200, sms=sms))
-        assert ((config.block_m, config.block_n) == (64, 128)) == (sms == 114)
+    for kernel, m in (("persistent", 2048), ("decode", 16)):  # by the model of waves, or by the order of entries
+        planted(tile | {"kernel": kernel, "m_min": m, "measured": measured | {"sms": 114}})
+        for sms in (114, 132):
+            config = choose(kernel, "sm90", m, 6656, 16384, torch.bfloat16, replace(H200, sms=sms))
+            assert ((config.block_m, config.block_n) == (64, 128)) == (sms == 114)
 
 
 def test_a_configuration_reads_as_one_short_line():
