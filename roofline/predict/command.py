@@ -35,11 +35,10 @@ def add_command(commands) -> None:
     command = commands.add_parser("predict", help="what a case will take that was not measured")
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="by a run: between the M it measured")
-    source.add_argument("--chip", help="by a datasheet, e.g. 'H100 SXM', and the share of it that matmuls reach")
+    source.add_argument("--chip", help="by a datasheet's bf16, e.g. 'H100 SXM', and the share matmuls reach of it")
     command.add_argument("--model", help="a model, or D,F (default: those of the run, else xxl)")
     command.add_argument("--tokens", metavar="M,...", type=_counts, default=(4096,), help="rows (default: 4096)")
     command.add_argument("--tp", metavar="TP,...", type=_counts, help="tensor parallel (default: the run's, else 8)")
-    command.add_argument("--dtype", help="bf16, fp16 or fp32 (default: those of the run, else bf16)")
     command.add_argument("--ranks", metavar="P", type=int, help="the layer between P ranks: gather, scatter, both")
     command.add_argument("--wire", help="with --ranks: 50GBps, balance2750, ridge (default: all links of the chip)")
     command.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
@@ -60,12 +59,14 @@ def run(options) -> int:
     model, wire = options.model and parse_model(options.model).name, options.wire
     if options.chip:
         times = DatasheetTimes(chip := chips.find(options.chip))
-        places = [*product([model or "xxl"], LAYERS, options.tp or (8,), [options.dtype or "bf16"])]
+        places = [*product([model or "xxl"], LAYERS, options.tp or (8,), ["bf16"])]
         if not wire and chip.received_bytes_per_s:
             wire = wires.Wire("fixed", chip.received_bytes_per_s).token
     else:
         times = RunTimes(journal.load(options.folder), str(options.folder))
-        places = [place for place in times.curves if _is_asked_for(place, model, options.tp, options.dtype)]
+        places = [
+            place for place in times.curves if model in (None, place[0]) and place[2] in (options.tp or place[2:3])
+        ]
     if options.ranks:
         rows = [row for case in _gatherings(places, options, wire) for row in overlaps(times, case)]
     else:
@@ -80,10 +81,6 @@ def run(options) -> int:
     else:
         print("\n".join([*tables.terminal(rows, OVERLAPS if options.ranks else MATMULS), "", *words(times)]))
     return 0
-
-
-def _is_asked_for(place: Place, model: str | None, tp: tuple[int, ...] | None, dtype: str | None) -> bool:
-    return model in (None, place[0]) and place[2] in (tp or place[2:3]) and dtype in (None, place[3])
 
 
 def matmuls(times: Times, case: Matmul) -> list[dict]:
