@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from roofline.account import splits
 from roofline.account.communication_bound import Setting
 from roofline.account.memory import Memory
-from roofline.account.meshes import Sharding, Torus
+from roofline.account.meshes import Torus
 from roofline.theory.chips import GB
 
 MICROBATCHES = 4
@@ -54,13 +54,11 @@ def levers(now: Setting, memory: Memory, device_bytes: int | None = None) -> lis
     What takes more memory than now, and more than `device_bytes`, cannot be used."""
     techniques = {
         "overlap gathers with matmuls": overlap_matmuls(now, memory),
-        "more mesh axes for FSDP": more_axes(now, memory),
         "a better split of X and Y": better_split(now, memory),
         f"{STAGES} pipeline stages": pipeline(now, memory),
         "8-bit gathers of weights": short_gathers(now, memory),
         "activation checkpointing": checkpointing(now, memory),
         "gradient accumulation": accumulation(now, memory),
-        "sequence parallelism": sequence_parallel(now, memory),
     }
     plain = Technique("", now, memory)
     rows = [_lever(name, technique, plain, device_bytes) for name, technique in techniques.items()]
@@ -105,18 +103,6 @@ def overlap_matmuls(now: Setting, memory: Memory) -> Technique:
         share = now.math_s(tokens) / now.serial_s(tokens)
         why += f": there chips are used to {100 * share:.0f} % by serial gathers, to 100 % by overlapped ones"
     return Technique(why, now, memory)
-
-
-def more_axes(now: Setting, memory: Memory) -> Technique:
-    if not isinstance(now.mesh, Torus):
-        return Technique("a GPU's links are all used by every collective already")
-    sharding, most = now.sharding, now.mesh.all_axes
-    if sharding.fsdp <= 1:
-        return Technique("no weights are gathered")
-    if sharding.tp <= 1:
-        return Technique(f"the torus has no more than {most}")
-    why = f"all {most} axes are taken: it costs tensor parallelism its own"
-    return Technique(why, replace(now, sharding=Sharding(fsdp=sharding.devices)), memory)
 
 
 def better_split(now: Setting, memory: Memory) -> Technique:
@@ -174,13 +160,3 @@ def accumulation(now: Setting, memory: Memory) -> Technique:
         return Technique("no weights are gathered, for one microbatch or for many", now, alive)
     why = f"each of {MICROBATCHES} microbatches gathers the weights again: it needs the bound's tokens by itself"
     return Technique(why, replace(now, gathers=MICROBATCHES), alive)
-
-
-def sequence_parallel(now: Setting, memory: Memory) -> Technique:
-    why = "there is no tensor parallelism that it could go with"
-    if now.sharding.tp > 1:
-        why = (
-            "a gather and a scatter in place of an all-reduce are the same bytes, and are counted so; it keeps what is "
-            "saved between the layers sharded, and lets X be more than the sequences"
-        )
-    return Technique(why, now, memory)

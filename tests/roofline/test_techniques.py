@@ -33,13 +33,11 @@ def test_numbers_for_v5p():
     found = levers(now)
     assert {name: round(each(lever, now), 1) for name, lever in found.items()} == {
         "overlap gathers with matmuls": 319.4,
-        "more mesh axes for FSDP": 851.9,  # all three for FSDP, none for tensor parallelism: alpha / 3
         "a better split of X and Y": 79.9,
         "4 pipeline stages": 159.7,  # 319.4 / 4 but for the axis that they take from FSDP
         "8-bit gathers of weights": 159.7,
         "activation checkpointing": 319.4,
         "gradient accumulation": 1277.8,
-        "sequence parallelism": 319.4,
     }
     helping = ["a better split of X and Y", "4 pipeline stages", "8-bit gathers of weights"]
     assert [name for name, lever in found.items() if lever.helps] == list(found)[:3] == helping
@@ -49,9 +47,6 @@ def test_numbers_for_v5p():
     ("name", "setting", "text"),
     [
         ("overlap gathers with matmuls", EXERCISE, "used to 50 % by serial gathers, to 100 % by overlapped ones"),
-        ("more mesh axes for FSDP", v5p(degrees={"fsdp": 64}), "the torus has no more than 3"),
-        ("more mesh axes for FSDP", v5p(degrees={"tp": 4}), "no weights are gathered"),
-        ("more mesh axes for FSDP", h100({"fsdp": 8}), "a GPU's links are all used by every collective already"),
         ("4 pipeline stages", replace(v5p(), model=Model("few", 4096, 16384, 3)), "the model has fewer blocks, 3"),
         ("4 pipeline stages", v5p(degrees={"fsdp": 6}), "fsdp=6 does not divide into 4"),
         ("4 pipeline stages", EXERCISE, "the torus has no axis left for stages"),
@@ -62,8 +57,6 @@ def test_numbers_for_v5p():
         ("activation checkpointing", h100({"tp": 8}), "in training it adds FLOP to the backward pass"),
         ("activation checkpointing", h100({"fsdp": 8}), "adds FLOP to the backward pass, and no gather of weights"),
         ("gradient accumulation", h100({"tp": 8}), "no weights are gathered, for one microbatch or for many"),
-        ("sequence parallelism", v5p(), "in place of an all-reduce are the same bytes"),
-        ("sequence parallelism", v5p(degrees={"fsdp": 8}), "there is no tensor parallelism that it could go with"),
     ],
 )
 def test_each_reason_stands_where_it_is_true(name, setting, text):
