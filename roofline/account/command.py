@@ -11,7 +11,7 @@ from roofline.account import splits
 from roofline.account.answer import Answer, Question, answer
 from roofline.account.communication_bound import Setting
 from roofline.account.memory import SAVED, Memory
-from roofline.account.meshes import KINDS, Mesh, Nodes, Sharding, Torus
+from roofline.account.meshes import Mesh, Nodes, Sharding, Torus
 from roofline.account.text import text
 from roofline.arguments import flops, number
 from roofline.theory import chips
@@ -21,11 +21,6 @@ from roofline.theory.models import parse as parse_model
 UNITS = {f"{prefix}B": 1000**power for power, prefix in enumerate(("", *"KMGT"))}
 UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 
-FULL_NAMES = {
-    "tp": "tensor parallel: F is cut, activations are gathered and scattered",
-    "fsdp": "fully sharded data parallel: weights are gathered",
-}
-
 
 def add_command(commands) -> None:
     """Add `account` to the subparsers of the `roofline` command."""
@@ -33,8 +28,9 @@ def add_command(commands) -> None:
     command.add_argument("--model", default="xxl", help="name, NAME/S or D,F (default: xxl)")
     command.add_argument("--chip", default="H100 SXM", help="whose datasheet (default: H100 SXM)")
     group = command.add_argument_group("sharding", "the product of the degrees is the number of devices")
-    for kind in KINDS:
-        group.add_argument(f"--{kind}", type=_count, default=1, metavar="N", help=FULL_NAMES[kind])
+    degree = {"type": _count, "default": 1, "metavar": "N"}
+    group.add_argument("--tp", **degree, help="tensor parallel: F is cut, activations are gathered and scattered")
+    group.add_argument("--fsdp", **degree, help="fully sharded data parallel: weights are gathered")
     group = command.add_argument_group("work")
     group.add_argument("--tokens", type=_tokens, default=0, metavar="B", help="of a step, on all devices (as 4e6)")
     group.add_argument(

@@ -42,7 +42,6 @@ class Lever:
     why: str
     helps: bool
     tokens: float | None = None
-    of_the_bound_now: float | None = None
     memory_bytes: float = 0.0
     """More than now, or less."""
     wire_bytes: float | None = None
@@ -80,7 +79,6 @@ def _lever(name: str, technique: Technique, now: Technique, device_bytes: int | 
         technique.why,
         helps=tokens < before * (1 - 1e-9),  # by more than rounding
         tokens=tokens,
-        of_the_bound_now=tokens / before if 0 < before < math.inf > tokens else None,
         memory_bytes=more,
         wire_bytes=_wire_bytes(after, before if before < math.inf else 0),
     )

@@ -189,23 +189,23 @@ def _levers(answer: Answer) -> list[str]:
         return ["WHAT LOWERS THE BOUND: there is none, the chips set the pace at any number of tokens"]
     bytes_now = next(lever.wire_bytes for lever in answer.levers if lever.name == "overlap gathers with matmuls")
     rows = [("  technique", "a device", "of now", "memory", "bytes")]
-    header, *lines = aligned(rows + [_cells(lever, answer.devices, bytes_now) for lever in answer.levers], "<>>>>")
+    header, *lines = aligned(rows + [_cells(lever, answer, bytes_now) for lever in answer.levers], "<>>>>")
     sections = {True: [], False: ["  and what does not:"]}
     for lever, line in zip(answer.levers, lines, strict=True):
         sections[lever.helps] += [line, *_wrapped(lever.why, "      ")]
     return [f"WHAT LOWERS THE BOUND, now {_tokens(bound, answer.devices)}", header, *sections[True], *sections[False]]
 
 
-def _cells(lever: Lever, devices: float, bytes_now: float) -> tuple[str, ...]:
-    name = f"  {lever.name}"
-    if lever.tokens is None:
+def _cells(lever: Lever, answer: Answer, bytes_now: float) -> tuple[str, ...]:
+    name, tokens, now = f"  {lever.name}", lever.tokens, answer.bound.tokens
+    if tokens is None:
         return name, "-", "", "", ""
-    bound = "none" if lever.tokens == math.inf else _plain(lever.tokens / devices, 1) if lever.tokens else "any"
+    bound = "none" if tokens == math.inf else _plain(tokens / answer.devices, 1) if tokens else "any"
     sign = "-" if lever.memory_bytes < 0 else "+"
     return (
         name,
         bound,
-        f"{lever.of_the_bound_now:.2f}" if lever.of_the_bound_now is not None else "",
+        f"{tokens / now:.2f}" if max(tokens, now) < math.inf else "",
         f"{sign}{_plain(abs(lever.memory_bytes) / GB, 2)} GB" if lever.memory_bytes else "",
         f"{lever.wire_bytes / bytes_now:.2f}" if bytes_now else "",
     )

@@ -26,9 +26,6 @@ Times = RunTimes | DatasheetTimes
 SCHEMA = 3
 """Of `--json`."""
 
-MANY_ROWS = 4
-"""From so many rows on, errors are told by themselves: fewer, and a single one most, are multiplied in other ways."""
-
 
 def add_command(commands) -> None:
     """Add `predict` to the subparsers of the `roofline` command."""
@@ -137,11 +134,10 @@ def words(times: Times) -> list[str]:
         return [f"datasheet of {times.chip}, of which matmuls reach {shares} elsewhere: unmeasured here"]
     lines = [f"matmuls of {times.name}, {times.chip}"]
     if errors := times.errors():
-        many = [row for row in errors if row[0] >= MANY_ROWS] or errors
-        ours, plain = ([error_text(median(row[i] for row in rows)) for rows in (errors, many)] for i in (1, 2))
+        ours, plain = (error_text(median(row[i] for row in errors)) for i in (1, 2))
         lines.append(
-            f"left out one M at a time, its {len(errors)} are off by {ours[0]} in the median, from M = {MANY_ROWS} on "
-            f"by {ours[1]}; by the plain roofline {plain[0]} and {plain[1]}"
+            f"left out one M at a time, its {len(errors)} are off by {ours} in the median, and by the plain roofline "
+            f"by {plain}"
         )
     return lines
 
