@@ -91,33 +91,6 @@ def tables(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def guarded_workspace(monkeypatch):
-    """`guarded_workspace(module)`: launches that `module` prepares get NaN and zeros of the size they ask for, with
-    poison behind. Returns a list of functions, one a launch: whether it kept to its part and left its counters zero."""
-    from kernels.workspace import Workspace
-
-    def guard(module):
-        made = []
-
-        def workspace(device, partials, counters):
-            sums = torch.full((2 * partials + 2**14,), math.nan, device=device)
-            counts = torch.full((counters + 64,), -9, dtype=torch.int32, device=device)
-            counts[:counters] = 0
-
-            def sound():
-                kept = sums[partials:].isnan().all() and (counts[counters:] == -9).all()
-                return bool(kept) and not counts[:counters].any()
-
-            made.append(sound)
-            return Workspace(sums[:partials], counts[:counters])
-
-        monkeypatch.setattr(module, "workspace", workspace)
-        return made
-
-    return guard
-
-
-@pytest.fixture
 def registered():
     """`registered(kernel)`: it is, until the test ends."""
     from kernels.registry import CONTENDERS, KERNELS, register

@@ -1,16 +1,15 @@
-"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time."""
+"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time. Its tiles
+for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
-from kernels import CONTENDERS, decode, tiles
-from kernels.tiles import Config, table
+from kernels import CONTENDERS, decode
+from kernels.tiles import Config
 from kernels.workspace import Workspace
 
-ROWS = [1, 2, 3, 8, 15, 16, 17, 33, 64]
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, splits of 2 and 5 that do not divide 7, single steps.
 RAGGED = {"n": 150, "k": 200}
 SPLITS = [1, 2, 5, 7]
@@ -42,7 +41,7 @@ def poisoned(x, w, config: Config) -> Workspace:
     return Workspace(torch.full((slots,), math.nan, device=x.device), counters)
 
 
-@pytest.mark.parametrize("m", ROWS)
+@pytest.mark.parametrize("m", [1, 16, 17, 64])
 def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
     for dtype in dtypes.values():
         case = operands(m, **RAGGED, dtype=dtype)
@@ -50,27 +49,16 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("m", [1, 2, 16, 33])
-def test_right_however_k_is_split(m, split, operands, programs):
+def test_right_however_k_is_split(split, operands, programs):
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
         programs(count)
-        case = operands(m, **RAGGED, dtype=torch.float16)
-        config = small(m, split)
+        case = operands(33, **RAGGED, dtype=torch.float16)
+        config = small(33, split)
         own = poisoned(case.x, case.w, config)
         for _ in range(2):  # the first launch leaves the workspace as it found it
             decode.prepare(case.x, case.w, case.out, config, own).run(case.x.device)
             assert not own.counters.any()
         case.verify(case.out)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_nothing_is_written_beyond_the_workspace(split, operands, programs, guarded_workspace):
-    made = guarded_workspace(decode)
-    for count in (2, 5, 40):
-        programs(count)
-        case = operands(16, **RAGGED, dtype=torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, config=small(16, split)))
-    assert [sound() for sound in made] == [True] * 3
 
 
 def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
@@ -84,11 +72,10 @@ def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs
     assert case.out.isnan().all()
 
 
-@pytest.mark.parametrize("split", [2, 3, 5, 7])
-def test_shares_are_those_of_the_deal(split, device, programs):
+def test_shares_are_those_of_the_deal(device, programs):
     programs(8)
     x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
-    config = small(16, split)
+    config = small(16, 5)
     own, deal = poisoned(x, w, config), decode.deal_for(x, w, config)
     own.counters.fill_(-9)
     decode.prepare(x, w, torch.empty((16, 150), dtype=x.dtype, device=device), config, own).run(x.device)
@@ -101,12 +88,11 @@ def test_shares_are_those_of_the_deal(split, device, programs):
             assert share == 32 * steps or (steps == 7 and share.isnan())
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 8), (1, 1), (5, 3), (64, 32), (65, 31), (129, 33), (200, 520), (7, 1000)])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (65, 31), (200, 520), (7, 1000)])
 def test_right_for_odd_sizes(n, k, operands, programs):
     programs(5)
-    for m in (1, 9):
-        case = operands(m, n, k, torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out))
+    case = operands(9, n, k, torch.float16)
+    case.verify(decode.matmul(case.x, case.w, case.out))
 
 
 @pytest.fixture
@@ -122,32 +108,12 @@ def backwards(device, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("m", [1, 16])
-def test_the_same_bits_each_time(m, operands, programs):
-    programs(5)
-    case = operands(m, **RAGGED, dtype=torch.float16)
-    results = [decode.matmul(case.x, case.w, config=small(m, 5)) for _ in range(3)]
-    assert all(torch.equal(result, results[0]) for result in results)
-
-
-@pytest.mark.parametrize("split", [2, 5])
-def test_the_same_bits_whoever_comes_last(split, operands, programs, backwards):
+def test_the_same_bits_whoever_comes_last(operands, programs, backwards):
     programs(5)
     case = operands(16, **RAGGED, dtype=torch.float32)  # sums that are not rounded: another order would show
-    forwards = decode.matmul(case.x, case.w, config=small(16, split))
+    forwards = decode.matmul(case.x, case.w, config=small(16, 5))
     backwards()
-    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, split)), forwards)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("m", [1, 3, 64])
-def test_whole_numbers_are_summed_exactly(m, split, device, programs):
-    programs(4)
-    generator = torch.Generator().manual_seed(m)
-    x, w = (torch.randint(-3, 4, (rows, 200), generator=generator).half().to(device) for rows in (m, 150))
-    expected = x.double() @ w.double().T
-    assert expected.abs().max() < 2048  # exact in fp16
-    assert torch.equal(decode.matmul(x, w, config=small(m, split)).double(), expected)
+    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, 5)), forwards)
 
 
 def test_sums_are_rounded_once(device, programs):
@@ -160,25 +126,11 @@ def test_sums_are_rounded_once(device, programs):
 
 
 def test_rows_of_w_any_multiple_of_16_bytes_apart(device, assert_close):
-    buffer = torch.randn(20_000, device=device).half()
-    for m in (1, 5):
-        x = torch.randn((m, 32), device=device).half()[:, :30]
-        for stride in (32, 40, 104):
-            w = buffer.as_strided((66, 30), (stride, 1), 8)
-            out = torch.full((m, 99), math.nan, dtype=torch.float16, device=device)[:, 3:69]  # no alignment at all
-            assert_close(decode.matmul(x, w, out), x, w)
-
-
-@pytest.mark.parametrize("which", ["w", "out"])
-@pytest.mark.parametrize("m", [1, 5])
-def test_offsets_beyond_2_to_31(which, m, device, assert_close):
-    far_rows = 2**29 + 8
-    tensors = {"x": torch.randn((m, 72), device=device).half(), "w": torch.randn((5, 72), device=device).half()}
-    tensors["out"] = torch.empty((m, 5), dtype=torch.float16, device=device)
-    storage = torch.empty(2**31 + 4 * far_rows + 1024, dtype=torch.float16, device=device)  # address space, not memory
-    far = storage.as_strided(tensors[which].shape, (far_rows, 1), 2**31)
-    tensors[which] = far.copy_(tensors[which])
-    assert_close(decode.matmul(**tensors), tensors["x"], tensors["w"])
+    buffer, x = torch.randn(20_000, device=device).half(), torch.randn((5, 32), device=device).half()[:, :30]
+    for stride in (32, 40, 104):
+        w = buffer.as_strided((66, 30), (stride, 1), 8)
+        out = torch.full((5, 99), math.nan, dtype=torch.float16, device=device)[:, 3:69]  # no alignment at all
+        assert_close(decode.matmul(x, w, out), x, w)
 
 
 def test_what_does_not_fit_is_refused_with_the_way_out(device):
@@ -187,18 +139,6 @@ def test_what_does_not_fit_is_refused_with_the_way_out(device):
         decode.matmul(x, w, config=small(16))
     with pytest.raises(ValueError, match=r"split=3: a tile has 2 steps along k, choose 1 to 2"):
         decode.matmul(x, w, config=small(17, split=3))
-    many = torch.zeros((65, 64), dtype=torch.float16, device=device)
-    assert "M=65 rows, decode takes up to 64; use kernels.persistent" in CONTENDERS["decode"].why_not(many, w)
-
-
-def test_every_checked_in_configuration(device, operands):
-    arch = tiles.arch_of(torch.device(device))
-    entries = [entry for name in {"sm90", arch} for entry in table(name).entries if entry.kernel == "decode"]
-    assert len(entries) == (4 if arch == "sm90" else 7)
-    for entry in entries:
-        m, config = entry.config.block_m, dataclasses.replace(entry.config, split=2)
-        case = operands(m, config.block_n + 5, 2 * config.block_k + 1, torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, config=config))
 
 
 def test_the_configuration_tells_the_split(device, programs):
