@@ -156,9 +156,7 @@ def test_decode_refuses_many_rows_and_what_tma_does(gpu_of):
     gpu_of(9, 0)
     for inputs, words in (
         ((half(65, 8), W), ["M=65", "up to 64", "kernels.persistent"]),
-        ((half(4, 100), half(8, 100)), ["K=100", "multiple of 8", "kernels.tiled"]),
         ((half(1, 100), half(8, 100)), ["K=100", "multiple of 8", "kernels.tiled"]),
-        ((BUFFER[:4, 4:12], EIGHT), ["x starts 8 bytes past", ".clone()"]),
         ((X, BUFFER[:4, 4:12]), ["w starts 8 bytes past", ".clone()"]),
     ):
         refused(partial(decode.require, *inputs), ValueError, words)
@@ -189,15 +187,6 @@ def test_matmul_picks(where, able, picked, monkeypatch):
     assert ran == [picked]
 
 
-def test_the_registry():
-    assert set(CONTENDERS) == {"cublas", "torch", "numpy", "inductor", "tiled", "persistent", "warpgroup", "decode"}
-    assert {name for name, c in CONTENDERS.items() if not c.default} == {"inductor"}
-    assert {(c.device, name) for name, c in CONTENDERS.items() if c.kind == "vendor"} == {
-        ("cuda", "cublas"),
-        ("cpu", "torch"),
-    }
-
-
 WITHOUT_TRITON = """
 import json, sys
 sys.modules["triton"] = None
@@ -214,22 +203,16 @@ def test_without_triton_vendors_work_and_ours_say_that_it_is_missing(printed_els
         assert said.startswith("Triton is not installed; install it (Linux only) or take the contender 'torch'")
 
 
-def test_interpreted_is_true_for_anything_but_a_jit_function(device):
-    assert contract.interpreted(tiled.tiled_kernel) == (device == "cpu")
-    assert contract.interpreted(lambda: None)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_shares_memory_is_exact(seed):
+def test_shares_memory_is_exact():
     """Against the set of offsets each view covers."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(0)
 
     def pick(low: int, high: int) -> int:
         return int(torch.randint(low, high, (1,), generator=random))
 
     storage, offsets = half(4096), torch.arange(4096)
     seen = set()
-    for _ in range(200):
+    for _ in range(400):
         views = [((pick(1, 6), pick(1, 9)), (pick(0, 24), 1), pick(0, 60)) for _ in range(2)]
         a, b = (set(offsets.as_strided(*view).flatten().tolist()) for view in views)
         expected = bool(a & b)

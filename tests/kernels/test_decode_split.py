@@ -39,12 +39,6 @@ def test_every_default_shape_is_dealt_as_figured_by_hand(case):
     assert deal.programs == (128 if split == 1 and deal_tiles == 128 else 132)
 
 
-def test_without_a_split_tp8_would_leave_most_sms_idle():
-    assert Deal(52, 128, 1, 132).efficiency == pytest.approx(0.394, abs=1e-3)
-    assert Deal(52, 128, 2, 132).efficiency == pytest.approx(0.788, abs=1e-3)
-    assert Deal(52, 128, 4, 132).efficiency == pytest.approx(0.788, abs=1e-3)
-
-
 @pytest.mark.parametrize("sms", [1, 78, 114, 132])
 @pytest.mark.parametrize(
     ("n", "k"), [(53248, 16384), (6656, 16384), (16384, 6656), (300, 1000), (1, 1), (128, 100_000)]

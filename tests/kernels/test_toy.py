@@ -50,46 +50,28 @@ def test_the_benchmark_runs_it_by_its_name(toy, device):
     assert entrant.relative_error < 5e-4
 
 
-COMPILED = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from toy import TOY
-from kernels import tiles, registry
-from kernels.inspect import compiled
-
-registry.register(TOY)
-tiles.FOLDER = Path({tables!r})
-found = [compiled.inspect(job) for job in compiled.jobs([tiles.table("sm90")], ["toy"])]
-print(json.dumps([(finding.mma, finding.problems()) for finding in found]))
-"""
-
-
-def test_it_is_compiled_and_looked_at(toy, tables, printed_elsewhere, request):
-    code = COMPILED.format(here=str(request.path.parent), tables=str(tables))
-    ((mma, problems),) = printed_elsewhere(code)
-    assert mma == "wgmma.m64n128k16"
-    assert problems == []
-
-
-EXECUTED = """
+ELSEWHERE = """
 import contextlib, io, json, sys
 from pathlib import Path
 sys.path[:0] = [{here!r}, "tests/machine"]
 from toy import TOY
 from kernels import tiles, registry
+from kernels.inspect import compiled
 from command import main
 
 registry.register(TOY)
 tiles.FOLDER = Path({tables!r})
+(finding,) = (compiled.inspect(job) for job in compiled.jobs([tiles.table("sm90")], ["toy"]))
 with contextlib.redirect_stdout(io.StringIO()) as said:
     status = main(["toy"])
-print(json.dumps([status, said.getvalue()]))
+print(json.dumps([finding.mma, finding.problems(), status, said.getvalue()]))
 """
 
 
-def test_the_machine_runs_it_as_compiled(toy, tables, printed_elsewhere, request):
-    status, said = printed_elsewhere(EXECUTED.format(here=str(request.path.parent), tables=str(tables)))
+def test_it_is_compiled_and_the_machine_runs_it(toy, tables, printed_elsewhere, request):
+    code = ELSEWHERE.format(here=str(request.path.parent), tables=str(tables))
+    mma, problems, status, said = printed_elsewhere(code)
+    assert (mma, problems) == ("wgmma.m64n128k16", [])
     assert status == 0, said
     assert "exact  toy  64x128x64" in said
 

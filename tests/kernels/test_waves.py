@@ -41,12 +41,6 @@ def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
     assert found.full_waves * found.wave_s + found.tail_s == pytest.approx(waves * found.wave_s, rel=0.03)
 
 
-def test_416_tiles_on_132_sms_cost_four_waves():
-    whole = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), H200)
-    assert (whole.tiles, whole.full_waves) == (416, 3)
-    assert whole.seconds / whole.wave_s == pytest.approx(4, rel=0.03)
-
-
 def test_bad_sizes_are_refused():
     with pytest.raises(ValueError, match="m=0: it must be 1 or more"):
         cost(0, 128, 128, itemsize=2, tiling=Tiling(128, 128), machine=H200)
@@ -83,32 +77,20 @@ def test_the_best_is_the_best(m, n, k):
     assert chosen <= 1.02 * least
 
 
-# tp, M -> tile of the model's choice, whole waves + tiles left, and what a wave waits for.
-UP = {
-    (1, 128): ("128x256", "1+76", "memory"),  # 1.7 GB of weights: the tile does not matter
-    (1, 256): ("128x256", "3+20", "L2"),
-    (1, 512): ("128x256", "6+40", "L2"),
-    (1, 1024): ("128x256", "12+80", "L2"),
-    (1, 4096): ("128x256", "50+56", "L2"),
-    (1, 8192): ("128x256", "100+112", "L2"),
-    (8, 256): ("128x128", "0+104", "L2"),  # 52 tiles of 128x256 would leave 80 of 132 SMs idle
-    (8, 512): ("128x256", "0+104", "mma"),
-    (8, 1024): ("128x256", "1+76", "L2"),
-    (8, 2048): ("128x256", "3+20", "L2"),
-    (8, 4096): ("128x256", "6+40", "L2"),
-    (8, 8192): ("128x256", "12+80", "L2"),
-}
-DOWN = {
-    (1, 256): ("128x256", "0+128", "mma"),  # N = 16384 fills 128 of 132 SMs by itself
-    (1, 512): ("128x256", "1+124", "L2"),
-    (1, 8192): ("128x256", "31+4", "L2"),  # four tiles that would take a wave of their own
-    (8, 512): ("128x256", "1+124", "L2"),
-    (8, 1024): ("128x256", "3+116", "L2"),
-    (8, 4096): ("128x256", "15+68", "L2"),
+# Layer, tp, M -> tile of the model's choice, whole waves + tiles left, and what a wave waits for.
+PICKED = {
+    ("up", 1, 128): ("128x256", "1+76", "memory"),  # 1.7 GB of weights: the tile does not matter
+    ("up", 1, 4096): ("128x256", "50+56", "L2"),
+    ("up", 8, 256): ("128x128", "0+104", "L2"),  # 52 tiles of 128x256 would leave 80 of 132 SMs idle
+    ("up", 8, 512): ("128x256", "0+104", "mma"),
+    ("up", 8, 2048): ("128x256", "3+20", "L2"),
+    ("down", 1, 256): ("128x256", "0+128", "mma"),  # N = 16384 fills 128 of 132 SMs by itself
+    ("down", 1, 8192): ("128x256", "31+4", "L2"),  # four tiles that would take a wave of their own
+    ("down", 8, 1024): ("128x256", "3+116", "L2"),
 }
 
 
-@pytest.mark.parametrize(("layer", "tp", "m"), [("up", *key) for key in UP] + [("down", *key) for key in DOWN])
+@pytest.mark.parametrize(("layer", "tp", "m"), PICKED)
 def test_what_the_model_picks_and_why(layer, tp, m):
     n, k = (53248 // tp, 16384) if layer == "up" else (16384, 53248 // tp)
     tiling = best(m, n, k, 2, BLOCKS, H200)
@@ -116,4 +98,4 @@ def test_what_the_model_picks_and_why(layer, tp, m):
     waves = f"{found.full_waves}+{found.tiles - found.full_waves * H200.sms}"
     limit = {found.mma_s: "mma", found.l2_s: "L2", found.memory_s: "memory"}[found.wave_s]
     picked = (f"{tiling.block_m}x{tiling.block_n}", waves, limit)
-    assert picked == (UP if layer == "up" else DOWN)[tp, m]
+    assert picked == PICKED[layer, tp, m]
