@@ -1,28 +1,10 @@
-"""What runs on an SM beside our kernels, of a link and of the clock, and what that takes."""
+"""What runs on an SM beside our kernels, of a link and of the clock."""
 
 import torch
 
 from collectives import device_links
 from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals
-from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect.cubin import compile_launch
-
-
-def beside(target: int = 90) -> dict[str, dict]:
-    """By name, of what runs beside kernels that are `beside_link`: what it takes of an SM, what is kept, problems."""
-    found = {}
-    for name, launch in launches().items():
-        cubin, kept = compile_launch(launch, target), KEPT["copier" if "copier" in name else "wait"]
-        taken = allotted(cubin.registers, launch.args["num_warps"]), cubin.shared_bytes + CTA_BYTES
-        problems = (
-            [f"spills {cubin.stack_bytes} bytes of stack, 0 allowed; keep less in flight"] if cubin.spills else []
-        )
-        for what, own, limit in zip(("registers", "bytes of shared memory"), taken, kept, strict=True):
-            if own > limit:
-                problems.append(f"takes {own} {what}, {limit} are kept for it; make it smaller, or `KEPT` larger")
-        found[name] = {"registers": taken[0], "shared_bytes": taken[1], "kept": kept, "problems": problems}
-    return found
 
 
 def launches() -> dict[str, KernelLaunch]:

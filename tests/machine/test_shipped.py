@@ -3,6 +3,7 @@
 A matmul in bf16 under the one and in fp16 under the other: what synchronises is the same.
 """
 
+import gc
 import os
 import re
 import runpy
@@ -10,33 +11,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command
 import pytest
+import torch
 
 from kernels.registry import KERNELS
 from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 2
 MATMULS = ("persistent",), ("tiled", "warpgroup", "decode")
 WIDE = ("tiled",)  # in fp32, too
 WAITING = "flagged", "flagged_spills", "flagged_rows"
 LINKS = (*WAITING, "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp")
 
 
-def machine(*arguments: str) -> subprocess.CompletedProcess:
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.machine", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
-
-
-def exact(names: tuple[str, ...], seeds: int, *arguments: str) -> list[str]:
+def exact(names: tuple[str, ...], *arguments: str) -> list[str]:
     """Lines of cases, which are all exact and of all these kernels."""
-    done = machine(*names, "--seeds", str(seeds), *arguments)
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    words = [sys.executable, "-m", "kernels.machine", *names, *arguments]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = [re.sub(" +", " ", line) for line in done.stdout.splitlines() if line.startswith("exact")]
-    assert f"{len(found)} cases under {seeds} orders of events, 0 bad" in done.stdout
-    assert {line.split()[1] for line in found} == set(names)
-    return found
+    lines = [re.sub(" +", " ", line) for line in done.stdout.splitlines() if line.startswith("exact")]
+    assert re.search(rf"{len(lines)} cases under \d orders of events, 0 bad", done.stdout)
+    assert {line.split()[1] for line in lines} == set(names)
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,7 @@ def exact(names: tuple[str, ...], seeds: int, *arguments: str) -> list[str]:
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_every_shipped_configuration_is_exact(names, dtype, seed):
-    found = exact(names, 1, "--seed", str(seed), "--only", f" {dtype} ")
+    found = exact(names, "--seeds", "1", "--seed", str(seed), "--only", f" {dtype} ")
     for entry in (entry for entry in table("sm90").entries if entry.kernel in names and dtype in entry.dtypes):
         for variant in KERNELS[entry.kernel].variants(entry.config):
             start = f"exact {entry.kernel} {variant} {dtype}"
@@ -60,29 +58,7 @@ def test_every_dtype_is_among_these():
 
 
 def test_links_are_exact():
-    exact(LINKS, SEEDS)
-
-
-BAD = {
-    "tile": "argument KERNEL: no cases of tile, there are tiled, persistent,",
-    "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
-    "--seeds 0": "argument --seeds: 0 is not 1 or more",
-    "stamp --only no-case-is-called-so": "0 cases",
-}
-REFUSALS = """
-import contextlib, io, json
-import sys; sys.path.insert(0, 'tests/machine')
-from command import main
-found = {{}}
-for line in {!r}:
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-        try:
-            code = main(line.split())
-        except SystemExit as stop:
-            code = stop.code
-    found[line] = code, said.getvalue()
-print(json.dumps(found))
-"""
+    exact(LINKS)
 
 
 def test_without_the_tests_the_command_says_where_it_is(monkeypatch):
@@ -91,15 +67,23 @@ def test_without_the_tests_the_command_says_where_it_is(monkeypatch):
         runpy.run_path(str(ROOT / "kernels" / "machine" / "__main__.py"), run_name="__main__")
 
 
-@pytest.fixture(scope="module")
-def refusals(printed_elsewhere) -> dict[str, tuple[int, str]]:
-    """Of one process: each would import for three seconds."""
-    return printed_elsewhere(REFUSALS.format(list(BAD)))
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_bad_input_is_one_clear_line(line, refusals):
-    code, text = refusals[line]
-    assert code != 0
-    assert BAD[line] in text
-    assert len(text.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("tile", "argument KERNEL: no cases of tile, there are tiled, persistent,"),
+        ("--gpu", "argument --gpu: torch finds no GPU here; leave it out"),
+        ("--seeds 0", "argument --seeds: 0 is not 1 or more"),
+        ("stamp --only no-case-is-called-so", "0 cases"),
+    ],
+)
+def test_bad_input_is_one_clear_line(line, said, monkeypatch, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    with pytest.raises(SystemExit) as stop:
+        sys.exit(command.main(line.split()))
+    streams = capsys.readouterr()
+    assert stop.value.code
+    assert said in streams.out + streams.err
+    assert len((streams.out + streams.err).splitlines()) == 1

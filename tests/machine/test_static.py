@@ -5,7 +5,6 @@ interpreter, nothing of that can be seen.
 """
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,7 @@ def main() -> dict[str, list[str]]:
 
 
 def test_no_name_is_lost_in_any_loop_but_the_planted_one(printed_elsewhere):
-    lost = printed_elsewhere('import runpy; runpy.run_path("tests/machine/test_static.py", run_name="__main__")')
+    lost = printed_elsewhere("import json; from test_static import main; print(json.dumps(main()))")
     sources = [path for folder in ("kernels", "collectives") for path in sorted((ROOT / folder).rglob("*.py"))]
     planted, *others = [loop for path in (Path(__file__), *sources) for loop in loops(path)]
     assert sorted(lost) == sorted([planted, *others]), "have this file compile what has the loop"
@@ -97,7 +96,3 @@ READ, WRITE = "ld.shared.b32 %r5, [global_smem];", "st.shared.b32 [global_smem],
 def test_no_lane_goes_by_a_wait_of_its_warp(body, goes_by):
     said = races(program(body, names="M", shared=4096).kernel)
     assert [f" {goes_by}" in one for one in said] == [True] * (goes_by is not None)
-
-
-if __name__ == "__main__":
-    print(json.dumps(main()))
