@@ -1,70 +1,54 @@
-"""The clock's instruments: the gate in the interpreter, and a GPU's own. How small they are: test_compiled.py."""
+"""The clock's instruments: what the host asks of its gates, and those of a GPU. As compiled, gate and clock are run by
+`kernels.machine`; how small they are: test_beside.py."""
 
-import functools
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernels.bench import instruments
-from kernels.bench.instruments import gate_launch
 
 
 @pytest.fixture
-def interpreted(device, monkeypatch):
-    """Instruments of the CPU whose gates have no timer, and whose clock is not read."""
-    if device == "cuda":
-        pytest.skip("a GPU has real ones")
-    untimed = functools.partial(gate_launch, gap=0, timed=False)
-    for where, name, stand_in in (
-        (instruments, "gate_launch", untimed),
-        (instruments, "PATIENCE_US", 5000),
-        (instruments.Instruments, "read_clock", lambda self, slot: None),
-        (torch.Tensor, "pin_memory", lambda self: self),
-        (torch.cuda, "synchronize", lambda device: None),
-    ):
-        monkeypatch.setattr(where, name, stand_in)
-    return instruments.Instruments("cpu")
+def gates(monkeypatch):
+    """What each gate is enqueued with: its flag, the value that opens it, its patience in microseconds."""
+    enqueued = []
+
+    def gate_launch(flag, wanted, patience):
+        return SimpleNamespace(run=lambda device: enqueued.append((flag, wanted, patience)))
+
+    monkeypatch.setattr(instruments, "gate_launch", gate_launch)
+    monkeypatch.setattr(instruments.Instruments, "read_clock", lambda self, slot: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    return enqueued
 
 
-@pytest.fixture
-def looks(monkeypatch):
-    """`looks(call)`: how often gates load their flag, interpreted. `looks.then` is {look: what happens before}."""
-    from triton.runtime.interpreter import InterpreterBuilder
-
-    load, seen = InterpreterBuilder.create_load, []
-
-    def look(builder, *arguments):
-        seen.append(builder)
-        count.then.get(len(seen), lambda: None)()
-        return load(builder, *arguments)
-
-    def count(call):
-        seen.clear()
-        call()
-        return len(seen)
-
-    count.then = {}
-    monkeypatch.setattr(InterpreterBuilder, "create_load", look)
-    return count
+def test_opening_lets_all_gates_so_far_go_and_the_next_one_is_closed_again(gates):
+    clock = instruments.Instruments("cpu")
+    for _ in range(3):
+        clock.close()
+    flag = gates[0][0]
+    assert [wanted - int(flag) for _, wanted, _ in gates] == [0, 1, 2, 3]  # the first only loads the kernel
+    clock.open()
+    assert all(flag >= wanted for _, wanted, _ in gates)
+    clock.close()
+    assert flag < gates[-1][1]
 
 
-def test_gate_holds_until_the_host_opens_it_and_opening_lets_earlier_ones_go(interpreted, looks):
-    interpreted._closed = 4  # gates that are closed, one behind the other
-    looks.then = {50: interpreted.open}
-    assert looks(lambda: interpreted._gate(4)) == 50
-    looks.then = {}
-    assert [looks(lambda number=number: interpreted._gate(number)) for number in (1, 2, 3, 4)] == [1] * 4
-    assert looks(interpreted.close) == 5001  # the next one is closed again, but not for ever
-    interpreted.expect(host_s=3e-3)
-    assert looks(interpreted.close) == 6001
-    interpreted.expect(host_s=1e-3)
-    assert looks(interpreted.close) == 5001
+def test_gates_are_as_patient_as_the_slowest_call_of_the_host_needs(gates):
+    clock = instruments.Instruments("cpu")
+    for host_s in (0, 30e-3, 1e-3):
+        clock.expect(host_s)
+        clock.close()
+    assert [patience for *_, patience in gates[1:]] == [20_000, 60_000, 20_000]
 
 
-def test_clock_is_cycles_over_time(interpreted):
-    interpreted._readings[:2] = torch.tensor([[70_400, 40_000], [66_000, 44_000]])
-    assert interpreted.sm_clocks_hz(2) == pytest.approx([1.76e9, 1.5e9])
+def test_clock_is_cycles_over_time(gates):
+    clock = instruments.Instruments("cpu")
+    clock._readings[:2] = torch.tensor([[70_400, 40_000], [66_000, 44_000]])
+    assert clock.sm_clocks_hz(2) == pytest.approx([1.76e9, 1.5e9])
 
 
 def test_more_calls_in_a_turn_than_readings_are_kept_is_told():
