@@ -47,7 +47,6 @@ class Case:
 class Outcome:
     wrong: str
     """What the result lacks, or the fault; empty: exact."""
-    fault: bool
     instructions: int
     seconds: float
 
@@ -61,11 +60,11 @@ def run(case: Case, seed: int, slots: int | None = None, budget: int = 3_000_000
         add, wrong = case.make(seed)
         add(machine)
         machine.run()
-        said, fault = wrong(), False
+        said = wrong()
     except (FaultError, UnknownError) as error:
-        said, fault = f"{type(error).__name__.removesuffix('Error')}: {error}", True
+        said = f"{type(error).__name__.removesuffix('Error')}: {error}"
     said = "; ".join(filter(None, dict.fromkeys([*machine.problems, said])))
-    return Outcome(said, fault, machine.executed, time.process_time() - begun)
+    return Outcome(said, machine.executed, time.process_time() - begun)
 
 
 def run_on_gpu(case: Case, seed: int) -> Outcome:
@@ -73,7 +72,7 @@ def run_on_gpu(case: Case, seed: int) -> Outcome:
     begun = time.perf_counter()
     start, wrong = case.make(seed, "cuda")
     start(None)
-    return Outcome(wrong(), False, 0, time.perf_counter() - begun)
+    return Outcome(wrong(), 0, time.perf_counter() - begun)
 
 
 @contextmanager
