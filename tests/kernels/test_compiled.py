@@ -2,6 +2,7 @@
 interpreting, and Triton cannot do both in one."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,33 +20,34 @@ from kernels.tiles import architectures, table
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def document() -> dict:
-    """Of every configuration, of which none has a problem."""
+def test_the_whole_table_is_compiled_without_a_problem():
+    """One test, since each process of pytest would compile it anew."""
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "kernels.inspect", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_whole_table_is_compiled(document):
+    document = json.loads(done.stdout)
     assert (document["schema"], document["triton"]) == ("kernels.compiled/3", triton.__version__)
     findings = document["findings"]
-    found = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
+    inspected = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in findings}
     tables = [table(arch) for arch in architectures() if table(arch).target]
     declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
-    assert found >= declared
-    modelled = found - declared  # what the model of waves may make of an entry of one of its kernels
+    assert inspected >= declared
+    modelled = inspected - declared  # what the model of waves may make of an entry of one of its kernels
     assert {(kernel, "flatten" in config) for _, kernel, config, _ in modelled} == {("persistent", True)}
-
-
-def test_tensor_cores_and_tma_are_used_by_hoppers_kernels(document):
-    for finding in document["findings"]:
+    for finding in findings:
         if finding["target"] == 90 and finding["dtype"] != "fp32":
             assert finding["mma"].startswith("wgmma.m64n")
         assert bool(finding["tma_loads"]) == (finding["kernel"] != "tiled")
         assert bool(finding["tma_stores"]) == (finding["kernel"] not in ("tiled", "decode"))
+    # An unmeasured matmul of one program per SM leaves room for the copier.
+    plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
+    unmeasured = [f for f in findings if f["kernel"] == "persistent" and f["config"].startswith(tuple(plain))]
+    assert unmeasured
+    for finding in unmeasured:
+        warps = int(finding["config"].partition("warps")[2].split()[0])
+        assert hopper.allotted(finding["registers"], warps) <= hopper.room()[0]
+        assert finding["shared_bytes"] <= hopper.room()[1]
 
 
 OF_CHIPS = """
@@ -104,6 +106,36 @@ def test_one_kernel_is_for_any_number_of_rows(printed_elsewhere):
     """What is compiled here is what any number of rows is launched with: one that is specialised for a multiple of 16
     says nothing of 50 rows, for which `decode`'s masks of sums once spilled."""
     assert printed_elsewhere(ANY_ROWS) == {"kernels.tiled": 1, "kernels.persistent": 1, "kernels.decode": 1}
+
+
+FEW_ROWS = """
+import json, re, torch
+from kernels import decode
+from kernels.tiles import table
+from kernels.inspect.cubin import compile_launch
+
+found = []
+for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
+    ttgir = compile_launch(decode.example(entry.config, torch.bfloat16), 90).ttgir
+    allocated = re.findall(r"local_alloc : \\(\\) -> !ttg.memdesc<([0-9x]+)xbf16", ttgir)
+    found.append({
+        "ring": [list(map(int, a.split("x"))) for a in allocated],
+        "asked": re.findall(r"tt\\.store|\\w+\\.barrier|tt\\.atomic_rmw", ttgir),
+        "pendings": re.findall(r"warp_group_dot_wait.*pendings = (\\d)", ttgir),
+    })
+print(json.dumps(found))
+"""
+
+
+def test_the_ring_for_few_rows_keeps_100_to_200_kilobytes_in_flight_and_counts_behind_a_barrier(printed_elsewhere):
+    for found in printed_elsewhere(FEW_ROWS):
+        stages, in_flight = found["ring"][0][0], sum(2 * math.prod(shape) for shape in found["ring"])
+        in_flight -= in_flight // stages  # one is being multiplied
+        assert len(found["ring"]) == 2, "w and x have a ring each"
+        assert 100_000 <= in_flight <= 200_000, found
+        assert "1" in found["pendings"], "a step waits for its own wgmma before it loads the next"
+        barrier = found["asked"][found["asked"].index("tt.atomic_rmw") - 1]
+        assert barrier.endswith(".barrier"), "what stands in the PTX, and the machine sees, may be there by chance"
 
 
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
@@ -174,17 +206,6 @@ def test_every_specialisation_of_a_ring_is_pipelined(printed_elsewhere):
     for spills, waits, registers in printed_elsewhere(SPECIALISED):
         assert (spills, waits) == (False, [0, 1])
         assert {24, 240} <= set(registers)
-
-
-def test_unmeasured_matmuls_of_one_program_per_sm_leave_room_for_the_copier(document):
-    plain = [str(e.config) for e in table("sm90").entries if e.kernel == "persistent" and not e.measured]
-    persistent = [f for f in document["findings"] if f["kernel"] == "persistent"]
-    unmeasured = [f for f in persistent if f["config"].startswith(tuple(plain))]
-    assert unmeasured
-    for finding in unmeasured:
-        warps = int(finding["config"].partition("warps")[2].split()[0])
-        assert hopper.allotted(finding["registers"], warps) <= hopper.room()[0]
-        assert finding["shared_bytes"] <= hopper.room()[1]
 
 
 def test_the_table_is_for_reading():

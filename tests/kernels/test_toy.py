@@ -1,4 +1,4 @@
-"""A kernel that a test registers is run, compiled, tuned and predicted as ours are, and is gone afterwards."""
+"""A kernel that a test registers is run, compiled and tuned as ours are."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up_run import LINES, save, shape
 from toy import ENTRY, TOY
 
 from kernels import CONTENDERS, KERNELS, tiles
@@ -14,7 +13,6 @@ from kernels.bench import matmul
 from kernels.tiles import Config
 from kernels.tune import as_text, candidates
 from kernels.waves import GpuSpec
-from roofline.cli import main
 from roofline.operations.matmul import sweep
 from roofline.options import Options
 from roofline.theory.chips import find
@@ -81,15 +79,6 @@ def test_it_is_tuned(toy):
     assert found == [Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1)]  # 12 stages do not fit
 
 
-def test_its_run_is_reported_and_predicted(toy, tmp_path, capsys):
-    lines = [*LINES, *(line for m in (64, 256) for line in shape(m, {"cublas": 3e-6, "toy": 2e-6 + m * 1e-9}))]
-    run = save(tmp_path / "run", [line for line in lines if line["kind"] != "end"])
-    assert main(["report", str(run)]) == 0
-    assert "| matmul-1024x1024-up-tp1-m64-bf16 | toy |" in (run / "report.md").read_text()
-    assert main(["predict", "--tokens", "128", "--run", str(run)]) == 0
-    assert "m128-bf16-toy" in capsys.readouterr().out
-
-
 def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(registered):
     with pytest.raises(ValueError, match="tiled"):
         registered(replace(TOY, name="tiled"))
@@ -97,7 +86,3 @@ def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(regis
         registered(replace(TOY, name="flagged"))
     registered(replace(TOY, run=None))
     assert "toy" in KERNELS.keys() - CONTENDERS.keys()
-
-
-def test_it_is_gone_afterwards():
-    assert "toy" not in KERNELS | CONTENDERS

@@ -81,13 +81,11 @@ def to_bf16(x: float) -> int:
     )
 
 
+# What each address takes (sums, products, masks) no kernel of `kernels.machine` would be exact without.
 # Instruction; kinds of a, b, c > of d, where K is each of the types that follow, W is twice as wide; what d gets.
 TABLE = r"""
-add.K                 K K > K           s16 s32 s64 u32 f32    a + b
-sub.K                 K K > K           s16 s32 s64 f32        a - b
 mul.f32               f32 f32 > f32     -                      a * b
 fma.rn.f32 {d}, {a}, {b}, 0f40000000;   f32 f32 > f32   -      a * b + 2
-mul.lo.K              K K > K           s16 s32 s64 u32        a * b
 mul.hi.K              K K > K           s32 u32 s64 u64        a * b >> w
 mul.wide.K            K K > W           s16 u16 s32 u32        a * b
 mad.lo.K              K K K > K         s32 u32 s64            a * b + c
@@ -96,12 +94,8 @@ div.K                 K K > K           s32 u32 s64 u64        towards_zero(a, b
 rem.K                 K K > K           s32 u32 s64 u64        a - towards_zero(a, b) * b
 min.K                 K K > K           s32 u32 s64 f32        least(a, b)
 max.K                 K K > K           s32 s64 f32            -least(-a, -b)
-max.K                 K K > K           u32 u64                max(a, b)
 neg.K                 K > K             s16 s32 s64 f32        -a
 abs.K                 K > K             s32 s64 f32            abs(a)
-and.K                 K K > K           b16 b32 b64 pred       a & b
-or.K                  K K > K           b16 b32 b64 pred       a | b
-xor.K                 K K > K           b16 b32 b64 pred       a ^ b
 not.K                 K > K             b16 b32 b64 pred       ~a
 shl.K                 K u32 > K         b16 b32 b64            a << b if b < w else 0
 shr.K                 K u32 > K         s16 u32 s32 s64        a >> min(b, 99)
@@ -112,31 +106,23 @@ selp.K                K K pred > K      b16 s32 b64 f32        a if c else b
 setp.eq.K             K K > pred        s16 b32 u64 f32        a == b
 setp.ne.K             K K > pred        u16 s32 b64            a != b
 setp.lt.K             K K > pred        s16 u16 s32 u32 f32    a < b
-setp.le.K             K K > pred        s32 u32 s64 f32        a <= b
-setp.gt.K             K K > pred        s32 u32 u64 f32        a > b
 setp.ge.K             K K > pred        s32 u32 s64 f32        a >= b
-setp.lo.u32           u32 u32 > pred    -                      a < b
-setp.ls.u32           u32 u32 > pred    -                      a <= b
 setp.hi.u32           u32 u32 > pred    -                      a > b
 setp.hs.u32           u32 u32 > pred    -                      a >= b
 setp.lt.and.K {d}, {a}, {b}, !{c};   K K pred > pred   s32 u32    a < b and not c
 setp.lt.or.K {d}, {a}, {b}, {c};     K K pred > pred   s32 u32    a < b or c
 mov.K                 K > K             b16 u32 b64 pred f32   a
-mov.u32 {d}, 0xFFFFFFFE;          b32 > b32        -           -2
 mov.pred {d}, -1;                 b32 > pred       -           1
-add.s64 {d}, {a}, -3;             s64 > s64        -           a - 3
 mov.b64 {d}, {{{a}, {b}}};        b32 b32 > b64    -           a | b << 32
-mov.b32 {d}, {{{a}, {b}}};        b16 b16 > b32    -           a | b << 16
 mov.b64 {{%r8, {d}}}, {a};        b64 > b32        -           a >> 32
-mov.b32 {{{d}, _}}, {a};          b32 > b16        -           a
 @{b} add.s32 {a}, {a}, 5; @!{b} mov.b32 {a}, 9; mov.b32 {d}, {a};  u32 pred > u32   -   a + 5 if b else 9
+mov.b32 {{{d}, _}}, {a};          b32 > b16        -           a
 cvt.u64.K             K > u64           u32 s32 s16            a
 cvt.s32.K             K > s32           s64 s16 s8             a
 cvt.u16.K             K > u16           u32 u64                a
 cvt.s16.s8 {d}, {a};  s8 > u32          -                      a
 cvt.u16.u8 {d}, {a};  u8 > u32          -                      a
 cvt.s8.s32 {d}, {a};  s32 > u32         -                      valued(a, "s8")
-cvt.u8.s32 {d}, {a};  s32 > u32         -                      valued(a, "u8")
 cvt.rn.f32.K          K > f32           s32 u32 s64            a
 cvt.rzi.s64.f32       f32 > s64         -                      a if abs(a) < 2**63 else None
 cvt.rn.bf16.f32       f32 > b16         -                      to_bf16(a)

@@ -149,9 +149,3 @@ def test_brx():
 def test_control_flow(body, why):
     """9.7.12: warps stay together. An endless loop is given up."""
     faults(why, body)
-
-
-def test_clocks_go_on():
-    body = """mov.u64 %d1, %globaltimer; mov.u64 %d2, %clock64; nanosleep.u32 9; mov.u64 %d3, %globaltimer;
-    mov.u64 %d4, %clock64; sub.s64 %d3, %d3, %d1; sub.s64 %d4, %d4, %d2; st.global.v2.b64 [%A], {%d3, %d4};"""
-    assert (run(body, np.zeros(2, np.uint64))[0] > 0).all()
