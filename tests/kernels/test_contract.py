@@ -187,20 +187,28 @@ def test_matmul_picks(where, able, picked, monkeypatch):
     assert ran == [picked]
 
 
-WITHOUT_TRITON = """
+ABSENT = """
 import json, sys
-sys.modules["triton"] = None
+sys.modules[{!r}] = None
 import torch, kernels
 from kernels.contract import reason
 x = torch.ones(8, 8)
 assert kernels.CONTENDERS["torch"].run(x, x, torch.empty(8, 8))[0, 0] == 8
-print(json.dumps([kernels.CONTENDERS["tiled"].why_not(x, x), reason(kernels.matmul, x, x)]))
+whys = {{name: kernels.CONTENDERS[name].why_not(x, x) for name in ("tiled", "persistent", "warpgroup")}}
+print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
 """
 
 
 def test_without_triton_vendors_work_and_ours_say_that_it_is_missing(printed_elsewhere):
-    for said in printed_elsewhere(WITHOUT_TRITON):
+    for said in printed_elsewhere(ABSENT.format("triton")).values():
         assert said.startswith("Triton is not installed; install it (Linux only) or take the contender 'torch'")
+
+
+def test_without_gluon_the_others_work(printed_elsewhere):
+    whys = printed_elsewhere(ABSENT.format("triton.experimental.gluon.language.nvidia.hopper"))
+    assert whys["warpgroup"].startswith("this Triton lacks a part of Gluon")
+    assert whys["warpgroup"].endswith("take 3.7 to 3.9 or 'persistent'")
+    assert whys["persistent"].startswith("x is on cpu")
 
 
 def test_shares_memory_is_exact():

@@ -54,19 +54,3 @@ def test_an_interpreting_process_does_not_compile():
     config = Config(128, 64, 32, num_warps=8, num_stages=3)
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
         compile_launch(warpgroup.prepare(X, X, X, config), 90)
-
-
-ABSENT = """
-import json, sys
-sys.modules["triton.experimental.gluon.language.nvidia.hopper"] = None
-import torch, kernels
-x = torch.zeros(8, 8)
-print(json.dumps([kernels.CONTENDERS["warpgroup"].why_not(x, x), kernels.CONTENDERS["persistent"].why_not(x, x)]))
-"""
-
-
-def test_without_gluon_the_others_work(printed_elsewhere):
-    absent, there = printed_elsewhere(ABSENT)
-    assert absent.startswith("this Triton lacks a part of Gluon")
-    assert absent.endswith("take 3.7 to 3.9 or 'persistent'")
-    assert there.startswith("x is on cpu")

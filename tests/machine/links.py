@@ -19,7 +19,7 @@ from collectives import device_links, ffn, flagged_arms
 from collectives import links as protocol
 from collectives import matmul_reduce_scatter as scatters
 from collectives import signalled as signalled_arm
-from kernels import hopper, tiled, tiles
+from kernels import hopper, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Host, Machine
@@ -64,7 +64,6 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         patch.object(KernelLaunch, "run", run),
         patch.object(tiles, "arch_of", lambda device: "sm90"),
         patch.object(hopper, "require_hopper"),
-        patch.object(tiled, "require_runnable"),
     ):
         yield
 
@@ -110,7 +109,7 @@ class Enqueued(Wire):
             self._raised = raised
 
 
-def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persistent", devices=1, times=1, **more) -> Case:
+def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=1, **more) -> Case:
     """An arm so many times in a row, behind a gate; on two devices at once, each with its copier on the other."""
 
     def make(seed: int):
@@ -125,7 +124,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
         def add(machine: Machine) -> None:
             machine.host(opens)
             for rank, mine in enumerate(ranks):
-                mine.matmul = KERNELS[matmul].run
+                mine.matmul = KERNELS["persistent"].run
                 with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
                     wires.append(Wire(bytes_per_s, programs=programs))
                     instruments.gate_launch(gate, 1, gap=1).run(gate.device)
@@ -137,7 +136,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, matmul="persisten
 
         return add, wrong
 
-    title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {matmul}, {devices} devices, {times} x"
+    title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
     return Case("arms", title, make, **more)
 
 
@@ -295,7 +294,6 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    found += [arm("serial", "fp16", matmul=kernel, **more) for kernel in ("warpgroup", "tiled")]
     found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
     found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
