@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,3 +160,48 @@ def troubled_link(device):
         return (on_cpu if device == "cpu" else on_cuda)(position, seconds, dies, bytes_per_s, rank)
 
     return make
+
+
+class Stream:
+    """Stands in for a CUDA stream: what is in its `queue` is launched when the consumer waits for it, and no sooner."""
+
+    def __init__(self, priority=0):
+        self.queue = []
+
+    def wait_stream(self, other):
+        pass
+
+
+@pytest.fixture
+def deferred_link(device, monkeypatch):
+    """`deferred_link()`: the GPU's paced link in the interpreter, the copier of each transfer running when it is waited
+    for."""
+    from collectives import device_links
+
+    if device == "cuda":
+        pytest.skip("on a GPU the links' own tests run it")
+    for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("stream", nullcontext)):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
+
+    class Deferred(device_links.PacedCopier):
+        device, timed = "cpu", False
+        _gone = device_links.DeviceLink._gone  # which waits for no copier to run
+
+        def _move(self, route):
+            counted = self._counted()
+            for part in (route.part(index, index + 1) for index in range(len(route.transfers))):
+                about = dict(timed=False, counted=counted and replace(counted, flags=part.counters))
+                self._stream.queue.append(device_links.copy_launch(part, self._times, 1e9, **about))
+
+        def _begun(self):
+            self._brought = 0
+
+        def signals(self, count=0):
+            while self._stream.queue and self._brought < count:
+                self._stream.queue.pop(0).run(self._times.device)
+                self._brought += 1
+            return super().signals(count)
+
+    return lambda: Deferred(1e9, programs=2)

@@ -38,17 +38,21 @@ int cuStreamWriteValue32_v2(void *stream, unsigned *at, unsigned value, unsigned
 
 /* Of Triton's launcher: a module has one function, and no kernel runs. */
 int loaded, launched, shaped;
+char functions[999];
 
 int cuDeviceGet(int *device, int number) { return *device = number, SUCCESS; }
 int cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { return *value = 227 << 10, SUCCESS; }
 int cuCtxGetCurrent(void **context) { return *context = &loaded, SUCCESS; }
 int cuModuleLoadData(void **module, const void *image) { return *module = &loaded, loaded++, SUCCESS; }
-int cuModuleGetFunction(void **function, void *module, const char *name) { return *function = &launched, SUCCESS; }
+int cuModuleGetFunction(void **function, void *module, const char *name) { return *function = functions + loaded, SUCCESS; }
 int cuFuncGetAttribute(int *value, int attribute, void *function) { return *value = attribute ? 0 : 1024, SUCCESS; }
 int cuPointerGetAttribute(void **value, int attribute, void *at) { return *value = at, SUCCESS; }
 int cuLaunchKernelEx(const void *how, void *function, void **args, void **more) { return launched++, SUCCESS; }
-int cuFuncSetAttribute(void *function, int attribute, int value) { return shaped++, function ? SUCCESS : INVALID_VALUE; }
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  int carveout = attribute == 9 && value == 100; /* all of it as shared memory */
+  return shaped++, function && carveout ? SUCCESS : INVALID_VALUE;
+}
 
 #define UNCALLED(name) int name(void) { return NOT_FOUND; }
 UNCALLED(cuModuleUnload)

@@ -1,15 +1,9 @@
 """The kernels of the GPU links: run in the interpreter, or on a GPU, and compiled for Hopper wherever they are."""
 
-import contextlib
-import ctypes
 import re
-import sys
 import sysconfig
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +11,8 @@ import triton.language as tl
 
 from collectives import all_gather_matmul, copier, device_links
 from collectives.all_gather_matmul import ARMS
-from collectives.device_links import PROGRAMS, Route, copy_launch, describe, wait_launch
+from collectives.device_links import PROGRAMS, Route, copy_launch, describe
 from collectives.links import LinkError, Transfer, WarmUp
-from kernels.contract import KernelLaunch, Signals
 from kernels.hopper import KEPT, allotted
 
 
@@ -67,78 +60,15 @@ def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(route, 
     assert (route.arrivals == 7).all()
 
 
-FOR_EVER = 10**9  # looks at a flag: hours
-
-
-@pytest.fixture
-def wait(device):
-    """`wait(value, lost=0, patience=1000)`: what is told as lost of a fifth flag of `value`, which is to be 3."""
-
-    def run(value, lost=0, patience=1_000):
-        run.flags = torch.tensor([0, 0, 0, 0, value], dtype=torch.int32, device=device)
-        signals = Signals(run.flags, 3, torch.full_like(run.flags[:1], lost), patience)
-        wait_launch(signals, 5, torch.zeros(2, dtype=torch.int64, device=device), timed=False).run(run.flags.device)
-        return int(signals.lost.item())
-
-    return run
-
-
-@pytest.mark.parametrize(("value", "lost"), [(3, 0), (4, 0), (2, 5)])
-def test_wait_for_a_flag_ends_and_one_that_was_not_raised_in_this_run_is_told(value, lost, wait):
-    assert wait(value) == lost
-
-
-def test_once_one_is_lost_the_others_are_not_waited_for_and_the_first_stays_told(wait):
-    assert wait(0, lost=2, patience=FOR_EVER) == 2
-
-
-def test_wait_sees_a_flag_that_a_thread_raises_late(device, wait):
-    if device == "cuda":
-        pytest.skip("a host thread cannot write device memory while a kernel spins; the links' tests have late flags")
-    thread = threading.Thread(target=lambda: (time.sleep(0.05), wait.flags.fill_(3)))
-    thread.start()
-    assert wait(2, patience=FOR_EVER) == 0  # as the run before has left it
-    thread.join()
-
-
 def test_rows_that_are_not_aligned_are_refused():
     wide = torch.zeros(4, 9)
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
 
 
-class Stream:
-    """Stands in for a CUDA stream: in the interpreter everything is done when it is launched."""
-
-    def __init__(self, priority=0):
-        pass
-
-    def wait_stream(self, other):
-        pass
-
-
-@pytest.fixture
-def interpreted_link(device, monkeypatch):
-    """The GPU's paced link with its kernels in the interpreter."""
-    if device == "cuda":
-        pytest.skip("on a GPU the links' own tests run it")
-    for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("synchronize", lambda: None)):
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
-
-    class Untimed(device_links.PacedCopier):
-        device, timed = "cpu", False
-
-        def __init__(self, bytes_per_s, rank=0):
-            super().__init__(bytes_per_s, rank, programs=3)  # each takes its time in the interpreter
-
-    return Untimed
-
-
 @pytest.mark.parametrize("arm", ARMS)
-def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poison, close):
-    link, mine = interpreted_link(1e9), operands(rows=16)
+def test_arms_over_the_interpreted_copier(arm, deferred_link, operands, poison, close):
+    link, mine = deferred_link(), operands(rows=16)
     for _ in range(2):  # its flags only grow
         poison(mine)
         ARMS[arm](mine, link)
@@ -149,7 +79,7 @@ def test_arms_over_the_interpreted_copier(arm, interpreted_link, operands, poiso
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(
-    arm, interpreted_link, operands, monkeypatch
+    arm, deferred_link, operands, monkeypatch
 ):
     def matmul(x, w, out):
         shapes.append((*x.shape, *w.shape))
@@ -160,7 +90,7 @@ def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link
 
     monkeypatch.setattr(all_gather_matmul, "_add_product", add_product)
     seen = []
-    for link in (interpreted_link(1e9), WarmUp()):
+    for link in (deferred_link(), WarmUp()):
         shapes = []
         ARMS[arm](operands(rows=16, chunk_plan=(2, 4), block_plan=(3, 4), matmul=matmul), link)
         seen.append(shapes)
@@ -168,8 +98,8 @@ def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link
     assert len(seen[0]) == (1 if arm == "serial" else 2)
 
 
-def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operands):
-    link, mine = interpreted_link(1e9, rank=0), operands(rows=16)
+def test_copier_that_never_runs_is_told_by_the_timeline(deferred_link, operands):
+    link, mine = deferred_link(), operands(rows=16)
     link._move = lambda route: None
     ARMS["chunk_launches"](mine, link)
     with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
@@ -180,8 +110,8 @@ def test_copier_that_never_runs_is_told_by_the_timeline(interpreted_link, operan
         link.timeline()  # one run's flags are lacking for good: the sequence does not forgive
 
 
-def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(interpreted_link, operands):
-    link, mine = interpreted_link(1e9), operands(rows=16)
+def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(deferred_link, operands):
+    link, mine = deferred_link(), operands(rows=16)
 
     def cut(route):
         first = replace(route, transfers=route.transfers[:1])
@@ -191,21 +121,6 @@ def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(inte
     ARMS["serial"](mine, link)
     with pytest.raises(LinkError, match=r"chunk 2 .*which rank 2 sends to rank 0, has not arrived"):
         link.timeline()
-
-
-def test_shared_memory_is_left_to_others_without_the_package_cuda_bindings(monkeypatch):
-    asked, errors = [], [0, 1]
-
-    def set_attribute(function, attribute, value):
-        asked.append((function.value, attribute, value))
-        return errors.pop(0)
-
-    monkeypatch.setitem(sys.modules, "cuda", None)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuFuncSetAttribute=set_attribute))
-    device_links._leave_shared_memory(2**40 + 7)
-    assert asked == [(2**40 + 7, device_links.CARVEOUT, 100)]
-    with pytest.raises(RuntimeError, match="CUDA error 1: cuFuncSetAttribute"):
-        device_links._leave_shared_memory(1)
 
 
 COMPILE = """
@@ -233,17 +148,6 @@ def test_copier_of_one_transfer_is_as_small_and_loads_the_next_part_before_it_st
     store = re.search(rf"tt.store %\w+, (%\w+), .*{part}", inner)
     assert load.start() < store.start()
     assert load.group(1) != store.group(1)
-
-
-def test_no_kernel_of_a_link_takes_shared_memory_from_the_matmul(interpreted_link, operands, monkeypatch):
-    shaped = []
-    monkeypatch.setattr(interpreted_link, "timed", True)
-    monkeypatch.setattr(KernelLaunch, "run", lambda self, device: SimpleNamespace(function=self.kernel.fn.__name__))
-    monkeypatch.setattr(device_links, "_leave_shared_memory", shaped.append)
-    link = interpreted_link(1e9)
-    for _ in range(2):
-        ARMS["chunk_launches"](operands(rows=16), link)
-    assert sorted(shaped) == ["copy_kernel", "stamp_kernel", "wait_kernel"]
 
 
 LAUNCHED = """
@@ -296,10 +200,12 @@ print(json.dumps(counts))
 
 
 def test_triton_launches_what_links_run_and_loads_nothing_after_the_first_call(libcuda, printed_elsewhere):
-    """Whatever numbers come: a module that is loaded while a kernel spins may wait for it."""
+    """Whatever numbers come: a module that is loaded while a kernel spins may wait for it. Each kernel leaves shared
+    memory to the matmul."""
     if torch.cuda.is_available() or not Path(sysconfig.get_path("include"), "Python.h").exists():
         pytest.skip("the stand-in is for a machine without a driver; Triton's launcher takes Python's headers")
     counts = printed_elsewhere(LAUNCHED.replace("{libcuda}", str(libcuda)))
+    assert counts[0][0] == counts[0][2] >= 3  # stamp, copy, wait
     before = [0, 0, 0]
     for first, last in zip(counts[0::2], counts[1::2], strict=True):
         assert last[1] - before[1] == 17 * (first[1] - before[1]) > 0
