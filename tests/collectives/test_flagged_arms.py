@@ -30,15 +30,6 @@ def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
     assert all(torch.equal(result, mine.out) for result in results.values())
 
 
-def test_tables_are_those_of_the_arms(operands):
-    mine = operands()
-    plans = {arm: prepare(mine, arm).plan for arm in ARMS}
-    assert {arm: plan.spilled_bytes > 0 for arm, plan in plans.items()} == dict.fromkeys(ARMS, False) | {
-        "chunk_outer": True
-    }
-    assert all(visit.chunk_to == 4 for visits in plans["row_block"].table for visit in visits)
-
-
 def test_chunk_outer_spills_less_where_the_link_is_fast(operands):
     spilled = [
         prepare(operands(rows=256), "chunk_outer", 1.0, t_comm_s).plan.spilled_bytes for t_comm_s in (1.0, 0.3, 0.0)
@@ -46,30 +37,10 @@ def test_chunk_outer_spills_less_where_the_link_is_fast(operands):
     assert spilled[0] > spilled[1] > spilled[2] == 0
 
 
-def test_row_blocks_are_those_that_the_simulator_finds_best(operands, monkeypatch):
-    """Blocks let the first tiles begin before the whole gather is done; of one block every tile needs all."""
-    ready = prepare(operands(), "row_block")
-    assert ready.row_blocks > 1
-    assert len(ready.transfers) == 3 * ready.row_blocks
-    monkeypatch.setattr(flagged_arms, "BLOCKS", (1,))
-    whole = prepare(operands(), "row_block")
-    assert (whole.row_blocks, len(whole.transfers)) == (1, 3)
-
-
 def test_every_arm_is_declared_for_its_operation():
     for op, known in (("all_gather_matmul", all_gather_matmul.ARMS | ARMS), ("weight_prefetch", weight_prefetch.ARMS)):
         assert known.keys() == set(of_operation(op, gpu=True))
     assert set(all_gather_matmul.ARMS) == set(of_operation("all_gather_matmul", gpu=False))
-
-
-@every_arm
-def test_preset_link_has_all_flags_up(arm, operands, link, close):
-    mine, wire = operands(), link("preset")
-    wire.fill(mine.by_chunk)
-    ARMS[arm](mine, wire)
-    close(mine)
-    signals = wire.signals()
-    assert (signals.flags >= signals.wanted).all()
 
 
 @every_arm
@@ -117,13 +88,6 @@ def test_run_after_one_on_a_dead_link_is_right(arm, operands, troubled_link, poi
     poison(mine)
     ARMS[arm](mine, wire)
     close(mine)
-
-
-def test_sizes_that_the_kernel_cannot_take_are_refused(operands):
-    with pytest.raises(ValueError, match="flagged needs chunks of a multiple of"):
-        prepare(operands(depth=96), "row_block")
-    with pytest.raises(ValueError, match="unknown arm 'row'"):
-        prepare(operands(), "row")
 
 
 def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):

@@ -1,11 +1,10 @@
 """Cases with arms that wait on the device, prepared with their kernel in Triton's interpreter."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-from test_gather_bench import options_of
+from gather_cases import options_of
 
 from collectives import flagged_arms
 from collectives.all_gather_matmul import ARMS
@@ -15,8 +14,7 @@ from kernels import CONTENDERS
 from kernels.contract import interpreted
 from kernels.tiles import choose
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.operations.weight_prefetch import WeightPrefetch
-from roofline.theory.arms import TILE, base_arm
+from roofline.theory.arms import TILE
 
 FLAGGED = list(flagged_arms.ARMS)
 
@@ -42,12 +40,16 @@ def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     assert all_gather_matmul.Runner(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
     assert all_gather_matmul.Runner(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
-    assert not set(FLAGGED) & set(weight_prefetch.Runner(on_gpu).names(PREFETCH))
+    assert {*FLAGGED, *ARMS} <= set(all_gather_matmul.Runner(options_of()).known())
+    assert not set(FLAGGED) & set(weight_prefetch.Runner(on_gpu).names(small()))
 
 
 def test_arms_are_ready_beside_the_preset_kernel(options):
     found = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
     assert found.contenders == ["serial", *FLAGGED]
+    assert found.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
+    assert found.entrants["chunk_outer"].facts["spilled_bytes"] > 0
+    assert found.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
     assert found.entrants["preset"].role == "preset"
     assert found.entrants["preset beside link"].role == found.entrants["gemm beside link"].role == "contended"
     for entrant in found.entrants.values():
@@ -67,37 +69,26 @@ def persistent_too(monkeypatch, fastest="torch"):
     monkeypatch.setattr(settings.Setting, "_unsplit_s", lambda self: times)
 
 
-PREFETCH = WeightPrefetch("128x128", "up", 1, 64, "fp32", 4, "0.002GBps")
-
-
-@pytest.mark.parametrize("case", [small(), PREFETCH], ids=["all_gather_matmul", "weight_prefetch"])
-def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, case, monkeypatch):
+def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, monkeypatch):
     persistent_too(monkeypatch)
     ran, ours = [], CONTENDERS["persistent"]
-    run = lambda *args: ran.append("ours") or ours.run(*args)  # noqa: E731
-    monkeypatch.setitem(CONTENDERS, "persistent", replace(ours, run=run))
-    runner = {"all_gather_matmul": all_gather_matmul, "weight_prefetch": weight_prefetch}[case.op].Runner(options)
-    by_ours = [arm for arm in runner.arms("cuda") if arm.endswith("_persistent")]
-    assert by_ours == [
-        {"all_gather_matmul": "row_block_launches", "weight_prefetch": "overlapped"}[case.op] + "_persistent"
-    ]
-    found = runner.prepare(case, [name for arm in by_ours for name in (base_arm(arm), arm)])
-    assert not found.rejected
+    counted = replace(ours, run=lambda *args: ran.append("ours") or ours.run(*args))
+    monkeypatch.setitem(CONTENDERS, "persistent", counted)
+    base, by_ours = "row_block_launches", "row_block_launches_persistent"
+    found = all_gather_matmul.Runner(options).prepare(small(), [base, by_ours])
+    assert found.contenders == ["serial", base, by_ours]
     for name in found.contenders:
         ran.clear()
         found.entrants[name].call()
-        assert bool(ran) == (name in by_ours), name
-    assert {name for name in found.references if found.entrants[name].role == "contended"} >= {
-        "gemm beside link",
-        "gemm persistent beside link",
-    }
-    assert {"gemm torch", "gemm persistent"} <= {*found.references}
+        assert bool(ran) == (name == by_ours), name
+    assert {"gemm torch", "gemm persistent", "gemm beside link"} <= {*found.references}
     for name in found.references:
         found.entrants[name].call()
-    notes = found.entrants["gemm persistent beside link"].call.notes()
+    beside = found.entrants["gemm persistent beside link"]
+    assert beside.role == "contended"
+    notes = beside.call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
-    if case.op == "all_gather_matmul":
-        assert found.entrants["row_block_launches_persistent"].facts == found.entrants["row_block_launches"].facts
+    assert found.entrants[by_ours].facts == found.entrants[base].facts
 
 
 def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monkeypatch):
@@ -107,22 +98,6 @@ def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monke
     assert found.contenders == [*ARMS]
     assert "so that row_block_launches has it already" in found.rejected["row_block_launches_persistent"].reason
     assert "gemm persistent beside link" not in found.entrants
-
-
-def test_case_says_how_many_programs_the_copier_has(options, monkeypatch):
-    setting = all_gather_matmul.AllGather(options, small())
-    monkeypatch.setattr(settings.Setting, "link", lambda self: SimpleNamespace(programs=16))
-    monkeypatch.setattr(all_gather_matmul.AllGather, "grid_facts", lambda self: {})
-    assert "copier_programs" not in setting.facts
-    setting.device = "cuda"
-    assert setting.facts["copier_programs"] == 16
-
-
-def test_arms_say_what_they_spill_and_in_how_many_blocks_they_gather(options):
-    found = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
-    assert found.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
-    assert found.entrants["chunk_outer"].facts["spilled_bytes"] > 0
-    assert found.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
 
 
 def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):

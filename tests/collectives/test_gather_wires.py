@@ -15,18 +15,21 @@ from roofline.measure import clocks
 from roofline.store.run import REQUESTED
 
 
-def test_ridge_asks_for_a_link_as_fast_as_the_matmul(options):
-    setting = all_gather_matmul.AllGather(options, all_gather("ridge1.4"))
-    assert setting.bytes_per_s == pytest.approx(1.4 * setting.case.work.wire_bytes / setting.t_gemm_s)
-    fixed = all_gather_matmul.AllGather(options, all_gather("0.25GBps"))
-    assert fixed.link().bytes_per_s == fixed.facts["link_bytes_per_s_requested"] == 0.25e9
+@pytest.mark.parametrize(
+    ("wire", "bytes_per_s"), [("0.25GBps", 0.25e9), ("balance86", 1e9), ("memory0.01", 0.1e9), ("preset", None)]
+)
+def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
+    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
+    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
+    made = all_gather_matmul.AllGather(options, all_gather(wire))
+    assert made.link().bytes_per_s == made.facts[REQUESTED] == bytes_per_s
 
 
 def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
     found = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
     gemm = found.entrants[f"gemm {found.facts['unsplit']}"].call
     asked = gemm.notes()[REQUESTED]
-    assert asked == found.facts[REQUESTED]
+    assert asked == found.facts[REQUESTED] == 1.4 * case.work.wire_bytes / found.facts["t_gemm_planned_s"]
     for times in (2, 4):
         gemm.told(times * found.facts["t_gemm_planned_s"])
     assert gemm.notes()[REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
@@ -73,27 +76,10 @@ def test_a_matmul_whose_samples_were_all_late_has_a_time_none_the_less(monkeypat
 
 
 def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
-    threads = []
-
-    def turn(clock, calls):
-        threads.append(torch.get_num_threads())
-        return [0.5 for _ in calls]
-
-    monkeypatch.setattr(clocks.CpuClock, "turn", turn)
+    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
     monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
-    for asked in (operands.chip_flops, operands.copy_bytes_per_s):
-        asked.cache_clear()
-    assert operands.chip_flops("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
-    assert operands.copy_bytes_per_s("cpu") == 2 * 1000 / 0.5
-    all_cores = torch.get_num_threads()
-    assert set(threads) == {max(1, all_cores - 1), all_cores}
-    for asked in (operands.chip_flops, operands.copy_bytes_per_s):
-        asked.cache_clear()
-
-
-def test_balance_asks_for_the_chips_flops_over_it(options, monkeypatch):
-    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
-    assert all_gather_matmul.AllGather(options, all_gather("balance86")).bytes_per_s == pytest.approx(1e9)
+    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
+    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
 
 
 def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
@@ -116,27 +102,13 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
         assert f"{said} --ffn-link-bandwidth" in found.rejected["serial"].reason
 
 
-class Link:
-    """Tells `order` when it is started, and that all arrives in a second."""
-
-    kind = "paced"
-
-    def __init__(self, order):
-        self.start, self.wait, self.finish = (lambda transfers: order.append("start")), (lambda count: count), lambda: 0
-
-    @staticmethod
-    def timeline():
-        return SimpleNamespace(arrivals_s=[1.0])
-
-
-def test_time_of_a_gpus_link_begins_when_the_host_is_ahead(monkeypatch):
-    order, work = [], SimpleNamespace(wire_bytes=1e9)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append(cycles))
-    about = dict(case=SimpleNamespace(work=work), bytes_per_s=1e9, sets=[None])
-    gpu = SimpleNamespace(device="cuda", link=lambda kind: Link(order), transfers=lambda operands: range(7), **about)
-    gpu.gathers_s = lambda count: setting.Setting.gathers_s(gpu, count)
-    assert arms.off_pace(gpu) is None
-    assert order == [operands.HOLD_CYCLES + 7 * operands.TRANSFER_CYCLES, "start"] * operands.CALIBRATIONS
+def test_a_link_is_timed_alone_once_the_host_is_ahead(options, monkeypatch):
+    order, alone = [], setting.alone
+    monkeypatch.setattr(setting, "host_ahead", lambda device, transfers: order.append(transfers))
+    monkeypatch.setattr(setting, "alone", lambda link, transfers: order.append("gather") or alone(link, transfers))
+    made = all_gather_matmul.AllGather(options, all_gather())
+    assert made.gathers_s(2) == pytest.approx([made.t_comm_s] * 2)
+    assert order == [3, "gather"] * 2
 
 
 @pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
@@ -157,18 +129,9 @@ def test_preset_link_has_no_time_of_its_own(options):
     assert found.contenders == ARMS
     assert found.references == ["gemm torch"]
     assert not hasattr(found.entrants["serial"].call, "notes")
-    assert found.facts["link_bytes_per_s_requested"] is None
 
 
-def test_a_memory_wire_takes_its_share_of_what_a_copy_moves(options, monkeypatch):
-    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
-    assert all_gather_matmul.AllGather(options, all_gather("memory0.01")).bytes_per_s == pytest.approx(0.1e9)
-
-
-@pytest.mark.parametrize(("times_s", "reached"), [([2, 2, 1], None), ([2, 2, 2], "reaches 5e-08 GB/s alone")])
-def test_link_off_its_pace_is_looked_at_three_times(times_s, reached):
-    left = iter(times_s)
-    work = SimpleNamespace(wire_bytes=100)
-    slow = SimpleNamespace(bytes_per_s=100.0, case=SimpleNamespace(work=work), gathers_s=lambda count: [next(left)])
-    said = arms.off_pace(slow)
-    assert said is reached or reached in said
+def test_link_off_its_pace_is_looked_at_three_times():
+    times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
+    slow = SimpleNamespace(bytes_per_s=100.0, case=case, gathers_s=lambda count: [next(times_s)])
+    assert arms.off_pace(slow) is None
