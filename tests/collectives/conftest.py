@@ -61,18 +61,15 @@ def options():
 
 @pytest.fixture
 def operands(device, dtype):
-    """`operands(rank=0, ranks=4, exact=False, **more)` of the all-gather matmul. `exact`: whole numbers whose sums
-    every dtype can hold, so that the order of summation does not matter."""
+    """`operands(rank=0, ranks=4, **more)` of the all-gather matmul."""
     from collectives.all_gather_matmul import Operands
 
-    def make(rank=0, ranks=RANKS, exact=False, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
+    def make(rank=0, ranks=RANKS, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
         generator = torch.Generator().manual_seed(seed)
         scale = SCALE if device == "cuda" else 1
         rows, depth = scale * rows, scale * depth
 
         def values(*shape):
-            if exact:
-                return torch.randint(-1, 2, shape, generator=generator).to(device, dtype)
             return torch.randn(shape, generator=generator).to(device, dtype)
 
         shards = [values(rows, depth // ranks) for _ in range(ranks)]

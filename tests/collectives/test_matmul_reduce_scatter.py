@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from collectives.links import LinkError, PacedThread, Preset
+from collectives.links import LinkError, PacedThread
 from collectives.matmul_reduce_scatter import ARMS, Operands
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
@@ -45,17 +45,6 @@ def test_each_arm_is_exact_from_call_to_call(arm, ranks, make):
             operands.x.copy_(values(10 * call, ROWS, DEPTH))
             assert torch.equal(ARMS[arm](operands, link), right(operands)), (rank, call)
             operands.products.fill_(torch.nan)
-
-
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_parts_go_to_the_ranks_from_which_they_are_missed(rank, make):
-    operands = make(rank)
-    assert sorted(operands.sources) == sorted(operands.destinations) == [r for r in range(RANKS) if r != rank]
-    for position, (transfer, destination) in enumerate(zip(operands.parts, operands.destinations, strict=True)):
-        assert transfer.source.data_ptr() == operands.block(operands.products, destination).data_ptr()
-        assert transfer.target.data_ptr() == operands.arrived[position].data_ptr()
-        # What this rank sends at a position, the rank that it goes to receives at the same one.
-        assert make(destination).sources[position] == rank
 
 
 def test_the_link_has_a_part_as_soon_as_it_is_computed_and_no_sooner(make):
@@ -140,13 +129,6 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right(make):
     with pytest.raises(LinkError, match=r"chunk 2 .* may not go yet"):
         link.wait(2)
     assert torch.equal(ARMS["block_launches"](operands, link), right(operands))
-
-
-def test_a_preset_link_takes_the_words_of_a_scatter(make):
-    operands, link = make(), Preset()
-    link.start(operands.parts, ready=0)
-    link.ready(3)
-    assert link.wait(3) == 3
 
 
 @pytest.mark.parametrize(

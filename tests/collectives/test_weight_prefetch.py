@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from collectives.links import LinkError
 from collectives.weight_prefetch import ARMS, Operands
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
@@ -50,22 +49,3 @@ def test_overlapped_multiplies_before_the_weights_are_here_and_serial_after(laye
         )
         ARMS[arm](operands, wire)
         assert done == [0 if early else 1]
-
-
-@every_arm
-def test_dead_link_ends_the_step_with_an_error(arm, layers, troubled_link):
-    _, make = layers
-    wire = troubled_link(2, seconds=0.0, dies=True)
-    with pytest.raises(LinkError, match=r"chunk 3 .*to rank 0"):
-        (ARMS[arm](make(), wire), wire.timeline())  # on a GPU it is the timeline that tells
-
-
-def test_sizes_that_do_not_fit_are_refused(layers):
-    whole, _ = layers
-    shares = [list(layer.chunk(RANKS)) for layer in whole]
-    with pytest.raises(ValueError, match="rank 4 of 4"):
-        Operands(shares, whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS), rank=4)
-    with pytest.raises(ValueError, match="ranks=1: a gather needs 2 or more"):
-        Operands([[layer] for layer in whole], whole, torch.zeros(1, DEPTH), torch.zeros(1, ROWS))
-    with pytest.raises(ValueError, match="4 ranks do not divide N=63"):
-        Operands(shares, [layer[:63] for layer in whole], torch.zeros(1, DEPTH), torch.zeros(1, 63))
