@@ -151,22 +151,6 @@ def gathers(rank, count, path, kind):
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
 
 
-def prefetches(rank, count, path, kind):
-    own = stand_in(rank, count, path)
-    link, x = links.between(kind, own), whole_numbers(rank, B, D)
-    layers = [whole_numbers(10 + layer, F, D) for layer in range(2)]
-    shards = [shards_of(layer, 0, link, own) for layer in layers]
-    buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
-    operands = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
-    operands.buffers[0].copy_(layers[0])
-    for step in range(2 * count):
-        for transfer in operands.next:
-            transfer.target.fill_(torch.nan)
-        time.sleep(LATE_S * (step % count == rank))
-        arm = list(weight_prefetch.ARMS.values())[step % 2]
-        assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, step)
-
-
 class Later(device_group_links.Nccl):
     """What can wait for what is computed: a transfer is brought when the consumer waits for it, and no sooner."""
 
@@ -264,11 +248,10 @@ def refused(rank, count, path, kind):
 @pytest.mark.parametrize(
     ("of_a_rank", "kind", "count"),
     [
-        *[(gathers, kind, 2) for kind in RANKS_TAKE["cuda"]],
-        *[(gathers, "symmetric", 4), (gathers, "nccl", 4), (serial_alone, "nccl_all_gather", 3)],
+        *[(gathers, kind, 4) for kind in RANKS_TAKE["cuda"]],
+        *[(one_fails, kind, 3) for kind in RANKS_TAKE["cuda"]],
+        (serial_alone, "nccl_all_gather", 3),
         (what_is_computed, "nccl", 4),
-        *[(prefetches, kind, 3) for kind in RANKS_TAKE["cuda"]],
-        *[(one_fails, kind, 3) for kind in ("nccl", "symmetric")],
         (refused, "symmetric", 1),
     ],
 )
