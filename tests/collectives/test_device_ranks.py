@@ -31,7 +31,7 @@ def product(x, w):
 
 def a_rank(rank, count, path, kind):
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-    from collectives import all_gather_matmul, flagged_arms, group_links, weight_prefetch
+    from collectives import all_gather_matmul, flagged_arms, group_links
     from collectives.bench import links
     from roofline.measure import device_ranks, ranks
 
@@ -41,18 +41,14 @@ def a_rank(rank, count, path, kind):
     link, w = links.between(kind, own), whole_numbers(rank, F, D)
     share = (lambda shard: group_links.shared(shard, own)) if kind == "symmetric" else torch.clone
 
-    def shards_of(whole, axis):
-        parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(count, axis)]
-        parts[rank] = share(whole.chunk(count, axis)[rank].contiguous())
-        return parts
-
     arms = dict(all_gather_matmul.ARMS)
     if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}
     elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
         arms |= flagged_arms.ARMS
     x, gathered = whole_numbers(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
-    shards = shards_of(x, 1)
+    shards = [torch.full_like(part, torch.nan).contiguous() for part in x.chunk(count, 1)]
+    shards[rank] = share(x.chunk(count, 1)[rank].contiguous())
     operands = all_gather_matmul.Operands(shards, gathered, w, gathered.new_empty(B, F), rank, blocks=4)
     for late in (None, *range(count)):
         for name, arm in arms.items():
@@ -68,16 +64,6 @@ def a_rank(rank, count, path, kind):
                 timeline = link.timeline()
                 assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
-    layers = [whole_numbers(layer, F, D) for layer in range(2)]
-    buffers = [torch.full_like(layer, torch.nan) for layer in layers]
-    mine = whole_numbers(rank, B, D)
-    step = weight_prefetch.Operands([shards_of(layer, 0) for layer in layers], buffers, mine, operands.out, rank)
-    step.buffers[0].copy_(layers[0])
-    for number in range(6):
-        out = list(weight_prefetch.ARMS.values())[number % 2](step, link)
-        link.timeline()
-        assert torch.equal(out, product(mine, layers[number % 2])), (rank, number)
-
     clock = own.clock(own)
     times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
     assert len(times) == len(clock.said) == 3

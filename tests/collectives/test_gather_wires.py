@@ -1,6 +1,5 @@
 """The wire of a case that gathers: which bandwidth its link is asked for, whether it keeps it, and who waits for it."""
 
-import functools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -49,30 +48,23 @@ def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
     assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "told")
 
 
-def test_the_matmul_that_a_link_is_made_for_is_chosen_by_turns_as_in_a_run(options, monkeypatch):
-    def run(name, x, w, out):
-        called.append((name, out.data_ptr()))
-        assert torch.get_num_threads() == max(1, threads - 1)
-
-    called, threads = [], torch.get_num_threads()
-    made = all_gather_matmul.Runner.setting(options, all_gather("ridge"))
-    made.unsplit = {name: SimpleNamespace(run=functools.partial(run, name)) for name in "ab"}
-    turns = iter([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]])
+@pytest.mark.parametrize(
+    ("turns", "times_s"),
+    [
+        ([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]], [3, 3]),
+        ([[None, None]] * 7, [2, 3]),  # all late
+    ],
+)
+def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_link(turns, times_s, monkeypatch):
+    threads, left = torch.get_num_threads(), iter(turns)
 
     def turn(clock, calls):
-        for call in calls:
-            call()
-        return next(turns)
+        assert torch.get_num_threads() == max(1, threads - 1)
+        return next(left)
 
     monkeypatch.setattr(clocks.CpuClock, "turn", turn)
-    assert made._unsplit_s() == {"a": 3, "b": 3}
-    assert called[:4] == [(name, out.data_ptr()) for _, _, out in made.gemms for name in "ab"]
-
-
-def test_a_matmul_whose_samples_were_all_late_has_a_time_none_the_less(monkeypatch):
-    monkeypatch.setattr(clocks.CpuClock, "turn", lambda clock, calls: [None] * len(calls))
     monkeypatch.setattr(clocks.CpuClock, "burst", lambda clock, call, calls: call() * calls)
-    assert operands.seconds_by_turns([lambda: 2.0, lambda: 3.0], "cpu") == [2.0, 3.0]
+    assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
 
 
 def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):

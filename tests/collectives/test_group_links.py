@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from collectives import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
+from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
 from collectives.group_links import Gloo
 from collectives.links import PacedThread, Transfer
@@ -54,22 +54,6 @@ def gather_matmuls(rank, ranks, path):
                 timeline = link.timeline()
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
                 assert len(timeline.arrivals_s) == (ranks - 1) * (3 if name == "row_block_launches" else 1)
-
-
-def prefetches(rank, ranks, path):
-    link = Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    x = whole_numbers(rank, B, D)
-    for late in range(ranks):
-        layers = [whole_numbers(10 * late + layer, F, D) for layer in range(2)]
-        buffers = [torch.full((F, D), torch.nan) for _ in range(2)]
-        shards = [layer.chunk(ranks) for layer in layers]
-        operands = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
-        for step in range(6):
-            for transfer in operands.next:
-                transfer.target.fill_(torch.nan)
-            arm = list(weight_prefetch.ARMS.values())[step % 2]
-            time.sleep(0.02 * (late == rank))
-            assert torch.equal(arm(operands, link), x @ layers[step % 2].T), (rank, late, step)
 
 
 def scatters(rank, ranks, path, link=None):
@@ -197,7 +181,7 @@ def one_fails(rank, ranks, path):
 
 
 @pytest.mark.parametrize(
-    "of_a_rank", [gather_matmuls, prefetches, scatters, layers, layers_are_checked, metadata_of_a_run, one_fails]
+    "of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, one_fails]
 )
 def test_arms_over_gloo(of_a_rank, tmp_path):
     run(of_a_rank, 4, tmp_path / "store")
