@@ -31,14 +31,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Stream:
-    cuda_stream = 0
-
-    def __init__(self, priority=0):
-        pass
-
-    def wait_stream(self, other):
-        pass
+def stream(priority=0):
+    return types.SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
 
 
 class Event:
@@ -100,7 +94,7 @@ def stand_in(rank, count, path) -> ranks.Ranks:
     torch.set_num_threads(1)
     ctypes.CDLL(Path(path).with_name("libcuda.so.1"))  # what asks for that name finds it loaded
     for name, other in dict(
-        Stream=Stream, current_stream=Stream, Event=Event, device_count=lambda: count, set_device=lambda gpu: None,
+        Stream=stream, current_stream=stream, Event=Event, device_count=lambda: count, set_device=lambda gpu: None,
         stream=lambda stream: contextlib.nullcontext(), can_device_access_peer=lambda one, other: True,
     ).items():  # fmt: skip
         setattr(torch.cuda, name, other)

@@ -84,19 +84,6 @@ def test_each_part_goes_once_it_is_computed(arm, steps, make):
     assert link.timeline().ready_s[: RANKS - 1] == [0.0] * (RANKS - 1)
 
 
-@every_arm
-@pytest.mark.parametrize("fault", ["sent early", "stale"])
-def test_planted_faults_are_seen(arm, fault, make, monkeypatch):
-    """Poison and whole numbers see them, so that the arms' tests mean something."""
-    operands, link = make(), PacedThread(FAST)
-    if fault == "sent early":
-        multiply, every = operands.matmul, 2 * RANKS - 2
-        operands.matmul = lambda x, w, out: (link.ready(every), link.wait(every), multiply(x, w, out))
-    else:
-        monkeypatch.setattr(link, "_move", lambda index, source, target: None)
-    assert not torch.equal(ARMS[arm](operands, link), right(operands, arm))
-
-
 def test_sizes_that_do_not_fit_are_refused():
     x, up, out = torch.zeros(ROWS, WIDTH), torch.zeros(HIDDEN, WIDTH), torch.zeros(ROWS // RANKS, WIDTH)
     with pytest.raises(ValueError, match=r"up is \[F_loc, 16\] and down \[16, F_loc\], not \[12, 16\] and"):

@@ -66,30 +66,6 @@ def test_flag_that_is_given_up_is_an_error_though_its_chunk_comes_after_all(oper
     ARMS["row_block"](mine, wire)  # and the link is as good as new
 
 
-def test_chunk_that_is_given_up_is_named(operands, link):
-    mine, wire = operands(), link()
-    wire.start(mine.by_chunk)
-    wire.wait(3)
-    wire.signals().lost.fill_(2)
-    with pytest.raises(LinkError, match="chunk 2 "):
-        (wire.finish(), wire.timeline())
-
-
-@every_arm
-def test_run_after_one_on_a_dead_link_is_right(arm, operands, troubled_link, poison, close, monkeypatch, device):
-    if device == "cuda":
-        pytest.skip("a GPU's flags only grow: one run's are lacking for good")
-    monkeypatch.setattr(links, "PATIENCE_LOOKS", 200)
-    mine, wire = operands(), troubled_link(1, seconds=0.0, dies=True)
-    with pytest.raises(LinkError):
-        ARMS[arm](mine, wire)
-    monkeypatch.undo()
-    wire._move = links.PacedThread._move
-    poison(mine)
-    ARMS[arm](mine, wire)
-    close(mine)
-
-
 def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
     """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
     from collectives import device_links

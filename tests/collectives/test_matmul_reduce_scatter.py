@@ -109,19 +109,6 @@ def test_sums_have_one_order_whenever_parts_arrive(arm, make):
         expected = found
 
 
-@every_arm
-def test_dead_link_ends_the_arm_with_an_error_that_names_the_part(arm, make):
-    link = PacedThread(FAST)
-
-    def cut(index, source, target):
-        if index == 1:
-            raise OSError("the cable was cut")
-
-    link._move = cut
-    with pytest.raises(LinkError, match=r"chunk 2 .*which rank 2 sends to rank 0.*the cable was cut"):
-        ARMS[arm](make(), link)
-
-
 def test_what_is_never_ready_is_an_error_and_the_next_run_is_right(make):
     operands, link = make(), PacedThread(FAST)
     link.start(operands.parts, ready=1)

@@ -48,48 +48,29 @@ def right(operands):
     return sum(part @ operands.w.T for part in operands.x.chunk(operands.ranks))
 
 
-class Eager:
-    """A link that brings a transfer in the moment in which its counter is up: no sooner, and no later."""
-
-    device = "cpu"
-
-    def __init__(self, monkeypatch):
-        self.wanted, self._grown = 0, None
-        monkeypatch.setattr(kernel, "raise_counter", self.raised)
-
-    def start(self, transfers, ready, raised):
-        if self._grown is None:
-            self._grown = torch.zeros(len(transfers), dtype=torch.int32)
-        self.transfers, self.order = transfers, []
-        self.wanted += raised
-
-    @property
-    def counters(self):
-        return self._grown, torch.zeros(len(self._grown), dtype=torch.int64)
-
-    def raised(self, counter, time, by, timed):
-        index = (int(counter.handle.data.item()) - self._grown.data_ptr()) // 4
-        self._grown[index] += int(by)
-        if self._grown[index] == self.wanted:
-            self.order.append(index)
-            self.transfers[index].target.copy_(self.transfers[index].source)
-
-    def wait(self, count):
-        assert self.order == list(range(count))
-
-    def finish(self):
-        pass
-
-
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("rank", range(RANKS))
-def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, monkeypatch):
+def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, deferred_link, monkeypatch):
+    """The link brings it in that moment: no sooner, and no later."""
+    link, mine, order = deferred_link(), make(rank), []
+
+    def raised(counter, time, by, timed):
+        route = link._route
+        index = (int(counter.handle.data.item()) - route.counters.data_ptr()) // 4
+        route.counters[index] += int(by)
+        if route.counters[index] == route.wanted:
+            order.append(index)
+            route.transfers[index].target.copy_(route.transfers[index].source)
+            route.flags[index] += link.programs
+
+    link._move = lambda route: None
+    monkeypatch.setattr(kernel, "raise_counter", raised)
     monkeypatch.setattr(signalled, "BLOCKS", (blocks,))
-    link, mine = Eager(monkeypatch), make(rank)
-    for call in range(2):
+    for call in range(1, 3):
         mine.x.copy_(values(10 + call, *mine.x.shape))
         assert torch.equal(signalled.run(mine, link), right(mine)), call
-        assert link.order == list(range((RANKS - 1) * blocks))
+        link.timeline()
+        assert order == call * [*range((RANKS - 1) * blocks)]
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
 
