@@ -35,12 +35,11 @@ def unhurried(link_clocks):
 
 
 @pytest.fixture(autouse=True)
-def few_programs(request, monkeypatch):
+def few_programs(monkeypatch):
     """As many as the interpreter has, so that programs have several tiles each on a GPU too."""
-    if "gpu_only" not in request.fixturenames:
-        from kernels import hopper
+    from kernels import hopper
 
-        monkeypatch.setattr(hopper, "GRID", hopper.INTERPRETED_PROGRAMS)
+    monkeypatch.setattr(hopper, "GRID", hopper.INTERPRETED_PROGRAMS)
 
 
 @pytest.fixture(scope="session")

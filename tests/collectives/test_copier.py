@@ -66,17 +66,6 @@ def test_rows_that_are_not_aligned_are_refused():
         describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_arms_over_the_interpreted_copier(arm, deferred_link, operands, poison, close):
-    link, mine = deferred_link(), operands(rows=16)
-    for _ in range(2):  # its flags only grow
-        poison(mine)
-        ARMS[arm](mine, link)
-        close(mine)
-        transfers = 12 if arm == "row_block_launches" else 3
-        assert len(link.timeline().transfers) == len(link.timeline().arrivals_s) == transfers
-
-
 @pytest.mark.parametrize("arm", ["chunk_launches", "row_block_launches"])
 def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(
     arm, deferred_link, operands, monkeypatch
@@ -94,29 +83,25 @@ def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link
     assert len(seen[0]) == 2
 
 
-def test_copier_that_never_runs_is_told_by_the_timeline(deferred_link, operands):
-    link, mine = deferred_link(), operands(rows=16)
-    link._move = lambda route: None
-    ARMS["chunk_launches"](mine, link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
-        link.timeline()
-    del link._move
-    ARMS["chunk_launches"](mine, link)
-    with pytest.raises(LinkError):
-        link.timeline()  # one run's flags are lacking for good: the sequence does not forgive
-
-
-def test_chunk_that_is_missing_is_told_and_not_the_last_that_was_waited_for(deferred_link, operands):
+@pytest.mark.parametrize(("arm", "count"), [("chunk_launches", 0), ("serial", 1)])
+def test_first_chunk_that_is_missing_is_told_by_the_timeline(arm, count, deferred_link, operands):
+    """Not the last that was waited for, of a copier that ends early or never runs."""
     link, mine = deferred_link(), operands(rows=16)
 
     def cut(route):
-        first = replace(route, transfers=route.transfers[:1])
-        copy_launch(first, link._times, 1e9, timed=False).run(link._times.device)
+        if count:
+            first = replace(route, transfers=route.transfers[:count])
+            copy_launch(first, link._times, 1e9, timed=False).run(link._times.device)
 
     link._move = cut
-    ARMS["serial"](mine, link)
-    with pytest.raises(LinkError, match=r"chunk 2 .*which rank 2 sends to rank 0, has not arrived"):
+    ARMS[arm](mine, link)
+    missing = rf"chunk {count + 1} .*which rank {count + 1} sends to rank 0, has not arrived"
+    with pytest.raises(LinkError, match=missing):
         link.timeline()
+    del link._move
+    ARMS[arm](mine, link)
+    with pytest.raises(LinkError, match=missing):
+        link.timeline()  # one run's flags are lacking for good: the sequence does not forgive
 
 
 COMPILE = """

@@ -1,6 +1,4 @@
-"""The arms that are one launch: their tables, their agreement, and on a GPU room for the copier."""
-
-import time
+"""The arms that are one launch: their tables, and their agreement."""
 
 import pytest
 import torch
@@ -11,12 +9,6 @@ from collectives.links import LinkError
 from roofline.theory.arms import of_operation
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
-
-
-@pytest.fixture
-def gpu_only(device):
-    if device != "cuda":
-        pytest.skip("needs a GPU: there is no clock and no stream in the interpreter")
 
 
 def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
@@ -64,28 +56,3 @@ def test_flag_that_is_given_up_is_an_error_though_its_chunk_comes_after_all(oper
     monkeypatch.undo()
     del wire.clock.let_go
     ARMS["row_block"](mine, wire)  # and the link is as good as new
-
-
-def test_copier_finishes_while_the_matmul_holds_every_sm(gpu_only, operands):
-    """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
-    from collectives import device_links
-    from kernels import hopper
-
-    mine = operands(rows=4096, columns=2048)
-    link = device_links.PacedCopier(100e9)
-    programs = hopper.programs(mine.out.device)
-    assert len(prepare(mine, "row_block").plan.grid.tiles) >= programs
-    ARMS["row_block"](mine, link)  # loads the kernels
-    link.timeline()
-    ready, move = mine.prepared["row_block"], link._move
-    link._move = lambda route: None
-    device_links.DeviceLink.start(link, ready.transfers)
-    mine.out.fill_(torch.nan)
-    flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
-    time.sleep(0.2)
-    assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
-    with torch.cuda.stream(link._stream):
-        move(link._route)
-    link.finish()
-    link.timeline()  # raises where a flag was given up
-    assert mine.out.isfinite().all()
