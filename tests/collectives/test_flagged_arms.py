@@ -1,4 +1,6 @@
-"""The arms that are one launch: their tables, and their agreement."""
+"""The arms that are one launch: their agreement, and on a GPU room for the copier."""
+
+import time
 
 import pytest
 import torch
@@ -20,13 +22,6 @@ def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
         results[arm] = ARMS[arm](mine, link(rank=1))
     assert mine.out.isfinite().all()
     assert all(torch.equal(result, mine.out) for result in results.values())
-
-
-def test_chunk_outer_spills_less_where_the_link_is_fast(operands):
-    spilled = [
-        prepare(operands(rows=256), "chunk_outer", 1.0, t_comm_s).plan.spilled_bytes for t_comm_s in (1.0, 0.3, 0.0)
-    ]
-    assert spilled[0] > spilled[1] > spilled[2] == 0
 
 
 def test_every_arm_is_declared_for_its_operation():
@@ -56,3 +51,31 @@ def test_flag_that_is_given_up_is_an_error_though_its_chunk_comes_after_all(oper
     monkeypatch.undo()
     del wire.clock.let_go
     ARMS["row_block"](mine, wire)  # and the link is as good as new
+
+
+def test_copier_finishes_while_the_matmul_holds_every_sm(device, operands, monkeypatch):
+    """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
+    if device != "cuda":
+        pytest.skip("needs a GPU: there is no clock and no stream in the interpreter")
+    from collectives import device_links
+    from kernels import hopper
+
+    monkeypatch.setattr(hopper, "GRID", None)  # a program for each SM
+    mine = operands(rows=4096, columns=2048)
+    link = device_links.PacedCopier(100e9)
+    programs = hopper.programs(mine.out.device)
+    assert len(prepare(mine, "row_block").plan.grid.tiles) >= programs
+    ARMS["row_block"](mine, link)  # loads the kernels
+    link.timeline()
+    ready, move = mine.prepared["row_block"], link._move
+    link._move = lambda route: None
+    device_links.DeviceLink.start(link, ready.transfers)
+    mine.out.fill_(torch.nan)
+    flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
+    time.sleep(0.2)
+    assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
+    with torch.cuda.stream(link._stream):
+        move(link._route)
+    link.finish()
+    link.timeline()  # raises where a flag was given up
+    assert mine.out.isfinite().all()

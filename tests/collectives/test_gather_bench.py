@@ -7,11 +7,9 @@ import pytest
 import torch
 from gather_cases import ARMS, all_gather, options_of
 
-from collectives import links
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, weight_prefetch
 from collectives.bench.setting import SETS
-from roofline.measure.prepared import PreparedCase
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
@@ -21,27 +19,6 @@ from roofline.theory.arms import ALL_CORES
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
-
-
-def test_an_arm_of_a_gpu_is_called_without_its_link_and_again_where_that_gave_up(options):
-    """A kernel is compiled and loaded then, and a link that waits for what it computes gives up."""
-    errors, over = iter([0.5, links.LinkError("it was not computed for 2 s"), 0.0, 1e-7]), []
-
-    def relative_error(arm, link, operands, **about):
-        over.append(type(link))
-        if isinstance(error := next(errors), links.LinkError):
-            raise error
-        return error
-
-    nothing = dict.fromkeys(("why_not", "link", "facts_of", "config", "trace"), lambda *given: None)
-    stand_in = SimpleNamespace(
-        device="cuda", sets=[None], gather=None, relative_error=relative_error, limit=1e-6, **nothing
-    )
-    prepared = PreparedCase(all_gather(), "serial")
-    all_gather_matmul.Runner(options).enter(prepared, stand_in, "chunk_launches")
-    assert prepared.entrants["chunk_launches"].relative_error == 1e-7
-    assert next(errors, None) is None
-    assert over == [links.WarmUp, *[type(None)] * 3]
 
 
 @pytest.mark.parametrize(

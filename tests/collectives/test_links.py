@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from collectives import device_links, links
-from collectives.bench import links as kinds
 from collectives.links import LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
@@ -119,12 +118,3 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
 def patience_of(monkeypatch, seconds):
     monkeypatch.setattr(links, "PATIENCE_S", seconds)
     monkeypatch.setattr(device_links, "PATIENCE_S", seconds)
-
-
-@pytest.mark.parametrize(
-    ("kind", "bandwidth", "said"),
-    [("paced", 0.0, "must be above 0"), ("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")],
-)
-def test_bad_link_is_refused(kind, bandwidth, said):
-    with pytest.raises(ValueError, match=said):
-        kinds.emulated(kind, "cpu", bandwidth)

@@ -25,7 +25,7 @@ RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
 @pytest.fixture(autouse=True)
 def interpreted(device):
     if device == "cuda":
-        pytest.skip("on a GPU a run checks it before it times it")
+        pytest.skip("on a GPU test_device_scatter runs it")
 
 
 def values(seed, *shape):
