@@ -16,22 +16,12 @@ from collectives.links import LinkError, Transfer, WarmUp
 from kernels.hopper import KEPT, allotted
 
 
-@pytest.fixture
-def route(device, dtype):
-    """Two transfers: one of odd sizes, and one whose rows are strided at both ends."""
-    shapes = [(13, 24), (40, 1048)]
-    transfers = []
-    for chunk, (rows, columns) in enumerate(shapes, 1):
-        wide = torch.randn(rows, columns + 8).to(device, dtype)
-        target = torch.full((rows, columns + 16), torch.nan, dtype=dtype, device=device)
-        transfers.append(Transfer(chunk, 0, wide[:, :columns], target[:, 8 : columns + 8]))
-    return Route.of(transfers, device)
-
-
-def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(route, device, monkeypatch):
+def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(device, monkeypatch):
     if device == "cuda":
         pytest.skip("on a GPU the links' tests see when transfers are here")
-    route = Route.of(route.transfers, device, programs=3)
+    shapes = (13, 24), (40, 1048)
+    transfers = [Transfer(chunk, 0, *torch.zeros(2, *shape)) for chunk, shape in enumerate(shapes, 1)]
+    route = Route.of(transfers, device, programs=3)
     launch, dues = copy_launch(route, torch.tensor([500]), 4e9), []  # a nanosecond for each word
     launch.args["slice_rows"] = 8
     monkeypatch.setattr(copier, "_until", lambda due: dues.append(int(due.handle.data.item())))
