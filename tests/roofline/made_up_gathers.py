@@ -142,9 +142,9 @@ NAMES = ["network_roofline", "overlap", "timeline"]
 
 
 class Drawn:
-    """What `draw` made of some lines: paths, texts of each SVG, and the figures themselves."""
+    """What `draw` made of some lines: the texts of each SVG, and the figures themselves."""
 
-    def __init__(self, folder, lines, only=(), endings=("svg",)):
+    def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
         self.records = records_of(self.run)
         gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
@@ -152,12 +152,11 @@ class Drawn:
         self.names = [one.name for one in drawn]
         self.figures = {one.name: one.draw(self.run, frame(gathered)) for one in drawn if one.name in (only or NAMES)}
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(theme, "ENDINGS", endings)
-            self.paths = [path for name, one in self.figures.items() for path in theme.save(one, folder, name)]
+            monkeypatch.setattr(theme, "ENDINGS", ("svg",))
+            paths = [path for name, one in self.figures.items() for path in theme.save(one, folder, name)]
         self.texts = {
             path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
-            for path in self.paths
-            if path.suffix == ".svg"
+            for path in paths
         }
 
     def axes(self, name, title):

@@ -1,7 +1,6 @@
 """The figures of runs that gather over a wire, drawn from a made-up journal."""
 
 import re
-from itertools import pairwise
 
 import pytest
 from made_up_gathers import (
@@ -20,16 +19,15 @@ from made_up_gathers import (
 from made_up_run import HEAD, LINES, boxes_of, numbers_of, on_points, touching
 
 from roofline.analysis.records import records_of
-from roofline.report import theme
 from roofline.report.analyses import frame
 from roofline.report.overlap import style
 from roofline.report.overlap.analysis import summary
-from roofline.theory.arms import ARMS, BOTH, SCATTERED
+from roofline.theory.arms import ARMS
 
 
 @pytest.fixture(scope="module")
 def sweep(draw):
-    return draw([HERE, *SWEEP], endings=theme.ENDINGS)
+    return draw([HERE, *SWEEP])
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +47,6 @@ def lines_of(axes):
 def points_of(axes, arm):
     container = next(c for c in axes.containers if c.get_label() == arm)
     return list(zip(*container.lines[0].get_data(), strict=True))
-
-
-def test_a_run_has_three_figures_in_two_formats(sweep):
-    assert sweep.names == NAMES
-    assert [path.name for path in sweep.paths] == [f"{name}.{ending}" for name in NAMES for ending in ("svg", "png")]
-    assert all(path.stat().st_size > 10_000 for path in sweep.paths)
 
 
 def test_every_figure_names_link_source_and_run(sweep):
@@ -78,9 +70,7 @@ def test_all_wires_meet_one_roof_and_serial_is_half_at_the_threshold(sweep):
         serial = points_of(axes, "serial")
         assert len(serial) == count
         assert [y for _, y in serial] == pytest.approx([x / (1 + x) for x, _ in serial], rel=0.02)
-    texts = sweep.texts["network_roofline"]
-    assert {"serial", "chunk_launches", "row_block_launches", "overlapped"} <= {*texts}
-    assert {"tp=4", "tp=16", "tp=64", "ridge", "M=64", "M=172"} <= {*texts}
+    assert {"tp=4", "tp=16", "tp=64", "ridge", "M=64", "M=172"} <= {*sweep.texts["network_roofline"]}
 
 
 def test_points_are_shares_of_the_lone_matmul_over_multiples_of_the_threshold(sweep):
@@ -88,14 +78,6 @@ def test_points_are_shares_of_the_lone_matmul_over_multiples_of_the_threshold(sw
     xs, ys = zip(*points_of(sweep.axes("network_roofline", "all_gather_matmul"), "row_block_launches"), strict=True)
     assert ys == pytest.approx([record["t_gemm_s"] / record["time_s"] for record in records])
     assert xs == pytest.approx([record["wire_intensity"] / record["balance"] for record in records], rel=0.02)
-
-
-def test_a_line_joins_serial_with_the_best_arm_of_a_case(sweep):
-    axes = sweep.axes("network_roofline", "weight_prefetch")
-    (lines,) = axes.collections[:1]
-    found = zip(*(segment[:, 1] for segment in lines.get_segments()), strict=True)
-    for arm, ends in zip(("serial", "overlapped"), found, strict=True):
-        assert sorted(ends) == pytest.approx(sorted(y for _, y in points_of(axes, arm)))
 
 
 def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
@@ -131,13 +113,6 @@ def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
     assert f"Overlapping buys, over serial, {gain:.2f} x in ffn and 1.80 x in weight_prefetch" in texts
     assert any(text.startswith(f"ffn: {gain:.2f} x at 1.01 x the threshold, ") for text in texts)
     assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
-    named = {f"{of} {what}" for of in ("up", "down", "up_down") for what in ("tp=16", "tp=64", "ridge")}
-    assert named | {"M=172"} <= {*texts}
-    entries = [text.get_text() for text in second.get_legend().get_texts()]
-    assert len(entries) == len({*entries}) == 2 + 8
-    for name in ("network_roofline", "timeline"):
-        assert touching(boxes_of(layer.figures[name])) == []
-    assert on_points(layer.figures["network_roofline"]) == []
 
 
 def test_summary_says_what_overlapping_is_worth_for_a_layer(layer):
@@ -168,36 +143,17 @@ def test_title_claims_nothing_where_no_arm_is_faster(draw):
 
 
 @pytest.mark.parametrize(
-    ("lines", "here", "asked"),
-    [
-        (gathering(gather_matmul()), "balance86", ["86 asked for: 2750 / 16 (scaled model) / 2 (fp32)"]),
-        (
-            gathering(gather_matmul(16, "balance172", dtype="bf16")),
-            "balance172",
-            ["172 asked for: 2750 / 16 (scaled model)"],
-        ),
-        (gathering(gather_matmul(16, "balance2750", "xxl", "bf16")), "balance2750", ["2750 asked for"]),
-        (gathering(gather_matmul(16, "balance100")), "balance100", ["100 asked for"]),
-        (gathering(gather_matmul(16, "2GBps")), "2GBps", []),
-    ],
+    ("wire", "asked"), [("balance86", ["86 asked for: 2750 / 16 (scaled model) / 2 (fp32)"]), ("2GBps", [])]
 )
-def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, lines, here, asked):
-    drawn = draw([HERE, *lines], "network_roofline")
+def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, wire, asked):
+    drawn = draw([HERE, *gathering(gather_matmul(16, wire))], "network_roofline")
     balance = style.range_of(frame(records_of(drawn.run))["balance"])
     said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
     assert said == [
         "threshold: 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
-        f"here {balance} measured on wire {here}, each by its own matmul",
+        f"here {balance} measured on wire {wire}, each by its own matmul",
         *asked,
     ]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_axis_has_three_numbers_or_more(sweep, gpu, name):
-    for drawn in (sweep, gpu):
-        for axes in drawn.figures[name].axes:
-            assert len(numbers_of(axes.xaxis)) >= 3
-            assert name != "network_roofline" or len(numbers_of(axes.yaxis)) >= 3
 
 
 def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
@@ -231,18 +187,7 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
     assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.13" in texts  # nearer than M=64
     assert "the longer one, T_gemm: 20.0 ms" in texts
     assert "both, T_gemm + T_comm: 40.0 ms" in texts
-    assert {
-        "serial",
-        "chunk_launches",
-        "row_block_launches",
-        "overlapped",
-        "link",
-        "chip",
-        "own",
-        "waits",
-        "matmul",
-    } <= {*texts}
-    assert {str(chunk) for chunk in range(8)} <= {*texts}
+    assert {"serial", "chunk_launches", "row_block_launches", "overlapped", "link", "chip"} <= {*texts}
 
 
 @pytest.mark.parametrize(
@@ -264,8 +209,6 @@ def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, s
 
 def test_run_of_void_cases_alone_is_drawn(draw):
     drawn = draw([HERE, *gathering(gather_matmul(), pace=0.8)])
-    assert [*drawn.figures] == NAMES
-    assert any(text.startswith("left out, link off its pace") for text in drawn.texts["network_roofline"])
     assert "Nothing that can be compared" in drawn.texts["network_roofline"]
     assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
 
@@ -278,16 +221,13 @@ def test_without_any_link_time_only_the_timeline_is_left(draw):
 
 
 @pytest.mark.parametrize(
-    ("failed", "best"),
-    [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block_launches"], [])],
-    ids=["one", "all"],
+    ("failed", "best"), [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block_launches"], [])]
 )
 def test_arm_that_failed_is_not_there(draw, failed, best):
     drawn = draw([HERE, *gathering(gather_matmul(), without=failed)])
-    assert [*drawn.figures] == NAMES
+    arms = {"serial", "chunk_launches", "row_block_launches"}
     for name in NAMES:
-        arms = {"serial", "chunk_launches", "row_block_launches"} & {*drawn.texts[name]}
-        assert arms == {"serial", "chunk_launches", "row_block_launches"} - {*failed}
+        assert arms & {*drawn.texts[name]} == arms - {*failed}
     assert [text for text in drawn.texts["overlap"] if text.endswith(" %")] == best
 
 
@@ -299,14 +239,7 @@ def preset_lines():
 @pytest.mark.parametrize("lines", [LINES, preset_lines()], ids=["plain matmuls", "preset link"])
 def test_where_nothing_comes_over_a_wire_there_are_no_figures(draw, lines):
     drawn = draw(lines)
-    assert (drawn.names, drawn.paths) == ([], [])
-
-
-def test_gpu_run_says_so_and_names_what_differs(gpu):
-    texts = gpu.texts["network_roofline"]
-    assert f"{HEAD['title']}, GPU run" in texts
-    assert {"ridge", "450GBps", "50GBps", "ridge1.4", "P=4", "tp=4", "tp=64", "M=2750"} <= {*texts}
-    assert {"tp=16, P=4", "tp=16, P=8", "M=2750"} <= {*gpu.texts["overlap"]}
+    assert drawn.names == []
 
 
 def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(gpu):
@@ -316,23 +249,16 @@ def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof
     assert sorted(x for x, _ in points_of(axes, "symm_mem, over NVLink")) == pytest.approx(times)
     assert "symm_mem" not in gpu.texts["overlap"]  # it is never the best
     assert not any("NVLink link" in text for name in NAMES for text in gpu.texts[name])
-    assert "left out, these wires do not count for it: symm_mem, over NVLink" in gpu.texts["network_roofline"]
+    assert {"left out, these wires do not count for it: symm_mem, over NVLink", f"{HEAD['title']}, GPU run"} <= {
+        *gpu.texts["network_roofline"]
+    }
     panels = gpu.figures["network_roofline"].axes
     assert not any(c.get_label().startswith("symm_mem") for axes in panels for c in axes.containers)
 
 
-def test_every_arm_has_a_look_of_its_own(gpu):
+def test_every_arm_has_a_look_of_its_own():
     assert [*style.LOOKS] == [*ARMS]
-    for own in zip(*style.LOOKS.values(), strict=True):
-        assert len({*own}) == len(ARMS)
-    found = style.styles(["serial_all_cores", *(record["arm"] for record in gpu.records)])
-    gathering = [arm for arm, spec in ARMS.items() if not {*spec.ops} <= {*SCATTERED, *BOTH}]
-    assert [arm for arm in found if arm in ARMS] == gathering
-    for arm, look in found.items():
-        if (base := arm.removesuffix("_persistent")) != arm:  # in half of the same marker
-            assert look == found[base] | {"fillstyle": "left", "markerfacecoloralt": "white"}
-            assert [*found].index(arm) == [*found].index(base) + 1
-    assert len(found) == len(gathering) + 2
+    assert all(len({*values}) == len(ARMS) for values in zip(*style.LOOKS.values(), strict=True))
 
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
@@ -346,17 +272,6 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
     panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
     assert not any(c.get_label() == "serial_all_cores" for axes in panels for c in axes.containers)
-    assert [*style.styles(["new"])] == ["new"]
-
-
-def test_seven_arms_stay_in_the_row_of_their_shape(gpu):
-    (axes,) = gpu.figures["overlap"].axes
-    bands = sorted((bar.get_y(), bar.get_y() + bar.get_height()) for bar in axes.patches)
-    assert all(end < start for (_, end), (start, _) in pairwise(bands))
-    ys = [y for arm in axes.containers if hasattr(arm, "has_xerr") for y in arm.lines[0].get_ydata()]
-    counts = [sum(start < y < end for y in ys) for start, end in bands]
-    assert counts == [7] * 11 + [3] * 5
-    assert sum(counts) == len(ys)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -382,7 +297,6 @@ def test_words_do_not_collide_and_are_not_cut_off(gpu, name):
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(16, "gloo"), link="gloo")])
+    drawn = draw([HERE, *gathering(gather_matmul(16, "gloo"), link="gloo")], "overlap")
     reached = gather_matmul().work.wire_bytes / COMM_S / 1e9
-    for name in NAMES:
-        assert any(f"gloo link, {reached:.3g} GB/s reached, P = 8 ranks" in text for text in drawn.texts[name]), name
+    assert f"gloo link, {reached:.3g} GB/s reached, P = 8 ranks" in drawn.texts["overlap"]

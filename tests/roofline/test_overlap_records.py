@@ -11,7 +11,6 @@ from roofline.report.analyses import frame
 from roofline.report.overlap import columns, style
 from roofline.report.overlap.analysis import OVERLAP
 from roofline.report.sections import sections
-from roofline.report.throughput.columns import ratio_text
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
@@ -24,12 +23,6 @@ TIMES = {"serial": 7e-3, "chunk_launches": 5e-3, "row_block_launches": 4.5e-3}
 BESIDE = {"gemm slow": 5e-3, "gemm fast": T_GEMM, "link": T_COMM, "gemm beside link": 4.4e-3}
 ROLES = {"link": "link", "preset": "preset"} | dict.fromkeys(("gemm slow", "gemm fast", "gemm persistent"), "gemm")
 ROLES |= {f"{name} beside link": "contended" for name in ("gemm", "gemm persistent", "preset")}
-
-
-def shown(found):
-    """Headers and cells of the table of `found`."""
-    shown_columns, cells = tables.cells(list(found.values()), columns.COLUMNS)
-    return [column.header for column in shown_columns], cells
 
 
 def lines(
@@ -129,8 +122,6 @@ def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
     assert record["sm_clock_hz"] / record["gemm_sm_clock_hz"] == pytest.approx(1.05)
     assert found["serial"]["hidden_clock_normalised"] == pytest.approx(found["serial"]["hidden_fraction"], abs=1e-9)
     assert found["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
-    header, cells = shown(found)
-    assert [row[header.index("hidden at equal clock")] for row in cells][1:] == ["0.60 [0.60, 0.60]", "-"]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +176,6 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
     assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
     assert found["chunk_outer"]["spilled_bytes"] == 3 * 10**6
     assert found["chunk_outer"]["device_intensity"] == pytest.approx(found["serial"]["device_intensity"] / 4)
-    header, cells = shown(found)
-    assert [row[header.index("spilled")] for row in cells] == ["-", "-", "-", "3 MB"]
 
 
 def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
@@ -199,14 +188,9 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
     assert [name for name in names if peer[name] is not None] == []
     assert not peer["above_roof"]
     assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
-    header, cells = shown(found)
-    assert [row[header.index("error")] for row in cells] == ["0", "0", "0", "0.0025"]
-    assert cells[-1][header.index("link")] == "NVLink"
 
 
-def test_columns_that_nobody_fills_are_left_out_and_what_must_be_known_is_noted(records):
-    header, _ = shown(records())
-    assert not {"hidden at equal clock", "spilled", "error", "notes"} & set(header)
+def test_an_arm_above_its_ideal_is_noted(records):
     fast = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
     assert (fast["above_roof"], columns.notes_text(fast)) == (True, "above its ideal")
 
@@ -243,15 +227,9 @@ def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
     assert gains == {arm: pytest.approx(both) for arm, both in (known | {"serial_all_cores": (7 / 5.5, 1)}).items()}
     chunks, all_cores = found["chunk_launches"], found["serial_all_cores"]
     assert chunks["gain_all_cores_low"] == pytest.approx(chunks["gain_all_cores_high"])  # the drift cancels
-    header, cells = shown(found)
-    names = ("gain [95 %]", "over all cores [95 %]")
-    assert [cells[1][header.index(name)] for name in names] == ["1.400 [1.400, 1.400]", "1.100 [1.100, 1.100]"]
     for name in ("hidden_fraction", "of_ideal", "of_own_ideal", "of_roof", "t_own_ideal_s", "diagnosis"):
         assert all_cores[name] is None
-    lines = OVERLAP.summary([*found.values()])
-    assert not any("serial_all_cores" in line for line in lines)
-    assert lines[-1] == "all_gather_matmul, cache cold (1 shapes)"
-    assert "over all cores [95 %]" not in shown(records())[0]
+    assert not any("serial_all_cores" in line for line in OVERLAP.summary([*found.values()]))
 
 
 @pytest.mark.parametrize(
@@ -285,42 +263,27 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
     assert record["diagnosis"] == diagnosis
 
 
-def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records, tmp_path):
+def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records):
     (table,) = (table for table in OVERLAP.tables if table.columns == columns.SPLIT)
     rows = table.rows(None, [*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
     assert [row["arm"] for row in rows] == ["chunk_launches", "row_block_launches"]
-    shown, cells = tables.cells(rows, table.columns)
-    at = dict(zip([column.header for column in shown], cells[0], strict=True))
-    known = {"time": "5 ms", "ideal": "4 ms", "above it": "+20.0 %", "diagnosis": "the rest"}
-    known |= {"schedule": "+0.0 %", "contention": "+8.0 %", "the rest": "+12.0 %"}
-    assert {name: at[name] for name in known} == known
-    assert "waiting code" not in at  # which no arm of a CPU has
-    assert table.lines(rows)[0] == "all_gather_matmul, chunk_launches: 1 x the rest"
-    void = records(requested=1.07 * WIRE_BYTES / T_COMM).values()
-    assert not table.rows(None, [*void])
+    first, _ = tables.markdown(rows, table.columns).splitlines()[2:]
+    cells = ["5 ms", "4 ms", "+20.0 %", "+0.0 %", "+8.0 %", "+12.0 %", "the rest"]
+    assert [cell for cell in first.strip("| ").split(" | ") if cell in cells] == cells
+    assert not table.rows(None, [*records(requested=1.07 * WIRE_BYTES / T_COMM).values()])  # void
 
 
-def test_tables_and_summary_tell_matmuls_from_gathers(records, tmp_path):
+def test_report_tells_matmuls_from_gathers(tmp_path):
     folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
     run = load(folder)
-    found = records_of(run)
-    gathered, plain = sections(run, found)[3:5]
+    gathered, plain = sections(run, records_of(run))[3:5]
     assert {record["op"] for record in plain.rows} == {"matmul"}
     assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}
-    assert "hidden [95 %]" in tables.terminal(gathered.rows, gathered.columns)[0]
-    assert "hidden" not in tables.terminal(plain.rows, plain.columns)[0]
     assert any("chunk_launches: hides 0.67 of the shorter" in line for line in OVERLAP.summary(gathered.rows))
-    assert ratio_text(gathered.rows[1]) == "1.400 [1.400, 1.400]"
     write(folder)
-    report = (folder / "report.md").read_text()
-    order = (
-        "| best arm |",
-        "| fastest beside it |",
-        "## All cases: overlap",
-        "| ratio to baseline",
-        "Where an arm's time",
-    )
-    assert sorted(order, key=report.index) == [*order]
+    gain = "1.400 [1.400, 1.400]"
+    rows = [line for line in (folder / "report.md").read_text().splitlines() if gain in line]
+    assert [row.split(" | ")[1] for row in rows] == ["chunk_launches"]
 
 
 def test_brief_table_has_the_arm_that_hides_the_most_of_each_gather_in_multiples_of_the_threshold(records):
@@ -330,27 +293,7 @@ def test_brief_table_has_the_arm_that_hides_the_most_of_each_gather_in_multiples
     )
     (row,) = OVERLAP.brief.rows(None, list(found.values()))
     assert row["arm"] == "row_block_launches"
-    assert "1.33" in tables.markdown([row], OVERLAP.brief.columns).splitlines()[-1].split(" | ")
     assert not OVERLAP.brief.rows(None, list(records(requested=1.07 * WIRE_BYTES / T_COMM).values()))  # void
-
-
-def test_a_wire_that_is_named_by_a_balance_is_explained():
-    rows = [{"wire": wire, "model": "xxl/16", "dtype": "fp32"} for wire in ("balance86", "ridge", "balance100")]
-    (line,) = OVERLAP.brief.lines(rows)
-    assert line.startswith("balance86:")
-    assert "2750 / 16" in line
-
-
-def test_timelines_are_read_back(tmp_path):
-    timeline = {
-        "kind": "timeline", "shape": CASE.id, "contender": "serial", "round": 3, "transfers": [[1, 0]],
-        "arrivals_s": [3e-3], "waits": [[1, 0.0, 3e-3]], "end_s": 7e-3,
-    }  # fmt: skip
-    run = load(save(tmp_path / "run", [HEAD, *lines(), timeline]))
-    assert run.shapes[CASE.id].timelines["serial"]["waits"] == [[1, 0.0, 3e-3]]
-    del timeline["waits"]
-    with pytest.raises(ValueError, match="without 'waits'"):
-        load(save(tmp_path / "run", [HEAD, *lines(), timeline]))
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
