@@ -228,66 +228,41 @@ def verdict_at(found):
     return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in found.cases}
 
 
-def test_planted_contenders_are_told_apart_on_a_machine_that_changed(tmp_path):
-    found = compare(*loaded(sides(tmp_path)))
-    assert verdict_at(found) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
-    assert found.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
-    assert found.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
-    assert (found.exit_code(), found.exit_code(strict=True)) == (1, 1)
-
-
-def test_several_runs_a_side_tell_what_is_the_same(tmp_path):
+def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several_runs_tell_what_is_the_same(tmp_path):
     folders = sides(tmp_path, runs=4)
     one, several = compare(*loaded([side[:1] for side in folders])), compare(*loaded(folders))
+    assert verdict_at(one) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
+    assert one.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
+    assert one.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
+    assert (one.exit_code(), one.exit_code(strict=True)) == (1, 1)
     assert verdict_at(several) == {16: SLOWER, 64: SAME, 256: FASTER}
-    assert (several.base_runs, several.new_runs) == (4, 4)
     width = [found.cases[1].change_high - found.cases[1].change_low for found in (one, several)]
     assert width[1] < 0.6 * width[0]
-    assert 1 <= one.cases[1].more_runs <= 3
-    assert several.cases[1].more_runs == 0
-
-
-def test_by_time_the_machine_counts_too_and_the_baseline_is_judged(tmp_path):
-    found = compare(*loaded(sides(tmp_path)), by="time")
-    assert len(found.cases) == 6
-    assert {case.verdict for case in found.cases if case.case.endswith("cublas")} == {SLOWER}
+    by_time = compare(*loaded([side[:1] for side in folders]), by="time")  # the machine counts, the baseline is judged
+    assert len(by_time.cases) == 6
+    assert {case.verdict for case in by_time.cases if case.case.endswith("cublas")} == {SLOWER}
 
 
 def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
     (base,), new = ([str(folder) for folder in side] for side in sides(tmp_path))
-    for arguments in ([base, *new], [base, "--new", *new]):
+    texts = []
+    for arguments in ([base, *new], [base, "--new", *new], [base, *new, "--markdown"], [base, *new, "--json"]):
         assert main(["compare", *arguments]) == 1
-        table = capsys.readouterr().out
-        assert "1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in table
-        assert "corrected for 3 tests (Holm, 5 % that any is false)" in table
-        assert "the baseline's own speed moved by -16" in table
-    assert main(["compare", base, *new, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+        texts.append(capsys.readouterr().out)
+    found = json.loads(texts.pop())
     assert found["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
     assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 3, 1, 1)
-    main(["compare", base, *new, "--markdown"])
-    text = capsys.readouterr().out
-    assert text.startswith("- 1 SLOWER, 1 FASTER")
-    assert "<details><summary>all 3 cases</summary>" in text
-    assert text.count("| SLOWER |") == 2
+    assert texts[0] == texts[1]
+    assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
     for case in found["cases"]:
         assert case["baseline_speed"] == pytest.approx(1 / 1.2, rel=0.01)
         assert re.fullmatch(r"baseline 1[67]\.\d % slower", case["notes"])
         assert (case["more_runs"] == 0) == (case["verdict"] != UNCLEAR)
         speed = f"{case['change']:.3f} [{case['change_low']:.3f}, {case['change_high']:.3f}]"
-        for output in (table, text):
-            line = next(line for line in output.splitlines() if case["case"] in line)
+        for text in texts:
+            line = next(line for line in text.splitlines() if case["case"] in line)
             assert speed in line
             assert line.rstrip(" |").endswith(case["notes"])
-            assert case["verdict"] != UNCLEAR or re.search(rf"UNCLEAR[ |]+{case['more_runs']}[ |]", line)
-
-
-def test_baseline_that_stayed_is_not_told_of(compared):
-    assert "% faster" not in compared({16: BOTH}, {16: BOTH})[1]
-    assert (
-        "baseline 50.0 % faster"
-        in compared({16: {"cublas": 3e-4, "tiled": 6e-4}}, {16: {"cublas": 2e-4, "tiled": 4e-4}})[1]
-    )
 
 
 @pytest.fixture
@@ -344,8 +319,7 @@ def test_other_conditions_are_refused_unless_told(compared, head, name):
 def test_a_quick_run_is_compared_only_where_that_is_asked_for(compared):
     code, out = compared({16: BOTH}, {16: BOTH}, options={"quick": True})
     assert (code, "--quick to compare them all the same" in out) == (2, True)
-    code, out = compared({16: BOTH}, {16: BOTH}, "--quick", options={"quick": True})
-    assert (code, "length: BASE has whole, NEW has quick" in out) == (0, True)
+    assert compared({16: BOTH}, {16: BOTH}, "--quick", options={"quick": True})[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -382,9 +356,6 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert main(["compare", old, alike, "--new", folder("new")]) == 0
     out = capsys.readouterr().out
     assert re.search(rf"missing in BASE 2: .*{CASE.format(64, 'tiled')}: not asked for", out)
-    assert main(["compare", old, alike, "--new", folder("new", {16: BOTH})]) == 0
-    assert re.search(rf"missing in BASE 2, NEW: .*{CASE.format(64, 'tiled')}: not asked for", capsys.readouterr().out)
-    assert "of 2 cases" in out
     assert "runs: 2 BASE, 1 NEW" in out
 
 
