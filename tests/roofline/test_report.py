@@ -1,7 +1,6 @@
 """Reports from saved data: derived fields by hand, tables that agree with them, plots that can be drawn again."""
 
 import json
-import re
 from itertools import product
 
 import pytest
@@ -12,19 +11,17 @@ from made_up_run import (
     boxes_of,
     ceiling,
     lines_of,
-    numbers_of,
     on_points,
     save,
     shape,
     touching,
 )
-from matplotlib.text import Annotation
 
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput.metrics import ceilings_of, roof_of
 from roofline.cli import main
 from roofline.operations.matmul import Matmul
-from roofline.report import format, sections, tables
+from roofline.report import sections, tables
 from roofline.report.analyses import THROUGHPUT, frame
 from roofline.report.throughput.columns import COLUMNS
 from roofline.report.write import write
@@ -146,15 +143,12 @@ def test_share_of_the_roof_is_of_what_the_probe_reached_in_the_same_rounds(tmp_p
     assert all(r["time_high_s"] > 1.5 * r["time_low_s"] for r in records)
 
 
-SHAPES = "matmul-1024x1024-up-tp1-m{}-bf16"
-
-
 @pytest.mark.parametrize(
     ("slow_probe", "fast_contender", "ceiling", "by"),
     [
         (600e12, 660e12, 750e12, "made up, alone"),
-        (600e12, 800e12, 800e12, f"{SHAPES.format(4096)}-tiled"),
-        (770e12, 660e12, 770e12, f"torch, beside {SHAPES.format(64)}"),
+        (600e12, 800e12, 800e12, "matmul-1024x1024-up-tp1-m4096-bf16-tiled"),
+        (770e12, 660e12, 770e12, "torch, beside matmul-1024x1024-up-tp1-m64-bf16"),
     ],
 )
 def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_probe, fast_contender, ceiling, by):
@@ -168,31 +162,6 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_
     shares = [200e12 / slow_probe, 500 / 600, fast_contender / 600e12]
     assert [r["of_roof"] for r in records_of(run)] == pytest.approx(shares)  # of the probe in the same rounds
     assert not any(r["above_roof"] for r in records_of(run))
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "said"),
-    [
-        *(
-            (format.time_text, *known)
-            for known in ((1.5, "1.5 s"), (1.23e-3, "1.23 ms"), (4.56e-5, "45.6 us"), (1e-7, "0.1 us"))
-        ),
-        *((format.rate_text, *known) for known in ((734.2, "734"), (12.345, "12.3"), (0.0012345, "0.00123"))),
-        *((format.rate_text, *known) for known in ((99.97, "100"), (40, "40.0"), (2750, "2750"))),
-    ],
-)
-def test_numbers_have_three_digits_and_times_a_unit(text, value, said):
-    assert text(value) == said
-
-
-def test_plot_writes_both_roofs_and_marks_throttled_points(folder):
-    write(folder)
-    text = re.sub(r"<[^>]+>", "|", (folder / "memory_roofline.svg").read_text())
-    for words in (
-        "measured: 750 TFLOP/s", "datasheet: 989 TFLOP/s", "measured: 4 TB/s", "datasheet: 4.8 TB/s", "90 %", "75 %",
-        "50 %", "cublas", "tiled", "M=16", "M=8192", "throttled", "made up for a test",
-    ):  # fmt: skip
-        assert words in text, words
 
 
 def memory_roofline(folder, lines):
@@ -223,32 +192,18 @@ def sharded():
     return lines
 
 
-@pytest.mark.parametrize(
-    ("lines", "labels"),
-    [
-        (made_up((16, 17, 18, 8192)), ["M=16", "M=17", "M=18", "M=8192"]),
-        (made_up((1, 16, 64, 256, 1024, 4096, 8192)), [f"M={m}" for m in (1, 16, 64, 256, 1024, 4096, 8192)]),
-        (
-            sharded(),
-            [f"M={m}" for m in (1, 16, 64, 256, 1024)] + [f"M={m}\ntp={tp}" for m in (4096, 8192) for tp in (1, 8)],
-        ),
-    ],
-    ids=["near", "far", "sharded"],
-)
-def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path, lines, labels):
-    figure = memory_roofline(tmp_path, lines)
+def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path):
+    figure = memory_roofline(tmp_path, sharded())
     boxes = boxes_of(figure)
+    labels = [f"M={m}" for m in (1, 16, 64, 256, 1024)] + [f"M={m}\ntp={tp}" for m in (4096, 8192) for tp in (1, 8)]
     assert sorted(text for text, _ in boxes if text.startswith("M=")) == sorted(labels)
     assert touching([box for box in boxes if not box[0].endswith("%")]) == []
     assert on_points(figure) == []
-    assert all(len(numbers_of(axis)) >= 3 for axes in figure.axes for axis in (axes.xaxis, axes.yaxis))
 
 
 def test_contenders_have_colours_and_what_is_split_has_marks(tmp_path):
     axes, _ = memory_roofline(tmp_path, sharded()).axes
     points = [found for found in axes.containers if hasattr(found, "has_yerr")]
-    assert len({one.lines[0].get_color() for one in points}) == 3
-    assert len({one.lines[0].get_marker() for one in points}) == 4
     assert len({(one.lines[0].get_color(), one.lines[0].get_marker()) for one in points}) == len(points) == 12
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == [*SPEEDS, "up, tp=1", "up, tp=8", "down, tp=1", "down, tp=8"]
@@ -276,43 +231,18 @@ def test_few_rows_are_told_in_bytes_over_time_under_both_bounds(tmp_path):
     assert "measured: 4.00 GB/s" in [text.get_text() for text in axes.texts]
 
 
-def test_without_few_rows_there_is_one_panel(tmp_path):
-    figure = memory_roofline(tmp_path, made_up((4096, 8192)))
-    (axes,) = figure.axes
-    figure.draw_without_rendering()
-    assert axes.get_position().width > 0.8
-    low, high = axes.get_xlim()
-    assert low < 750 / 4 < high  # the ridge
+def test_title_is_the_finding(tmp_path):
+    figure = memory_roofline(tmp_path, made_up((16, 8192)))
+    finding = "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof"
+    assert figure.get_suptitle().startswith(finding)
+    alone = [*LINES[:5], *shape(16, {"cublas": 2 * 16 * 1024**2 / 32e12})]
+    assert memory_roofline(tmp_path, alone).get_suptitle().startswith("cublas reaches 52 % of the roof at M = 16")
 
 
-def test_bytes_over_time_end_under_the_matmul_roof(tmp_path):
-    lines = [HEAD, ceiling("matmul", 75e12, dtype="bf16"), ceiling("read", 4e12), *shape(64, {"cublas": 3e-6})]
-    _, axes = memory_roofline(tmp_path, lines).axes
-    (record,) = records_of(journal.load(tmp_path / "run"))
-    roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
-    assert roof.get_ydata()[-1] == pytest.approx(75e3 / record["device_intensity"])
-    assert roof.get_ydata()[0] == pytest.approx(min(4000, 2.2 * roof.get_ydata()[-1]))
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (
-            made_up((16, 8192)),
-            "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof",
-        ),
-        (
-            [HEAD, *shape(16, {"cublas": 2e-6, "tiled": 1e-6})],
-            "tiled is 2.00 x as fast as cublas in the geometric mean",
-        ),
-        ([*LINES[:5], *shape(16, {"cublas": 2 * 16 * 1024**2 / 32e12})], "cublas reaches 52 % of the roof at M = 16"),
-        ([HEAD, *shape(16, {"cublas": 2e-6})], "FLOP/s over arithmetic intensity"),
-    ],
-)
-def test_title_is_the_finding(tmp_path, lines, said):
-    figure = memory_roofline(tmp_path, lines)
-    assert figure.get_suptitle().startswith(said)
-    assert [text.get_text() for text in figure.findobj(Annotation) if HEAD["title"] in text.get_text()]
+def test_throttled_points_are_marked_and_without_few_rows_there_is_one_panel(tmp_path):
+    few, many = memory_roofline(tmp_path, LINES), memory_roofline(tmp_path, made_up((4096, 8192)))
+    assert "throttled" in [text.get_text() for text in few.axes[0].get_legend().get_texts()]
+    assert (len(few.axes), len(many.axes)) == (2, 1)
 
 
 def test_report_names_what_was_not_measured(folder):
