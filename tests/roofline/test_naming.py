@@ -57,12 +57,6 @@ def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
     assert "no CUPTI here" in outcome.report
 
 
-def test_cpu_has_none(three_shapes):
-    outcome = three_shapes("-k", "m64")
-    assert kernels(outcome) == {}
-    assert outcome.rows["numpy"]["extra_info"]["kernel_name"] is None
-
-
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     """A run of two shapes, and a function that names the kernels of its contenders, and returns what was asked for:
@@ -93,16 +87,6 @@ def test_each_kernel_is_asked_for_once(trace):
     named = [{name: own["kernel_name"] for name, own in shape.entrants.items()} for shape in run.shapes.values()]
     assert named == [{"cublas": "a", "tiled": "k"}, {"cublas": "k", "tiled": "k"}]
     assert len(finished()) == 2  # nothing more
-
-
-def test_names_are_journalled_before_the_counting_which_takes_long(run_project):
-    counted = NAMED + (
-        "kernel_trace.of_call = lambda call: 'k'\nfrom roofline.profile import collect\n"
-        "collect.Counting.finished = lambda self: self.session.note('counters', 'counted now')\n"
-    )
-    outcome = run_project("--benchmark-only", "-k", "torch", conftest=counted)
-    kinds = [line["kind"] for line in outcome.lines]
-    assert kinds.index("kernels") < kinds.index("note")
 
 
 @pytest.fixture

@@ -142,14 +142,9 @@ def test_lists_and_models_by_hand():
         ({"link_bandwidth": "450"}, "'450' is 450 bytes/s, the least is 1e+06: did you mean 450GBps?"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
-        ({"copier_programs": "0"}, "--ffn-copier-programs '0': it must be 1 or more"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
-        ({"link_bandwidth": "-1e9"}, "--ffn-link-bandwidth '-1e9': '-1e9' is no bandwidth"),
-        ({"link_bandwidth": "balance"}, "--ffn-link-bandwidth 'balance': 'balance' is no bandwidth"),
-        ({"seed": "-1"}, "--ffn-seed '-1': it must be 0 or more"),
         ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds 'nan': it must be a number of seconds above 0"),
-        ({"max_seconds": "0"}, "--ffn-max-seconds '0': it must be a number of seconds above 0"),
     ],
 )
 def test_bad_values_are_named(given, said):

@@ -13,7 +13,7 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, LINES, save
 
 from roofline.cli import main
-from roofline.report import html, references, tables
+from roofline.report import html, references
 from roofline.report.write import write
 from roofline.store import journal
 
@@ -139,8 +139,7 @@ def test_links_are_refused_before_anything_is_written_through_them(name, tmp_pat
     assert {path.name for path in run.iterdir()} == {"samples.jsonl", name}
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize(("packed", "end"), [(False, b""), (True, b"\n")])
 def test_line_of_100_mb_is_refused_without_being_read_whole(packed, end, tmp_path, refused):
     path = tmp_path / (journal.PACKED if packed else journal.NAME)
     with gzip.open(path, "wb", 1) if packed else path.open("wb") as file:
@@ -192,16 +191,3 @@ def test_numbers_are_finite(value, tmp_path, refused):
     (save(tmp_path / "run", [HEAD]) / journal.NAME).open("a").write(line + "\n")
     said = refused("report", str(tmp_path / "run"))
     assert "no number above 0" in said or "is not JSON" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a_b [1, 2] | c", "a_b [1, 2] | c"),
-        ("a\\|b", "a\\\\|b"),
-        ("[a][b]", "\\[a]\\[b]"),
-        ("[x]: http", "\\[x]: http"),
-    ],
-)
-def test_escapes_of_markdown(text, said):
-    assert tables.escaped(text) == said
