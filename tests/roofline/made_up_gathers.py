@@ -14,8 +14,6 @@ from roofline.report import theme
 from roofline.report.analyses import OVERLAP, analysis_of, frame
 from roofline.store.journal import load
 from roofline.theory.arms import ARMS, base_arm, is_serial
-from roofline.theory.schedule import Grid
-from roofline.theory.wires import parse as parse_wire
 
 GEMM_S, COMM_S = 20e-3, 16e-3
 OURS = {"serial": 1.0, "chunk_launches": 0.1, "row_block_launches": 0.2, "overlapped": 0.05}
@@ -30,9 +28,6 @@ ON_GPU |= {"row_block": 0.1, "overlapped": 0.05, "symm_mem": 0.7}
 ON_GPU |= {"row_block_launches_persistent": 0.25, "overlapped_persistent": 0.02}
 FLAGGED = ("chunk_outer", "row_block")
 """Schedules of one kernel on a GPU, whose programs wait for flags."""
-
-PROGRAMS, GRID, BLOCKS = 132, Grid(64, 13), 8
-"""Of that kernel: of xxl on 16 chips with 8192 rows, in tiles of 128 x 256, on an H100."""
 
 
 def arms_of(case, lost):
@@ -62,22 +57,17 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
     return line | {"arrivals_s": arrivals_s, "waits": waits, "end_s": end_s}
 
 
-def gathering(
-    case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS, gpu=False
-):
-    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples. `gpu`: its matmul is
-    cut for one."""
+def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS):
+    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples."""
     arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
     entrants = times | {"gemm torch": gemm_s, "link": comm_s}
-    grid = GRID if gpu else Grid(4, 1)
     found = lines_of(
         case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
         slower=lambda index: 1.02 ** (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
         baseline="serial", without=without, link=link,
         link_bytes_per_s_requested=case.work.wire_bytes / comm_s / pace if link == "paced" else None,
-        row_blocks=BLOCKS if gpu else 4, workers=PROGRAMS if gpu else 1,
-        row_tiles=grid.row_tiles, column_tiles=grid.column_tiles,
+        row_blocks=4, workers=1, row_tiles=4, column_tiles=1,
     )  # fmt: skip
     shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
     return found + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
@@ -116,26 +106,6 @@ LAYER = [
     for line in gathering(of(tp, wire), gemm_s * slower, lost=OF_A_LAYER)
 ]
 """What comes before a layer, what goes behind it, and both: shapes that lie close together."""
-
-
-def gpu_cases():
-    """The default sweep of a GPU, in which no two arms hide as much."""
-    common = {"model": "xxl", "dtype": "bf16"}
-    found = [gather_matmul(tp, "balance2750", m=8192, **common) for tp in (4, 8, 16, 26, 32, 64)]
-    found += [gather_matmul(16, wire, m=8192, **common) for wire in ("ridge", "ridge1.4", "450GBps", "50GBps")]
-    found += [gather_matmul(16, "balance2750", m=8192, ranks=4, **common)]
-    return found + [prefetch(m, "balance2750", **common) for m in (1024, 2048, 2750, 4096, 8192)]
-
-
-def gpu_lines():
-    """Of a made-up GPU. Only the shape that the timeline shows is cut as there: others take long to simulate."""
-    lines = [HEAD]
-    for case in gpu_cases():
-        gemm_s = case.work.flop / 700e12
-        wire = parse_wire(case.wire)
-        bytes_per_s = wire.bytes_per_s(chip_flops=700e12, t_gemm_s=gemm_s, wire_bytes=case.work.wire_bytes)
-        lines += gathering(case, gemm_s, case.work.wire_bytes / bytes_per_s, lost=ON_GPU, gpu=case.wire == "ridge")
-    return lines
 
 
 NAMES = ["network_roofline", "overlap", "timeline"]

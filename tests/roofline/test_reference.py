@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from made_up_gathers import gpu_lines
-from made_up_run import LINES, save
+from made_up_gathers import ON_GPU, gather_matmul, gathering
+from made_up_run import HEAD, LINES, save
 from matplotlib.image import imread
 
 from roofline.analysis.records import records_of
@@ -69,10 +69,12 @@ def test_committed_samples_are_never_changed(name):
     assert (ROOT / path).read_bytes() == git("show", f"{brought[0]}:{path}")
 
 
-@pytest.mark.parametrize("lines", [gpu_lines, lambda: LINES, *(lambda name=name: name for name in RUNS)])
+ON_A_GPU = [HEAD, *gathering(gather_matmul(), lost=ON_GPU)]
+
+
+@pytest.mark.parametrize("lines", [ON_A_GPU, LINES, *RUNS])
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
-    found = lines()
-    run = journal.load(REFERENCE / found if isinstance(found, str) else save(tmp_path / "run", found))
+    run = journal.load(REFERENCE / lines if isinstance(lines, str) else save(tmp_path / "run", lines))
     optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
     optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
