@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,13 +32,6 @@ def test_a_reader_that_has_read_enough_is_no_error():
     assert (done.stderr.read(), done.wait()) == (b"", 0)
 
 
-def test_the_version(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--version"])
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (stop.value.code, capsys.readouterr().out) == (0, f"roofline {project['version']}\n")
-
-
 def test_doctests_of_every_package_run(pytestconfig):
     """With plain `pytest`, as `make test` calls it: they are looked for in the folders of `testpaths` alone."""
     packages = {path.parent for path in ROOT.glob("[!.]*/__init__.py")}
@@ -61,25 +53,20 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
     [
         (["balance", "--flops", "275", "--bandwidth", "1e11"], "did you mean 275e12 FLOP/s"),
         (["balance", "--flops", "2e14", "--bandwidth", "100"], "did you mean 100e9 bytes/s, which is 100 GB/s?"),
-        (["balance"], "give --flops and --bandwidth"),
         (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
         (["balance", "--flops", "fast", "--bandwidth", "1e9"], "'fast' is not a number above 0"),
-        (["balance", "--flops", "1e12", "--bandwidth", "-1"], "'-1' is not a number above 0"),
         (["balance", "--chip", "h20"], "did you mean 'H200'"),
         (["balance", "--chip", "H200", "--flops", "1e12"], "either --chip"),
         (["balances"], "did you mean balance?"),
         (["balance", "--flsop", "1"], "unrecognized arguments: --flsop 1; did you mean --flops?"),
         (["report", "nowhere"], "nowhere is no run folder"),
-        (["report", "a", "--jsn"], "unrecognized arguments: --jsn"),
         (["compare", "a"], "there is no NEW"),
         (
             ["compare", "a", "b", "c"],
             "of 3 runs, which are NEW? Say roofline compare BASE NEW, or BASE... --new NEW...",
         ),
         (["compare", "a", "a", "--new", "b"], "a is given twice on one side"),
-        (["compare", "nowhere", "nowhere"], "nowhere is no run folder"),
         (["compare", "a", "b", "--by", "tiem"], "did you mean time?"),
-        (["compare", "a", "b", "--margin", "-1"], "'-1' is not a number above 0"),
         (["compare", "a", "b", "--margin", "5"], "'5' is not a share below 1"),
         (["compare", "a", "b", "--allow", "chips"], "did you mean chip?"),
         (["compare", "a", "b", "--json", "--markdown"], "not allowed with"),

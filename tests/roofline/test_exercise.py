@@ -64,15 +64,6 @@ def test_readme_is_short_and_leads_to_every_page():
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(re.findall(r"\]\(([^)#]+)", text))
 
 
-def test_readme_says_how_long_the_files_are_that_it_asks_to_read():
-    (part,) = re.findall(r"^## Read these five files\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
-    files = re.findall(r"\]\((\w+/\w+\.py)\)", part)
-    assert len(files) == 5
-    (said,) = re.findall(r"some ([\d,]+) lines", part)
-    lines = sum(len((ROOT / name).read_text().splitlines()) for name in files)
-    assert int(said.replace(",", "")) == pytest.approx(lines, rel=0.1)
-
-
 def test_every_option_is_documented():
     text = (ROOT / "docs/choosing.md").read_text()
     assert [flag for flag in FLAGS.values() if f"`{flag}" not in text] == []

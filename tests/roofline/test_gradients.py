@@ -4,7 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from made_up_run import HEAD, boxes_of, on_points, touching
+from made_up_run import HEAD, save
 
 from roofline import operations
 from roofline.analysis import gradients
@@ -15,7 +15,6 @@ from roofline.pytest_plugin import selection
 from roofline.report import gradients as shown
 from roofline.report.analyses import frame
 from roofline.report.write import write
-from roofline.store.journal import load
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
 
@@ -73,9 +72,8 @@ def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
     assert "sqrt" not in line
 
 
-@pytest.mark.parametrize("overhead_s", [1e-4, 1e-3, 1e-2])
-def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w(overhead_s):
-    model = Model(BACKWARD_S, S, L, 1, overhead_s, BYTES_PER_S)
+def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w():
+    model = Model(BACKWARD_S, S, L, 1, 1e-3, BYTES_PER_S)
     best = min((2**power for power in range(16, 24)), key=model.time_s)
     assert abs(math.log2(best / model.bucket_bytes)) <= 1
 
@@ -102,7 +100,7 @@ def test_records_have_what_was_hidden_and_the_model():
     )
 
 
-def test_figure_has_a_point_for_each_arm_and_no_words_on_points():
+def test_figure_has_a_point_for_each_arm():
     run = made_up()
     figure = shown.draw(run, frame(records_of(run)))
     (axes,) = figure.axes
@@ -113,18 +111,11 @@ def test_figure_has_a_point_for_each_arm_and_no_words_on_points():
     }
     points = named["in buckets, while the backward pass goes on"].lines[0].get_xydata()
     assert sorted(points[:, 0]) == [S // L, *CASE.buckets.values()]
-    assert not touching(boxes_of(figure))
-    assert not on_points(figure)
 
 
 def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
-    import json
-
-    run = made_up()
-    lines = [HEAD | {"ranks": run.metadata["ranks"]}, run.shapes[CASE.id].line()]
-    lines += [one.line(CASE.id) for one in run.shapes[CASE.id].rounds]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert records_of(load(tmp_path)) == records_of(run)
+    shape = made_up().shapes[CASE.id]
+    save(tmp_path, [HEAD, shape.line(), *(one.line(CASE.id) for one in shape.rounds)])
     assert "buckets.svg" in {path.name for path in write(tmp_path)}
     text = (tmp_path / "report.md").read_text()
     assert "## Which bucket?" in text
@@ -142,10 +133,8 @@ def test_one_process_is_told_to_start_torchrun():
         selection.check(options, operations.Runners(options), [], "gradient")
 
 
-@pytest.mark.parametrize(
-    ("word", "said"), [("l0-", "layers=0"), ("m0-", "m=0"), ("fp8", "unknown dtype 'fp8'"), ("p1", "ranks=1")]
-)
+@pytest.mark.parametrize(("word", "said"), [("l0-", "layers=0"), ("fp8", "unknown dtype 'fp8'"), ("p1", "ranks=1")])
 def test_sizes_that_make_no_sense_are_refused(word, said):
-    text = CASE.id.replace({"l": "l128-", "m": "m320-", "f": "fp32", "p": "p2"}[word[0]], word)
+    text = CASE.id.replace({"l": "l128-", "f": "fp32", "p": "p2"}[word[0]], word)
     with pytest.raises(ValueError, match=said):
         operations.parse(text)

@@ -88,7 +88,7 @@ def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
     assert 2750 in numbers_of(above.xaxis)
 
 
-def test_titles_say_what_overlapping_buys_and_where(sweep, gpu):
+def test_titles_say_what_overlapping_buys_and_where(sweep):
     texts = sweep.texts["network_roofline"]
     # All but a tenth hides, or a twentieth: 40 / (20 + 2), 34.1 / (18.1 + 0.8).
     assert "Overlapping buys, over serial, 1.82 x in all_gather_matmul and 1.80 x in weight_prefetch" in texts
@@ -97,11 +97,6 @@ def test_titles_say_what_overlapping_buys_and_where(sweep, gpu):
         "all_gather_matmul: 1.82 x at 1.00 x the threshold",
         "weight_prefetch: 1.80 x at 1.13 x the threshold",
     ]
-    for record in sweep.records:
-        if record["case"].endswith(("ridge-chunk_launches", "m172-fp32-balance86-overlapped")):
-            share = f"{100 * record['of_own_ideal']:.0f} % of what its schedule allows"
-            assert any(text.endswith(share) for text in at)
-    assert not any("over serial on all cores" in text for text in gpu.texts["network_roofline"])
 
 
 def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
@@ -127,12 +122,6 @@ def test_summary_says_what_overlapping_is_worth_for_a_layer(layer):
     assert lines[1].endswith("(median over 3 cases)")
     serial = [record for record in layer.records if record["arm"] == "serial"]
     assert not any(line.startswith("ffn: ") for line in summary(serial))
-
-
-def test_title_of_a_cpu_run_says_what_serial_on_all_cores_leaves_of_it(draw):
-    texts = draw([HERE, *gathering(gather_matmul(), lost=ON_CPU)], NAMES[0]).texts[NAMES[0]]
-    gain = (GEMM_S + 0.4 * COMM_S) / (GEMM_S + 0.1 * COMM_S)
-    assert any(text.endswith(f", {gain:.2f} x over serial on all cores") for text in texts)
 
 
 def test_title_claims_nothing_where_no_arm_is_faster(draw):

@@ -10,7 +10,7 @@ from roofline.theory.schedule import Grid, arrival_order, inner_loops, pieces
 unhurried = settings(deadline=None)  # a busy machine can stall any example
 
 
-@pytest.mark.parametrize("ranks", range(1, 18))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 17])
 def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
     for i in range(ranks):
         assert arrival_order("ring", ranks, i) == tuple((i - s) % ranks for s in range(ranks))
@@ -59,12 +59,8 @@ def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
         (lambda: arrival_order("star", 4, 0), "unknown topology 'star': it is one of ring"),
         (lambda: arrival_order("ring", 0, 0), "ranks=0: it must be 1 or more"),
         (lambda: arrival_order("ring", 4, 4), "rank=4 is not one of 4 ranks: choose 0 to 3"),
-        (lambda: arrival_order("ring", 4, -1), "rank=-1"),
-        (lambda: pieces((), 2), "chunks=0"),
         (lambda: pieces(range(4), 0), "blocks=0"),
         (lambda: Grid(0, 3), "row_tiles=0"),
-        (lambda: Grid(2, 3, group=0), "group=0"),
-        (lambda: Grid(2, 2).waves(0), "programs=0"),
         (lambda: schedule.tile_outer(Grid(2, 2), 0, 4), "programs=0"),
         (lambda: schedule.spill_once(Grid(2, 2), 2, (0, 3, 1), 1.0), "not ascending"),
     ],

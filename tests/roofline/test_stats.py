@@ -20,8 +20,6 @@ from roofline.stats import (
     time_of,
 )
 
-TRIALS = 150
-
 
 def rounds(values) -> dict[int, float]:
     return dict(enumerate(values))
@@ -33,44 +31,12 @@ def in_passes(processes: int, passes: int, rounds: int) -> dict[int, tuple[int, 
     return {index: whole[index // rounds] for index in range(processes * passes * rounds)}
 
 
-def covered(make) -> float:
-    """How many of the intervals that `make(rng)` returns hold 1."""
-    rng = np.random.default_rng(7)
-    intervals = [make(rng) for _ in range(TRIALS)]
-    return sum(one.low <= 1 <= one.high for one in intervals) / TRIALS
-
-
-CLUSTERED = [(8, 12, 0.013, 0.08, 0.1), (3, 1, 0.005, 0.002, 0.01), (2, 2, 0.01, 0.01, 0.01)]
-
-
-@pytest.mark.parametrize(("processes", "passes", "between", "of_passes", "within"), CLUSTERED)
-def test_what_differs_between_processes_and_passes_is_in_the_interval(processes, passes, between, of_passes, within):
-    groups = in_passes(processes, passes, 20)
-
-    def make(rng):
-        process, one_pass, noise = (
-            spread * rng.normal(size=size)
-            for spread, size in ((between, processes), (of_passes, processes * passes), (within, len(groups)))
-        )
-        logs = [process[p] + one_pass[i] + noise[r] for r, (p, i) in groups.items()]
-        return time_of(rounds(np.exp(logs)), groups)
-
-    share = covered(make)
-    print(f"{processes} processes of {passes} passes: {share:.2f}")
-    assert share >= 0.91
-
-
 @pytest.mark.parametrize(
     ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (7, 2.365), (30, 2.042), (120, 1.980)]
 )
 def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
     assert student_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
     assert beyond(quantile, freedom) == pytest.approx(0.05, rel=1e-3)
-
-
-def test_students_tail_far_out():
-    assert beyond(4.144, 10) == pytest.approx(0.002, rel=1e-3)
-    assert beyond(0.0, 5) == 1
 
 
 def test_students_interval_by_hand():
