@@ -115,11 +115,3 @@ def on_points(figure):
         points = [at for line in lines for at in line.get_transform().transform(line.get_xydata())]
         found += [said for said, box in boxes_of(figure, [axes]) if any(box.contains(*at) for at in points)]
     return found
-
-
-def numbers_of(axis):
-    """The numbers that are written along an axis, within its limits."""
-    axis.axes.figure.draw_without_rendering()
-    low, high = sorted(axis.get_view_interval())
-    ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-    return [float(tick.label1.get_text() or tick.label2.get_text()) for tick in ticks]

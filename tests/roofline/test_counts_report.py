@@ -88,15 +88,6 @@ def test_report_has_the_columns_and_the_last_note_alone(folder):
     assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
 
 
-def test_run_without_counts_has_none_of_it(tmp_path):
-    folder = save(tmp_path / "run", LINES)
-    write(folder)
-    report, picture = ((folder / name).read_text() for name in ("report.md", "memory_roofline.svg"))
-    assert "ounted" not in report + picture
-    assert "kernel" not in report
-    assert "hollow" not in picture
-
-
 def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder):
     run = journal.load(folder)
     axes = THROUGHPUT.figures[0].draw(run, frame(records_of(run))).axes[0]
@@ -123,20 +114,6 @@ def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
     found = records(save(tmp_path / "run", lines))
     assert (found[16, "cublas"]["dram_bytes"], found[16, "cublas"]["kernel_name"]) == (None, None)
     assert found[8192, "tiled"]["dram_bytes"] is not None
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ({"kind": "counters", "shape": SHAPES[16], "contender": "tiled"}, "without 'dram_bytes'"),
-        (counted(16, "tiled", 1, 1) | {"counter_source": "ncu"}, "whose 'counter_source' is no table of"),
-        (NAMES | {"kernel_names": "a"}, "whose 'kernel_names' is no table"),
-    ],
-)
-def test_damaged_lines_are_named(tmp_path, line, said):
-    with pytest.raises(ValueError, match="damaged") as error:
-        journal.load(save(tmp_path / "run", [*COUNTED[:-1], line]))
-    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(

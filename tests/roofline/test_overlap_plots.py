@@ -16,7 +16,7 @@ from made_up_gathers import (
     gathering,
     prefetch,
 )
-from made_up_run import HEAD, LINES, boxes_of, numbers_of, on_points, touching
+from made_up_run import HEAD, LINES, boxes_of, on_points, touching
 
 from roofline.analysis.records import records_of
 from roofline.report.analyses import frame
@@ -81,22 +81,10 @@ def test_points_are_shares_of_the_lone_matmul_over_multiples_of_the_threshold(sw
 
 
 def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
-    first, second = sweep.figures["network_roofline"].axes
-    (above,) = first.child_axes
-    assert not second.child_axes
-    assert numbers_of(above.xaxis) == pytest.approx([2750 * x for x in numbers_of(second.xaxis)])
-    assert 2750 in numbers_of(above.xaxis)
-
-
-def test_titles_say_what_overlapping_buys_and_where(sweep):
-    texts = sweep.texts["network_roofline"]
-    # All but a tenth hides, or a twentieth: 40 / (20 + 2), 34.1 / (18.1 + 0.8).
-    assert "Overlapping buys, over serial, 1.82 x in all_gather_matmul and 1.80 x in weight_prefetch" in texts
-    at = [text for text in texts if " x the threshold, " in text]
-    assert [text.partition(",")[0] for text in at] == [
-        "all_gather_matmul: 1.82 x at 1.00 x the threshold",
-        "weight_prefetch: 1.80 x at 1.13 x the threshold",
-    ]
+    (above,) = sweep.figures["network_roofline"].axes[0].child_axes
+    numbers = [float(label.get_text()) for label in above.get_xticklabels()]
+    assert 2750 in numbers
+    assert numbers == pytest.approx([2750 * tick for tick in above.get_xticks()])
 
 
 def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):

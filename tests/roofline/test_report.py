@@ -1,6 +1,5 @@
 """Reports from saved data: derived fields by hand, tables that agree with them, plots that can be drawn again."""
 
-import json
 from itertools import product
 
 import pytest
@@ -69,19 +68,6 @@ def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
     assert rates == [None, None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in times)]
     assert tables.terminal(records, COLUMNS)
     write(tmp_path / "run")
-
-
-def test_table_agrees_with_the_records(folder):
-    records = list(by_case(folder).values())
-    lines = tables.markdown(records, COLUMNS).splitlines()
-    assert len(lines) == 2 + len(records)
-    for line, record in zip(lines[2:], records, strict=True):
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[1] == record["contender"]
-        assert float(cells[3]) == pytest.approx(record["tflops"], rel=5e-3)
-        ends = (f"{100 * record[name]:.0f}" for name in ("of_roof_low", "of_roof_high"))
-        assert cells[4] == f"{100 * record['of_roof']:.0f} % [{', '.join(ends)}]"
-    assert "throttled: power cap" in lines[-1]
 
 
 def test_summary_is_the_geometric_mean(folder):
@@ -201,14 +187,6 @@ def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path
     assert on_points(figure) == []
 
 
-def test_contenders_have_colours_and_what_is_split_has_marks(tmp_path):
-    axes, _ = memory_roofline(tmp_path, sharded()).axes
-    points = [found for found in axes.containers if hasattr(found, "has_yerr")]
-    assert len({(one.lines[0].get_color(), one.lines[0].get_marker()) for one in points}) == len(points) == 12
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == [*SPEEDS, "up, tp=1", "up, tp=8", "down, tp=1", "down, tp=8"]
-
-
 @pytest.mark.parametrize(("rate", "unit", "scale"), [(1, "TFLOP/s", 1), (1e-3, "GFLOP/s", 1000)])
 def test_small_machines_are_told_in_gflops(tmp_path, rate, unit, scale):
     lines = made_up((16, 1024), rate, "cpu")
@@ -250,32 +228,6 @@ def test_report_names_what_was_not_measured(folder):
     report = (folder / "report.md").read_text()
     assert "- skipped: matmul-1024x1024-up-tp1-m16-bf16-other: why" in report
     assert "cut off" not in report
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is empty"),
-        ("[1]\n", "is no journal of schema"),
-        ('{"kind": "run", "schema": "x"}\n', "is no journal of schema"),
-        (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
-        (json.dumps(HEAD) + '\n{"kind": "odd"}\n', "unknown kind 'odd'"),
-        (
-            json.dumps(HEAD) + '\n{"kind": "round", "shape": "a"}\n',
-            ":2 is a line of kind 'round' without",
-        ),
-        ('{"kind": "run", "schema": 8}\n', "without 'method_version'"),
-        ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
-        (json.dumps(HEAD | {"machine": None}) + "\n", "whose 'machine' is no table of chip, datasheet, source"),
-        ("".join(json.dumps(line) + "\n" for line in [HEAD, ceiling("read", 0)]), "whose 'value' is no number above 0"),
-        (json.dumps(HEAD) + "\n" + json.dumps(HEAD) + "\n", "unknown kind 'run' here"),
-        (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
-        (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no text"),
-    ],
-)
-def test_foreign_and_damaged_journals_are_named(tmp_path, text, said, refused):
-    (tmp_path / "samples.jsonl").write_text(text)
-    assert said in refused("report", str(tmp_path))
 
 
 def test_roof_needs_both_ceilings():

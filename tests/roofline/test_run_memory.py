@@ -51,7 +51,7 @@ def test_matmul_takes_its_pool_its_probes_and_its_check(asked):
     assert peak > 2 * w + probes + 8 * (d_model + d_ff)
 
 
-@pytest.mark.parametrize(("card_gib", "fits"), [(24, True), (40, True), (80, True), (16, False)])
+@pytest.mark.parametrize(("card_gib", "fits"), [(24, True), (16, False)])
 def test_default_run_fits_on_a_card(asked, card_gib, fits):
     peak = memory.peak_bytes(cases(asked))
     assert (peak + GIB < card_gib * GIB) == fits

@@ -105,6 +105,10 @@ def test_damaged_packed_journal_is_named(tmp_path, damage):
         roofline.load(tmp_path)
 
 
+COUNTERS = {"kind": "counters", "shape": SHAPE.id, "contender": "torch"}
+COUNTED = COUNTERS | {"dram_bytes": 1, "l2_bytes": 1, "tensor_ops": 1}
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -114,8 +118,31 @@ def test_damaged_packed_journal_is_named(tmp_path, damage):
         (WRITTEN[2] | {"odd": 1}, "a line of kind 'round' that cannot be read: .*'odd'"),
         (WRITTEN[1] | {"work": {"flop": 1}}, "whose 'work' is no table of device_bytes, flop"),
         ({"kind": "sample", "shape": SHAPE.id}, "has a line of unknown kind 'sample'"),
+        (HEAD, "unknown kind 'run' here"),
+        (COUNTERS, "without 'dram_bytes'"),
+        (COUNTED | {"counter_source": "ncu"}, "whose 'counter_source' is no table of"),
+        ({"kind": "kernels", "shape": SHAPE.id, "kernel_names": "a"}, "whose 'kernel_names' is no table"),
+        ({"kind": "timeline", "shape": SHAPE.id, "contender": "torch"}, "without 'transfers'"),
     ],
 )  # fmt: skip
 def test_damaged_lines_are_named(tmp_path, line, said):
     with pytest.raises(ValueError, match=f"samples.jsonl:3 .*{said}"):
         roofline.load(save(tmp_path / "run", [*WRITTEN[:2], line]))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("[1]\n", "is no journal of schema"),
+        (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
+        ('{"kind": "run", "schema": 8}\n', "without 'method_version'"),
+        ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
+        (json.dumps(HEAD | {"machine": None}) + "\n", "whose 'machine' is no table of chip, datasheet, source"),
+        (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
+        (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no text"),
+    ],
+)
+def test_foreign_journals_are_refused_in_one_line(tmp_path, text, said, refused):
+    (tmp_path / "samples.jsonl").write_text(text)
+    assert said in refused("report", str(tmp_path))
