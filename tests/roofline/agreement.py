@@ -18,7 +18,6 @@ from statistics import fmean, median, variance
 from typing import NamedTuple
 
 from roofline.analysis.records import records_of
-from roofline.report import tables
 from roofline.report.compare import (
     FASTER,
     HIDDEN,
@@ -34,11 +33,13 @@ from roofline.report.compare import (
     values_of,
     verdicts,
 )
-from roofline.report.layout import Column
 from roofline.store.journal import load
 
 PLANTED = (0.10, 0.05)
 VERDICTS = (FASTER, SLOWER, SAME, UNCLEAR)
+LEFT = ("runs", "all cases together")
+COLUMNS = ["runs", f"within {100 * MARGIN:g} %", "1 in the change's interval", *VERDICTS, "all cases together"]
+COLUMNS += ["width of a ratio's interval", *(f"{100 * share:g} % seen: in a case, together" for share in PLANTED)]
 
 
 class Values(NamedTuple):
@@ -71,32 +72,32 @@ def agreement(runs: Sequence[Values]) -> str:
     total = fmean(variance(spread.value for spread in of_case) for of_case in each if len(of_case) > 1)
     within = fmean(spread.variance for of_case in each for spread in of_case)
     parts = [percent(math.sqrt(max(0.0, part))) for part in (total, within, total - within)]
+    sides = [":--" if name in LEFT else "--:" for name in COLUMNS]
+    table = "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (COLUMNS, sides, *rows))
     return (
-        f"{tables.markdown(rows, COLUMNS)}\n\nA ratio's standard deviation from run to run is {parts[0]}: {parts[1]} "
-        f"by what varies within a run, {parts[2]} beyond."
+        f"{table}\n\nA ratio's standard deviation from run to run is {parts[0]}: {parts[1]} by what varies within a "
+        f"run, {parts[2]} beyond."
     )
 
 
-def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> dict:
+def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> list:
+    """The cells of `COLUMNS`."""
     changes_of_pair, means = zip(*(changes(*pair) for pair in pairs), strict=True)
     all_changes = [one for of_pair in changes_of_pair for one in of_pair]
     of_cases = Counter(verdict for of_pair in changes_of_pair for verdict in verdicts(of_pair))
     of_means = Counter(verdict for mean in means for verdict in verdicts([mean]))
-    seen = {
-        str(share): [fmean(seen_share(own, share) for own in them) for them in (changes_of_pair, [[m] for m in means])]
-        for share in PLANTED
-    }
-    return {
-        "name": name,
-        "near": f"{sum(abs(one.value) <= math.log1p(MARGIN) for one in all_changes)} of {len(all_changes)}",
-        "held": fmean(is_held(one) for one in all_changes),
-        **{verdict: of_cases[verdict] for verdict in VERDICTS},
-        "mean": ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
-        "ratio": median(width for pair in pairs for run in pair for width in run.widths),
-        "change": median(map(width_of, all_changes)),
-        "change of mean": median(map(width_of, means)),
-        **seen,
-    }
+    near = sum(abs(one.value) <= math.log1p(MARGIN) for one in all_changes)
+    alone_and_together = changes_of_pair, [[mean] for mean in means]
+    seen = [[fmean(seen_share(of_pair, share) for of_pair in each) for each in alone_and_together] for share in PLANTED]
+    return [
+        name,
+        f"{near} of {len(all_changes)}",
+        f"{fmean(is_held(one) for one in all_changes):.2f}",
+        *(of_cases[verdict] for verdict in VERDICTS),
+        ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
+        percent(median(width for pair in pairs for run in pair for width in run.widths)),
+        *(f"{in_a_case:.2f}, {in_the_mean:.2f}" for in_a_case, in_the_mean in seen),
+    ]
 
 
 def changes(base: Values, new: Values) -> tuple[list[Change], Change]:
@@ -112,11 +113,6 @@ def is_held(one: Change) -> bool:
     return one.interval.low <= (one.of == SPEED) <= one.interval.high
 
 
-def width_of(one: Change) -> float:
-    """Of its interval: of a speed over the speed, of a hidden fraction plainly."""
-    return one.interval.relative_width if one.of == SPEED else one.interval.high - one.interval.low
-
-
 def seen_share(found: Sequence[Change], share: float) -> float:
     """Which share of the changes is SLOWER once NEW takes longer by `share` in all of them."""
     slower = [replace(one, value=one.value - math.log1p(share)) for one in found]
@@ -126,21 +122,6 @@ def seen_share(found: Sequence[Change], share: float) -> float:
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
-
-COLUMNS = (
-    Column("name", header="runs", right=False),
-    Column("near", header=f"within {100 * MARGIN:g} %"),
-    Column("held", header="1 in the change's interval", text="{:.2f}".format),
-    *(Column(verdict, header=verdict) for verdict in VERDICTS),
-    Column("mean", header="all cases together", right=False),
-    Column("ratio", header="width of a ratio's interval", text=percent),
-    Column("change", header="of a change's", text=percent),
-    Column("change of mean", header="together", text=percent),
-    *(
-        Column(str(share), header=f"{100 * share:g} % seen: in a case, together", text="{0[0]:.2f}, {0[1]:.2f}".format)
-        for share in PLANTED
-    ),
-)
 
 if __name__ == "__main__":
     print(agreement([values(folder, sys.argv[1]) for folder in sorted(map(Path, sys.argv[2:]))]))
