@@ -106,14 +106,6 @@ def test_an_option_that_measures_needs_benchmark_only(typed):
         assert (code, text) == (2, f"Exit: {word} measures: it needs --benchmark-only\n")
 
 
-def test_help_has_every_default(typed):
-    _, text = typed("--help")
-    ours = text.partition("FFN matmuls on a roofline")[2].partition("\n\n")[0]
-    options = re.split(r"\n  (?=--ffn)", ours)[1:]
-    assert len(options) == 19
-    assert all("default" in option for option in options)
-
-
 def test_a_folder_behind_an_option_is_no_root(typed, tmp_path):
     """pytest takes its root from that word: the entry point begins it anew, from the checkout that it is in."""
     folder = tmp_path / "with a space"

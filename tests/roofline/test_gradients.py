@@ -131,10 +131,3 @@ def test_one_process_is_told_to_start_torchrun():
     assert sweep(options) == []
     with pytest.raises(ValueError, match=r"-k 'gradient': .*start torchrun --nproc-per-node N"):
         selection.check(options, operations.Runners(options), [], "gradient")
-
-
-@pytest.mark.parametrize(("word", "said"), [("l0-", "layers=0"), ("fp8", "unknown dtype 'fp8'"), ("p1", "ranks=1")])
-def test_sizes_that_make_no_sense_are_refused(word, said):
-    text = CASE.id.replace({"l": "l128-", "f": "fp32", "p": "p2"}[word[0]], word)
-    with pytest.raises(ValueError, match=said):
-        operations.parse(text)

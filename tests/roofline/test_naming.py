@@ -57,12 +57,10 @@ def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
     assert "no CUPTI here" in outcome.report
 
 
-@pytest.fixture
-def trace(tmp_path, monkeypatch):
-    """A run of two shapes, and a function that names the kernels of its contenders, and returns what was asked for:
-    (shape, names). Operands of one shape are let go of before the next is prepared."""
+def test_each_kernel_is_asked_for_once_and_operands_are_let_go_of_between_shapes(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
     run, asked, cases = journal.load(save(tmp_path / "run", LINES)), [], []
+    first, second = run.shapes
 
     def prepare(shape, names):
         assert not any(found.entrants for found in cases)
@@ -70,23 +68,14 @@ def trace(tmp_path, monkeypatch):
         cases.append(PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names}))
         return cases[-1]
 
-    def finished():
-        options = types.SimpleNamespace(device="cuda")
-        session = types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)
-        kernel_trace.KernelTrace(session).finished()
-        return asked
-
-    return run, finished
-
-
-def test_each_kernel_is_asked_for_once(trace):
-    run, finished = trace
-    first, second = run.shapes
+    options = types.SimpleNamespace(device="cuda")
+    session = types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)
     run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
-    assert finished() == [(first, ["tiled"]), (second, ["cublas", "tiled"])]
+    for _ in range(2):  # nothing is left for the second
+        kernel_trace.KernelTrace(session).finished()
+    assert asked == [(first, ["tiled"]), (second, ["cublas", "tiled"])]
     named = [{name: own["kernel_name"] for name, own in shape.entrants.items()} for shape in run.shapes.values()]
     assert named == [{"cublas": "a", "tiled": "k"}, {"cublas": "k", "tiled": "k"}]
-    assert len(finished()) == 2  # nothing more
 
 
 @pytest.fixture

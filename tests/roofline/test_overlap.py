@@ -130,21 +130,6 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     assert ideal.end_s == max(span.end_s for span in ideal.spans)
 
 
-def test_launches_take_all_chunks_or_blocks_that_are_here():
-    by_chunk = OverlapPlan("chunk_launches", Grid(2, 1), 1, 4, 1).simulate(t_gemm_s=8.0, t_comm_s=3.0)
-    assert [tuple(launch) for launch in by_chunk.spans] == [
-        (0, 1, 0, 1, 0.0, 2.0),
-        (1, 3, 0, 1, 2.0, 6.0),
-        (3, 4, 0, 1, 6.0, 8.0),
-    ]
-    by_block = OverlapPlan("row_block_launches", Grid(4, 1), 1, 4, 4).simulate(t_gemm_s=8.0, t_comm_s=4.0)
-    assert [tuple(launch) for launch in by_block.spans] == [
-        (0, 4, 0, 1, 1.0, 3.0),
-        (0, 4, 1, 3, 3.0, 7.0),
-        (0, 4, 3, 4, 7.0, 9.0),
-    ]
-
-
 @given(st.integers(2, 16), times, times)
 def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ranks, gemm, comm):
     """Forwards: each part is sent when it is computed and the one before is gone."""

@@ -21,7 +21,6 @@ from made_up_run import HEAD, LINES, boxes_of, on_points, touching
 from roofline.analysis.records import records_of
 from roofline.report.analyses import frame
 from roofline.report.overlap import style
-from roofline.report.overlap.analysis import summary
 from roofline.theory.arms import ARMS
 
 
@@ -98,20 +97,6 @@ def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
     assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
 
 
-def test_summary_says_what_overlapping_is_worth_for_a_layer(layer):
-    lines = [line for line in summary(layer.records) if line.startswith("ffn: ")]
-    gains = [
-        (20.2 * slower + 16) / (max(20.2 * slower, 16) + 0.02 * min(20.2 * slower, 16)) for slower in (0.4, 0.8, 1)
-    ]
-    at = ("0.505", "1.01", "1.26")
-    told = ", ".join(f"{gain:.2f} x at {where} x the threshold" for gain, where in zip(gains, at, strict=True))
-    assert lines[0] == f"ffn: overlapping is worth, over serial, {told}"
-    assert "takes 1.00 of the time of plain tensor parallelism" in lines[1]
-    assert lines[1].endswith("(median over 3 cases)")
-    serial = [record for record in layer.records if record["arm"] == "serial"]
-    assert not any(line.startswith("ffn: ") for line in summary(serial))
-
-
 def test_title_claims_nothing_where_no_arm_is_faster(draw):
     lost = dict.fromkeys(("serial", "chunk_launches", "row_block_launches"), 1.0)
     texts = draw([HERE, *gathering(gather_matmul(), lost=lost)], NAMES[0]).texts[NAMES[0]]
@@ -147,15 +132,6 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     ratios = [text for text in texts if re.fullmatch(r"\d\.\d\d", text)]
     assert ratios == ["0.38", "1.00", "1.25", "5.00", "0.44", "1.13"]
     assert [text for text in texts if text.endswith(" %")] == ["90 %"] * 4 + ["95 %"] * 2
-
-
-def test_own_ideal_is_a_tick_of_the_arms_colour(sweep):
-    (axes,) = sweep.figures["overlap"].axes
-    colour = style.LOOKS["row_block_launches"][0]
-    ticks = next(line for line in axes.get_lines() if line.get_markersize() == 11 and line.get_color() == colour)
-    known = [record for record in sweep.records if record["arm"] == "row_block_launches"]
-    expected = {record["t_own_ideal_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in known}
-    assert sorted(ticks.get_xdata()) == pytest.approx(sorted(expected))
 
 
 def test_timeline_shows_the_shape_at_the_ridge(sweep):

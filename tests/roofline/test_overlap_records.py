@@ -1,17 +1,14 @@
 """What a record says of an arm, by known answers, and what the tables make of it."""
 
 import pytest
-from made_up_run import HEAD, LINES, lines_of, save
+from made_up_run import HEAD, lines_of, save
 
 from roofline.analysis.overlap import metrics
 from roofline.analysis.records import records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.report import tables
 from roofline.report.analyses import frame
 from roofline.report.overlap import columns, style
 from roofline.report.overlap.analysis import OVERLAP
-from roofline.report.sections import sections
-from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
 from roofline.theory.work import Work
@@ -261,29 +258,6 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
     above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
     assert sum(lost or 0 for lost in found) == pytest.approx(above, rel=1e-12, abs=1e-18)
     assert record["diagnosis"] == diagnosis
-
-
-def test_loss_is_shown_in_a_table_of_its_own_for_arms_that_overlap(records):
-    (table,) = (table for table in OVERLAP.tables if table.columns == columns.SPLIT)
-    rows = table.rows(None, [*records(TIMES | {"serial_all_cores": 5e-3}, drift=0.0).values(), {"op": "matmul"}])
-    assert [row["arm"] for row in rows] == ["chunk_launches", "row_block_launches"]
-    first, _ = tables.markdown(rows, table.columns).splitlines()[2:]
-    cells = ["5 ms", "4 ms", "+20.0 %", "+0.0 %", "+8.0 %", "+12.0 %", "the rest"]
-    assert [cell for cell in first.strip("| ").split(" | ") if cell in cells] == cells
-    assert not table.rows(None, [*records(requested=1.07 * WIRE_BYTES / T_COMM).values()])  # void
-
-
-def test_report_tells_matmuls_from_gathers(tmp_path):
-    folder = save(tmp_path / "both", [*LINES[:-1], *lines()])
-    run = load(folder)
-    gathered, plain = sections(run, records_of(run))[3:5]
-    assert {record["op"] for record in plain.rows} == {"matmul"}
-    assert {record["op"] for record in gathered.rows} == {"all_gather_matmul"}
-    assert any("chunk_launches: hides 0.67 of the shorter" in line for line in OVERLAP.summary(gathered.rows))
-    write(folder)
-    gain = "1.400 [1.400, 1.400]"
-    rows = [line for line in (folder / "report.md").read_text().splitlines() if gain in line]
-    assert [row.split(" | ")[1] for row in rows] == ["chunk_launches"]
 
 
 def test_brief_table_has_the_arm_that_hides_the_most_of_each_gather_in_multiples_of_the_threshold(records):

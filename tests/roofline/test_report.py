@@ -70,35 +70,12 @@ def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
     write(tmp_path / "run")
 
 
-def test_summary_is_the_geometric_mean(folder):
-    (line,) = THROUGHPUT.summary(list(by_case(folder).values()))
-    assert line.startswith("tiled: 0.775 of cublas's speed")  # sqrt(0.5 * 1.2)
-    assert "1.200 over M >= 1024 (1)" in line
-
-
 def test_what_an_empty_call_takes_is_told_beside_the_ceilings(tmp_path, folder):
     head = LINES[0] | {"machine": LINES[0]["machine"] | {"empty_call_s": 0.9e-6}}
     write(known := save(tmp_path / "known", [head, *LINES[1:]]))
     said = (known / "report.md").read_text().partition("## Ceilings")[2]
     assert "- an empty call takes 0.9 us: that much is in every sample" in said
     assert "empty call" not in "".join(sections.ceilings(journal.load(folder)))
-
-
-def test_brief_table_has_the_fastest_beside_the_baseline_by_tokens(folder):
-    lines = [
-        *LINES[:5],
-        *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6}),
-        *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}),
-    ]
-    run = journal.load(save(folder, lines))
-    small, large = THROUGHPUT.brief.rows(run, records_of(run))
-    assert (small["m"], small["fastest"], small["baseline"]) == (16, "other", "cublas")
-    assert (small["ratio"].value, small["shapes"]) == (pytest.approx(2), 1)
-    assert large["fastest"] == "tiled"
-    assert large["flops"] == pytest.approx(2 * 8192 * 1024**2 / 25e-6)
-    assert large["of_roof"] == pytest.approx(large["flops"] / 750e12)
-    text = tables.markdown([large], THROUGHPUT.brief.columns)
-    assert "| 573 TFLOP/s | tiled | 687 TFLOP/s | 1.200 | 1.2 up tp1 | 92 % |" in text
 
 
 def test_ceilings_show_interval_and_datasheet(folder):

@@ -1,4 +1,4 @@
-"""Can the harness be trusted? Rounds, stop rule, intervals and verdicts together, on a clock whose truth is known.
+"""Can the harness be trusted? Rounds, stop rule and intervals together, on a clock whose truth is known.
 
 The clock drifts by 20 % while a shape is measured, slows all contenders down together now and then, and gives each of
 them noise of its own that is correlated from round to round. In a run of several processes each contender is a little
@@ -6,15 +6,12 @@ faster or slower in each of them, too.
 """
 
 import math
-from collections import Counter
-from statistics import fmean, variance
 
 import numpy as np
 import pytest
 
 from roofline.measure.rounds import Rounds, StopRule, take_turns
-from roofline.report.compare import FASTER, SAME, SLOWER, UNCLEAR, Spread, change, verdicts
-from roofline.stats import by_process, ratio_of, time_of
+from roofline.stats import ratio_of, time_of
 
 PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 
@@ -93,12 +90,6 @@ class OneRun:
     def ratio(self, groups=None):
         return ratio_of(self.times["vendor"], self.times["ours"], groups or self.groups)
 
-    @property
-    def spread(self):
-        ratios = by_process(lambda a, b: a / b, self.times["vendor"], self.times["ours"], groups=self.groups)
-        of = [math.log(ratio) for ratio in ratios.values()]
-        return Spread(fmean(of), variance(of) / len(of), len(of) - 1)
-
 
 def test_coverage_where_processes_differ():
     # Nominal 0.95. Were the rounds of one process, 0.65 or so would do.
@@ -113,26 +104,7 @@ def test_coverage_where_processes_differ():
     assert as_one < hits
 
 
-@pytest.mark.parametrize(
-    ("slower", "right"), [(1.10, SLOWER), (1 / 1.10, FASTER), (1.0, UNCLEAR)], ids=["slower", "faster", "equal"]
-)
-def test_planted_contender_gets_the_right_verdict_and_never_the_opposite(slower, right):
-    calls = []
-    for seed in range(40):
-        base = OneRun(2 * seed, vendor=1.0, ours=0.9).spread
-        new = OneRun(2 * seed + 1, vendor=1.3, ours=1.3 * 0.9 * slower).spread
-        calls += verdicts([change([base], [new])], 0.03)
-    print(f"{slower:.3f} x the time: {Counter(calls)}")
-    if slower == 1:
-        assert {FASTER, SLOWER}.isdisjoint(calls)
-    else:
-        assert calls.count(right) >= 36
-        assert {FASTER, SLOWER, SAME} & set(calls) == {right}
-
-
 def test_stop_rule_stops_as_soon_as_the_interval_is_narrow_and_no_sooner():
-    quiet = take_turns({"a": lambda: ("a", 1.0)}, DriftingClock(0, 0.0, spread=0.0), PLAN, seed=0)
-    assert quiet.stopped_by == "rounds"  # the drift alone keeps it going
     rng = np.random.default_rng(0)
 
     class Noisy(DriftingClock):
