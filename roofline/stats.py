@@ -8,7 +8,7 @@ its passes take their place, or runs of its rounds.
 All times of a shape are told beside one anchor, its baseline: the anchor's typical time, times the typical ratio to it
 within rounds. What all met alike in a round cancels, and times and ratios agree. Typical is the mean of the middle half
 of the logarithms: one sample in four may be as far off as it likes.
-`tests/roofline/test_stats.py` states and tests what the intervals cover.
+`tests/roofline/test_trust.py` states and tests what the intervals cover.
 """
 
 import math

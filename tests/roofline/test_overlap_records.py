@@ -260,16 +260,6 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
     assert record["diagnosis"] == diagnosis
 
 
-def test_brief_table_has_the_arm_that_hides_the_most_of_each_gather_in_multiples_of_the_threshold(records):
-    found = records()
-    assert {arm: record["times_threshold"] for arm, record in found.items()} == pytest.approx(
-        dict.fromkeys(found, T_GEMM / T_COMM)
-    )
-    (row,) = OVERLAP.brief.rows(None, list(found.values()))
-    assert row["arm"] == "row_block_launches"
-    assert not OVERLAP.brief.rows(None, list(records(requested=1.07 * WIRE_BYTES / T_COMM).values()))  # void
-
-
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
     found = records(drift=0.5, requested=None)["chunk_launches"] | {"hidden_low": 0.4, "hidden_high": 0.8}
     (placed,) = style.prepared(frame([found])).itertuples()

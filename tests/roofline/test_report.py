@@ -78,6 +78,21 @@ def test_what_an_empty_call_takes_is_told_beside_the_ceilings(tmp_path, folder):
     assert "empty call" not in "".join(sections.ceilings(journal.load(folder)))
 
 
+def test_brief_table_has_the_fastest_beside_the_baseline_by_tokens(folder):
+    lines = [
+        *LINES[:5],
+        *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6}),
+        *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}),
+    ]
+    run = journal.load(save(folder, lines))
+    small, large = THROUGHPUT.brief.rows(run, records_of(run))
+    assert (small["m"], small["fastest"], small["baseline"]) == (16, "other", "cublas")
+    assert (small["ratio"].value, small["shapes"]) == (pytest.approx(2), 1)
+    assert large["fastest"] == "tiled"
+    assert large["flops"] == pytest.approx(2 * 8192 * 1024**2 / 25e-6)
+    assert large["of_roof"] == pytest.approx(large["flops"] / 750e12)
+
+
 def test_ceilings_show_interval_and_datasheet(folder):
     text = "\n".join(sections.ceilings(journal.load(folder)))
     assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up, alone); datasheet: 989 TFLOP/s" in text

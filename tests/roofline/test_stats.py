@@ -1,4 +1,4 @@
-"""Typical times and intervals: known answers, and the stated coverage on correlated and on clustered samples."""
+"""Typical times and intervals: known answers."""
 
 import math
 
