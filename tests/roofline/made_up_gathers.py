@@ -34,9 +34,9 @@ def arms_of(case, lost):
     return [arm for arm in lost if case.op in ARMS[base_arm(arm)].ops]
 
 
-def timeline_line(case, arm, gemm_s, comm_s, end_s, blocks=None):
+def timeline_line(case, arm, gemm_s, comm_s, end_s):
     """As an arm would leave it that waits for every transfer in turn, or on the device."""
-    blocks = blocks or (4 if arm.startswith("row_block") else 1)
+    blocks = 4 if arm.startswith("row_block") else 1
     transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
     arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
     waits = {arm: [] for arm in FLAGGED} | {

@@ -12,7 +12,6 @@ from roofline import doctor
 from roofline.measure.machine import TORCH_INDEX
 
 ROOT = Path(__file__).parents[2]
-RUN = "results/reference/amd-epyc-2026-11-23-3"
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
 NOISE = re.compile(r"tests collected|^$")
