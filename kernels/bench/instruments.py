@@ -6,10 +6,8 @@ loads, since an atomic there is none to the host (CUDA's guide), and could write
 clock is cycles over nanoseconds of one warp: arms that wait run cooler and clock higher, which NVML's figure, an
 average over many samples, cannot tell apart.
 
-Triton's interpreter has neither timer: with TIMED=False the gate's times are tries, and the clock cannot be read.
+Triton's interpreter has neither timer: both are compiled, for a GPU or for `kernels.machine`.
 """
-
-# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
 import torch
 import triton
@@ -38,21 +36,16 @@ SLOTS = 256
 def gate_kernel(
     flag_ptr,  # int32, in host memory
     wanted,
-    gap,  # microseconds, or tries where not TIMED
+    gap,  # microseconds
     patience,  # likewise
-    TIMED: tl.constexpr,
 ):
     """Return when the flag has reached `wanted`, or patience ends; not before the gap has."""
     spent = tl.zeros((), dtype=tl.int64)
-    if TIMED:
-        began = globaltimer()
+    began = globaltimer()
     here = tl.load(flag_ptr, volatile=True)
     while (spent < gap) | ((here < wanted) & (spent < patience)):
         here = tl.load(flag_ptr, volatile=True)
-        if TIMED:
-            spent = (globaltimer() - began) // 1000
-        else:
-            spent += 1
+        spent = (globaltimer() - began) // 1000
 
 
 @triton.jit
@@ -79,11 +72,9 @@ def clock_kernel(
     tl.store(readings_ptr + 2 * slot + 1, ended - began)
 
 
-def gate_launch(
-    flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US, *, timed=True
-) -> KernelLaunch:
+def gate_launch(flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US) -> KernelLaunch:
     """The gate that waits for `flag` (int32 [1]) to reach `wanted`."""
-    args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, TIMED=timed, num_warps=1)
+    args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, num_warps=1)
     return KernelLaunch(gate_kernel, (1,), args)
 
 
