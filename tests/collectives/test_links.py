@@ -64,6 +64,14 @@ def test_preset_link_has_everything_here_and_moves_nothing(transfers):
     assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
 
 
+@pytest.mark.parametrize(
+    ("kind", "bytes_per_s", "said"), [("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")]
+)
+def test_bad_link_is_refused(link, kind, bytes_per_s, said):
+    with pytest.raises(ValueError, match=said):
+        link(kind, bytes_per_s)
+
+
 def test_run_that_was_left_before_its_end_is_brought_to_it(link, transfers):
     wire = link(bytes_per_s=1e9)
     wire.start(transfers)

@@ -3,12 +3,13 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
-from roofline.options import resolve, resumed
+from roofline.options import FLAGS, add, resolve, resumed
 from roofline.pytest_plugin import selection
 
 
@@ -48,6 +49,15 @@ def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
     assert not options().quick
     with pytest.raises(ValueError, match="leave out --ffn-quick"):
         resumed_from(quick, quick=True)
+
+
+def test_help_names_the_default_of_each_option():
+    parser = Mock()
+    add(parser)
+    calls = parser.getgroup().addoption.call_args_list
+    helps = {call.args[0]: call.kwargs["help"] for call in calls}
+    assert [*helps] == [*FLAGS.values()]
+    assert [name for name, text in helps.items() if "default: " not in text] == []
 
 
 def test_plain_tests_are_small():
