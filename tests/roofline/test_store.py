@@ -1,4 +1,4 @@
-"""A run on disk and in memory: what is written is read back, older and packed journals too, and as a table."""
+"""A run on disk and in memory: what is written is read back, packed too, and as a table; what is damaged is named."""
 
 import gzip
 import json
