@@ -19,7 +19,7 @@ from collectives.links import Gather, InTurn, Scatter
 
 class Enqueued(DeviceLink):
     """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
-    how a transfer is enqueued (`_bring`). It is as patient as ranks are, and looks meanwhile whether one has failed.
+    how a transfer is enqueued (`_bring`). It is as patient as ranks are.
 
     Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
     """
@@ -57,9 +57,6 @@ class Enqueued(DeviceLink):
 
     def _bring(self, route: Route, index: int) -> None:
         raise NotImplementedError
-
-    def _synchronize(self) -> None:
-        self._ranks.world.synchronize()
 
 
 class Nccl(Enqueued):

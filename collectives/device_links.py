@@ -235,7 +235,7 @@ class DeviceLink:
 
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
-        self._synchronize()
+        torch.cuda.synchronize()
         route = self._route
         if lost := int(self._lost.item()):
             self._lost.zero_()
@@ -262,9 +262,6 @@ class DeviceLink:
 
     def _meet(self, place: int) -> None:
         """What the current stream does before the link starts (0), and after its end (1)."""
-
-    def _synchronize(self) -> None:
-        torch.cuda.synchronize()
 
 
 class PacedCopier(DeviceLink):

@@ -85,11 +85,6 @@ class Ddp:
 
     def __init__(self, sets: list[Operands], ranks):
         self._sets, self._ranks = itertools.cycle(sets), ranks
-        self.forget()
-        ranks.links.add(self)
-
-    def forget(self) -> None:
-        """Let go of the group; the next forward pass makes another of it."""
         self._model = self._out = None
 
     def forward(self) -> None:
@@ -100,8 +95,6 @@ class Ddp:
         self._out = self._model(self.operands.inputs[0])
 
     def __call__(self) -> None:
-        if self._out is None:  # the group is a new one
-            self.forward()
         out, self._out = self._out, None
         out.backward(self.operands.gradient)
 

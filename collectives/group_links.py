@@ -5,8 +5,6 @@ the first send, without which gloo takes twice as long. A rank sends its own sha
 that the order of arrival is that of `theory.schedule` (`direct`).
 """
 
-import threading
-
 import torch
 from torch import Tensor
 
@@ -15,16 +13,14 @@ from collectives.links import Gather, InTurn, Scatter, Threaded, Transfer
 
 class Gloo(Threaded):
     """Sends and receives over the group of `ranks`, a `roofline.measure.ranks.Ranks`, in a thread of this process. All
-    ranks start their gathers in the same order, which tells messages apart; after a failure the group is fresh."""
+    ranks start their gathers in the same order, which tells messages apart."""
 
     kind = "gloo"
 
     def __init__(self, ranks):
         super().__init__(ranks.rank)
         self._ranks = ranks
-        ranks.links.add(self)
-        self._copying = threading.Lock()
-        self.forget()
+        self._receives, self._sends = [], []
         self._landings: dict[tuple, Tensor] = {}
 
     def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None, apart: bool = False) -> None:
@@ -51,19 +47,13 @@ class Gloo(Threaded):
         self._sends = []
 
     def _bring(self, job, index: int) -> None:
-        receives, here, target = self._receives, self._targets[index], job.transfers[index].target
-        receives[index].wait()
-        with self._copying:
-            if here is not target and receives is self._receives:  # else the call was given up
-                target.copy_(here)
+        here, target = self._targets[index], job.transfers[index].target
+        self._receives[index].wait()
+        if here is not target and not job.failure:
+            target.copy_(here)
 
     def _due_s(self, nbytes: int) -> float:
         return self._ranks.late_s
-
-    def forget(self) -> None:
-        """Let go of messages, which refer to their group. None comes to its target from here on."""
-        with self._copying:
-            self._receives, self._sends = [], []
 
     def finish(self) -> None:
         super().finish()

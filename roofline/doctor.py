@@ -7,6 +7,8 @@ is changed, and no check costs another its answer.
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
@@ -72,6 +74,17 @@ def run(as_json: bool = False) -> int:
             print(f"{'':<21} {said}")
     print("the default run would be whole here" if whole else "the default run would not be whole here")
     return int(not whole)
+
+
+def of_any_run() -> list[str]:
+    """Findings of lacks that any run meets, in words. Another process looks: this one keeps off the device."""
+    command = [sys.executable, "-m", "roofline", "doctor", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        findings = [Finding(**one) for one in json.loads(done.stdout)["findings"]]
+    except ValueError:
+        return [f"{' '.join(command[1:])} ended with exit code {done.returncode}"]
+    return [str(finding) for finding in findings if finding.is_of_any_run]
 
 
 def examine() -> list[Finding]:

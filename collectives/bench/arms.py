@@ -100,10 +100,6 @@ class Runner(matmul.Runner):
         setting = self.setting.with_operands(self.options, case)
         checks.allocate(*setting.whole(setting.sets[0]))
 
-    def untrusted(self, names: list[str]) -> list[str]:
-        """All on a GPU. On a CPU an arm is a library's matmul and a thread that copies."""
-        return names if self.options.device == "cuda" else []
-
     def release(self) -> None:
         for kept in (operands.shards_of, operands.normal, operands.buffer):
             kept.cache_clear()
@@ -167,8 +163,8 @@ class Runner(matmul.Runner):
         """Take `name` in where all ranks' `check()` does."""
 
         def check_together() -> Entrant | Rejection:
-            found, failure = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
-            return Rejection(failure.outcome, f"{name}: {failure}") if failure else found
+            found, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
+            return refused._replace(reason=f"{name}: {refused.reason}") if refused else found
 
         prepared.enter(name, check_together)
 

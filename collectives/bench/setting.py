@@ -26,7 +26,7 @@ from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
-from roofline.store.run import REQUESTED, Shape
+from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import base_arm
 from roofline.theory.models import parse as parse_model
@@ -47,13 +47,14 @@ class Setting:
     `gemms` (`unrelated`), and what the product is to be of (`whole`).
     """
 
-    def __init__(self, options, case, earlier: Shape | None = None, ranks: Alone | Ranks = ALONE):
-        """`earlier` is what earlier processes of the run have journalled of the case."""
+    def __init__(self, options, case, earlier: dict | None = None, ranks: Alone | Ranks = ALONE):
+        """`earlier` is what earlier shares of the run chose, as `measure.runner.Runner.earlier` has it."""
         self._fill(options, case, ranks)
         self.unsplit = unsplit(self.device, *self.factors)
         if earlier:
-            self.t_gemm_s, self.bytes_per_s = earlier.facts["t_gemm_planned_s"], earlier.facts[REQUESTED]
-            fastest = earlier.facts["unsplit"]
+            facts = earlier["facts"]
+            self.t_gemm_s, self.bytes_per_s = facts["t_gemm_planned_s"], facts[REQUESTED]
+            fastest = facts["unsplit"]
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
@@ -62,9 +63,9 @@ class Setting:
         self._gemms_s, self._links = [], weakref.WeakSet()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
-            before_s = earlier and earlier.times_s(f"gemm {fastest}").values()
-            self.keep_step(median(before_s or [self.t_gemm_s]))
-        self.gather = earlier.facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
+            before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
+            self.keep_step(before_s or self.t_gemm_s)
+        self.gather = facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.run

@@ -98,7 +98,7 @@ def _checked(one: Peer, setting) -> Entrant | Rejection:
         finally:
             torch.set_deterministic_debug_mode("default")
         if ranks.world:
-            ranks.world.synchronize()
+            torch.cuda.synchronize()
         errors.append(checks.error_of(out, checks.reference_sums(*setting.whole(operands))))
     error = checks.worst(errors)
     config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": one.link.format(case.ranks)}

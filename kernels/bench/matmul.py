@@ -24,6 +24,7 @@ from roofline.measure.prepared import (
     unwatched,
     verdict,
 )  # fmt: skip
+from roofline.measure.ranks import ALONE
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 
@@ -79,16 +80,14 @@ class Runner(runner.Runner):
         x, w, _ = operands(case, self.options)[0]
         checks.allocate(x.clone(), w.clone())  # copies as `checks.inputs_kept` has them
 
-    def untrusted(self, names: list[str]) -> list[str]:
-        return [name for name in names if name in CONTENDERS and CONTENDERS[name].kind not in ("vendor", "library")]
-
     def release(self) -> None:
         _pool.cache_clear()
         if self.options.device == "cuda":
             torch.cuda.empty_cache()
 
     def probes(self) -> list[Probe]:
-        return probes(self.options)
+        """None on ranks, which have no roof of their own."""
+        return probes(self.options) if self.ranks is ALONE else []
 
     def instruments(self) -> type | None:
         """Where a GPU is timed and Triton is there: the gate and the SM clock are kernels of it."""

@@ -12,9 +12,6 @@ UNSUPPORTED = (
 )
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
 
-gone = ""
-"""Which rank is, so that nothing more can be measured with it."""
-
 
 class RankError(RuntimeError):
     """Something failed on a rank, and its text says on which, what and where."""
@@ -52,8 +49,8 @@ def device_lost(device: str) -> bool:
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.
     """
-    if gone or device != "cuda":
-        return bool(gone)
+    if device != "cuda":
+        return False
     import torch
 
     try:

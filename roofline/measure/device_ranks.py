@@ -1,15 +1,13 @@
 """Ranks that have a GPU each: torch.distributed's group over them, and the clock of what they do together.
 
 They agree as other ranks do, through torchrun's store, and their hosts meet over gloo. The group here is of NCCL, and
-symmetric memory exchanges its handles through the group's store. What a device does together with others is waited for
-by looks at its event, so that a rank hears of another's failure meanwhile: it aborts the group then, which ends NCCL's
-kernels.
+symmetric memory exchanges its handles through the group's store. Where a rank fails, the supervisors end the shares of
+all.
 
 None of this was ever run on a GPU: tests have a stand-in for each call.
 """
 
 import os
-import time
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
@@ -19,7 +17,7 @@ import torch.distributed as dist
 
 from roofline.measure.clocks import Call, CudaClock
 from roofline.measure.machine import native_atomics
-from roofline.measure.ranks import LATE_S, LOOK_S, Ranks
+from roofline.measure.ranks import LATE_S, Ranks
 from roofline.measure.telemetry import nvml_handle
 
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
@@ -38,20 +36,14 @@ class World:
         self._ranks, ranks.clock = ranks, RanksCudaClock
         self.here, self.gpus = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size)), torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % self.gpus)
-        ranks.links.add(self)
 
     @property
     def group(self):
-        """torch.distributed's own, which the others make too when they first ask for it; another once a rank failed."""
+        """torch.distributed's own, which the others make too when they first ask for it."""
         if not dist.is_initialized():
             about = dict(rank=self._ranks.rank, world_size=self._ranks.size, timeout=TIMEOUT)
             dist.init_process_group(self.backend, store=self._ranks.fresh_store("world"), **about)
         return dist.group.WORLD
-
-    def forget(self) -> None:
-        """Abort the group. Work of NCCL that others do not take part in any more ends by that."""
-        with suppress(RuntimeError, ValueError, AssertionError):  # the device may be lost; or there is no group
-            dist.distributed_c10d._abort_process_group()
 
     @property
     def shared(self) -> bool:
@@ -82,14 +74,6 @@ class World:
     @cached_property
     def _nothing(self) -> torch.Tensor:
         return torch.zeros(1, device="cuda")
-
-    def synchronize(self) -> None:
-        """Return once all on the current stream is done, or raise what ends this rank's part because another failed."""
-        done = torch.cuda.Event()
-        done.record()
-        while not done.query():
-            self._ranks.heed()
-            time.sleep(LOOK_S / 10)
 
     def metadata(self) -> dict:
         """What a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
@@ -128,6 +112,3 @@ class RanksCudaClock(CudaClock):
 
     def _align(self) -> None:
         self.ranks.world.align()
-
-    def _synchronize(self) -> None:
-        self.ranks.world.synchronize()

@@ -7,17 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from roofline import __version__
-from roofline.measure import METHOD_VERSION, machine, telemetry
-from roofline.measure.clocks import empty_call_s
+from roofline.measure import METHOD_VERSION, machine
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 
 
-def make(options, clock, root: Path, cases: list[str], notes: list[str]) -> dict:
+def make(options, root: Path, cases: list[str], notes: list[str]) -> dict:
     """The metadata of a run that begins now and means to measure `cases`, of which `notes` tell."""
     about = machine.describe(options.device)
-    about["empty_call_s"] = empty_call_s(clock)
-    about["idle_power_w"] = telemetry.idle_power_w(telemetry.for_device(options.device))
     started = datetime.now(UTC)
     commit = commit_of(root)
     width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"

@@ -47,7 +47,7 @@ class Entrant:
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
 
 
-def rejection(error: Exception) -> Rejection:
+def rejection(error: BaseException) -> Rejection:
     """Of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
     return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
 
@@ -97,7 +97,7 @@ class PreparedCase:
         where the device is lost, nobody does."""
         try:
             found = check()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.refuse(name, error)
             if device_errors.device_lost(self.device):
                 self.entrants.clear()
@@ -109,15 +109,11 @@ class PreparedCase:
         else:
             self.entrants[name] = found
 
-    def refuse(self, name: str, error: Exception) -> None:
+    def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
         outcome, reason = rejection(error)
         self.rejected[name] = Rejection(outcome, f"{name}: {reason}")
-
-
-Prepare = Callable[..., PreparedCase]
-"""`prepare(shape, names, first_call)`: the case that the id `shape` names, with its contenders `names`."""
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> Rejection | None:

@@ -1,24 +1,22 @@
 """Real ranks: who a process is among those that torchrun started, and how they agree. Without torchrun it is alone.
 
-What decides how a run goes on is decided by rank 0 and shared, through torchrun's own store: not over the group that
-carries data, which is out of step once a rank has failed.
+Each rank has a supervisor, pytest's process, and its shares. They agree through torchrun's own store, not over the
+group that carries data, which is out of step once a rank has failed. A run of shares, one on each rank, is an epoch:
+rank 0 asks for it, and where one of its shares raises, dies or hangs, the first to say so in the store has ended it
+for all (`Epochs`). Each supervisor kills its share then, and rank 0 asks for the next epoch with the rest.
 
-What all ranks do together is a scope with a name (`together`), and may hold others. A rank that fails in one raises an
-alarm, and drops its end of the group: that releases the others at once, whatever they wait for within the scope. Then
-all tell what they met, are in step again, and begin a fresh group. Each message says what it is about, so that ranks
-that are at different things notice. A rank that leaves, or is not heard of any more, ends the run for all.
+Verdicts that need no restart, as a wrong result, are agreed inside the shares (`Ranks.together`).
 """
 
-import gc
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakSet
+from typing import Any
 
 from roofline.measure import device_errors
 from roofline.measure.clocks import Call, CpuClock
@@ -27,17 +25,17 @@ from roofline.measure.prepared import Rejection, rejection
 from roofline.measure.rounds import CallError
 
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
-"""A rank that says nothing for so long has stopped, hangs, or was killed."""
+"""A supervisor that says nothing for so long, where others wait for its word, has stopped or was killed."""
 LATE_S = PATIENCE_S / 2
-"""What is sent between two ranks comes within so long; so does what a rank says once another has failed."""
-LEAVING_S = 3.0
+"""What is sent between two ranks comes within so long."""
+BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
+"""From one sign of life of a supervisor to the next, and without one for so long it is lost."""
+LEAVING_S = 5.0
 """For all to leave where they were interrupted."""
+SECOND_S = 4.0
+"""Who raised since another rank has died, or waits for one that hangs, lets that be known first."""
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
-INTERRUPTED = (-1,)
-"""The scope of an alarm that ends the run, and is no evidence against any case."""
-PIECE = 1 << 22
-"""Characters of one message. torch's store takes 8 MiB."""
 LEAST_SHARE = 0.95
 """Of a call, for which its thread had a core: a sample with less is dropped. Waiting for others' data counts as had."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
@@ -48,22 +46,13 @@ class RankLostError(device_errors.RankError):
     """A rank has left, or says nothing any more: nothing more can be measured with it."""
 
 
+class Broken(BaseException):
+    """This rank's share is out of step with the others: no `except Exception` goes on with it. `args` are the name of
+    the entrant that was called, if that is known, and its `Rejection`."""
+
+
 class Released(BaseException):
-    """Another rank has failed in the scope `args[0]`, which this one leaves: no `except Exception` keeps it there."""
-
-
-class Failure(NamedTuple):
-    """What was the first to fail, where all ranks did something together."""
-
-    rank: int
-    name: str
-    """Of the entrant that was called, if the exception has it."""
-    outcome: str
-    """As of a `Rejection`."""
-    why: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}: {self.why}"
+    """Another rank has come to the end of what all do together, since it failed."""
 
 
 class Alone:
@@ -82,15 +71,15 @@ class Alone:
         return [value]
 
     @staticmethod
-    def together(about: str, call: Callable[[], Any]) -> tuple[Any, Failure | None]:
-        """What `call()` returns on this rank, and None; but where it raises on any, or returns a `Rejection`, what
-        failed first."""
+    def together(about: str, call: Callable[[], Any]) -> tuple[Any, Rejection | None]:
+        """What `call()` returns on this rank, and None; but where it returns a `Rejection` on any, that of the first to
+        do so. In a share, raises `Broken` where it raises; else that counts as a `Rejection`."""
         return call(), None
 
     @staticmethod
     def agreed(about: str, call: Callable[[], Any]) -> Any:
-        """What `call()` returns on this rank. Raises a `RankError` on all where it raises on any: a `CallError` of it
-        where the entrant is known."""
+        """What `call()` returns on this rank. Raises `Broken` in a share where it raises, else a `RankError` on all
+        where it does so on any."""
         return call()
 
     @staticmethod
@@ -100,30 +89,27 @@ class Alone:
 
 
 class Ranks:
-    """The ranks of a run; a store of torch.distributed is what they agree through."""
+    """The ranks of a run, as supervisors or as shares; a store of torch.distributed is what they agree through."""
 
     late_s = LATE_S
 
-    def __init__(self, store, rank: int, size: int):
+    def __init__(self, store, rank: int, size: int, *, epoch: int | None = None):
+        """`epoch` is that of a share; of a supervisor it is None."""
         from torch.distributed import PrefixStore
 
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.epoch = rank, size, epoch
         self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-        self._store, self._group = PrefixStore("roofline", store), None
+        place = "supervisors" if epoch is None else f"epoch {epoch}"
+        self.store, self._group, self._left_groups = PrefixStore(place, store), None, []
         self._steps = [0]
-        """How many steps were taken in the run, in the scope that is open in it, and so on. They name a message."""
-        self._alarms: dict[tuple[int, ...], list] = {}
-        """By scope, () for the run: why, and who is silent."""
-        self._heard = 0
+        """How many steps were taken, in what all do together at present how many, and so on. They name a message."""
         self._left = False
-        self.interrupted, self.dropping = "", False
-        """The signal that came to this rank or another; whether garbage is collected, where what it raises is lost."""
+        self.interrupted = ""
+        """The signal that came to this rank or another."""
         self.silent: list[int] = []
         """Who gave no verdict on what was measured last."""
-        self.links = WeakSet()
-        """What has messages on their way in the group, each with a method `forget` that lets go of them."""
         self.loopback = True
-        """Whether some talk inside a machine. Known once `metadata` was called."""
+        """Whether some talk inside a machine. Known once `metadata` was called, and told to shares."""
         self.world, self.clock = None, RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
@@ -141,8 +127,8 @@ class Ranks:
         """For a group that all ranks make now."""
         from torch.distributed import PrefixStore
 
-        self.gather(None, f"a new {name}")  # which heeds alarms; what follows waits in C++
-        return PrefixStore(f"{name} {self._steps}", self._store)
+        self.gather(None, f"a new {name}")
+        return PrefixStore(f"{name} {self._steps}", self.store)
 
     def barrier(self) -> None:
         """Return once all ranks are here."""
@@ -151,76 +137,65 @@ class Ranks:
     def share(self, value: Any, about: str = "") -> Any:
         return self._exchange(about, value, [0])[0]
 
-    def share_text(self, text: str) -> str:
-        """Rank 0's `text`, of any length."""
-        count = self.share(-(-len(text) // PIECE))
-        return "".join(self.share(text[PIECE * piece :][:PIECE]) for piece in range(count))
-
     def gather(self, value: Any, about: str = "") -> list:
         return self._exchange(about, value, range(self.size))
 
-    def together(self, about: str, call: Callable[[], Any]) -> tuple[Any, Failure | None]:
-        found, refused, name, said = None, None, "", None
+    def together(self, about: str, call: Callable[[], Any]) -> tuple[Any, Rejection | None]:
+        result, refused = None, None
         self._steps[-1] += 1
-        scope = tuple(self._steps)
+        outer = list(self._steps)
         self._steps.append(0)
         try:
-            self.share(None, about)  # so that who is at something else knows at once
-            found = call()
-            refused = found if isinstance(found, Rejection) else None
-        except Released as released:
-            if released.args != (scope,):
-                raise
-        except Exception as error:
-            refused, name = rejection(error), error.name if isinstance(error, CallError) else ""
-        self._steps = list(scope)
-        if refused:
-            # Before this rank lets go of the others: the first to fail is the cause, and the others fail by it.
-            said = [self._ask(self._alarm, scope, about), self.rank, name, *refused]
-            self.drop()
-        within_s = LATE_S if refused else PATIENCE_S
-        failed = [one for one in self._exchange(f"the end of {about}", said, range(self.size), within_s) if one]
-        if failed and not refused:
-            self.drop()
-        return (None, Failure(*min(failed)[1:])) if failed else (found, None)
+            result = call()
+            refused = result if isinstance(result, Rejection) else None
+        except Released:  # who failed says why
+            pass
+        except (Exception, SystemExit) as error:
+            refused = self._refused(error)
+        self._steps = outer
+        # Who fails by another's failure fails later.
+        refused = refused and [self.ask("add", "failures", 1), refused.outcome, f"rank {self.rank}: {refused.reason}"]
+        failed = [one for one in self.gather(refused, f"the end of {about}") if one]
+        if failed and self.epoch is None:  # the group may be out of step; nothing ends it, which may never return
+            self._left_groups.append(self._group)
+            self._group = None
+        return (None, Rejection(*min(failed)[1:])) if failed else (result, None)
 
     def agreed(self, about: str, call: Callable[[], Any]) -> Any:
-        found, failure = self.together(about, call)
-        if failure and failure.name:
-            raise CallError(failure.name) from device_errors.RankError(str(failure))
-        if failure:
-            raise device_errors.RankError(str(failure))
-        return found
+        if self.epoch is None:
+            result, refused = self.together(about, call)
+            if refused:
+                raise device_errors.RankError(refused.reason)
+            return result
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            return self._refused(error)
 
-    def drop(self) -> None:
-        """Leave the group: the others' calls over it raise, and the next is a fresh one."""
-        self.dropping = True
-        for link in self.links:
-            link.forget()
-        gc.collect()  # the group closes its sockets with the last reference to it
-        self._group = None  # which is this one: it lets go of Python's lock, that threads of the group may wait for
-        self.dropping = False
+    def _refused(self, error: BaseException) -> Rejection:
+        """That of who raised. Raises `Broken` in a share."""
+        if self.epoch is not None:
+            raise Broken(error.name if isinstance(error, CallError) else "", rejection(error)) from error
+        return rejection(error)
 
-    def leave(self, why: str, scope: tuple[int, ...] = ()) -> None:
-        """Take no further part in the run. Others that wait for this rank, or will, are released, and told `why`."""
+    def leave(self) -> None:
+        """Take no further part in the run."""
         if not self._left:
             self._left = True
             with suppress(RuntimeError):  # the store is gone: who leaves needs it no more
-                self._alarm(scope, f"{why} at rank {self.rank}" if scope else f"rank {self.rank}: {why}")
-                self._store.set(f"left {self.rank}", "")
-            self.drop()
+                self.store.set(f"left {self.rank}", "")
 
     def metadata(self) -> dict:
         import torch
 
         named = (name for name in sorted(os.environ) if name.startswith(SETTINGS))
-        own = {
+        mine = {
             "settings": {name: anonymous(os.environ[name]) for name in named if not name.endswith(("_ID", "HOSTID"))},
             "threads": torch.get_num_threads(),
             "network": _network(),
         }
-        each = self.gather(own, "what the ranks run on")
-        settings, threads, networks = ([one[name] for one in each] for name in own)
+        each = self.gather(mine, "what the ranks run on")
+        settings, threads, networks = ([one[name] for one in each] for name in mine)
         self.loopback = len({*networks}) < self.size
         about = {
             "backend": "gloo",
@@ -238,78 +213,157 @@ class Ranks:
         """Of calls that all ranks made and that took this one `times`: the slowest rank's, None where any has none,
         and each rank's own by name."""
         each = [*zip(*self.gather(times), strict=True)]
-        said = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
-        return [None if None in of_call else max(of_call) for of_call in each], said
+        of_ranks = [{f"rank{rank}_s": own for rank, own in enumerate(of_call)} for of_call in each]
+        return [None if None in of_call else max(of_call) for of_call in each], of_ranks
 
     def await_left(self) -> None:
         """Return once all have left that are not `silent`; who does not, is."""
         with suppress(RankLostError):
             for _ in _looks(LEAVING_S):
                 others = [rank for rank in range(self.size) if rank not in self.silent]
-                if not (late := [rank for rank in others if not self._ask(self._store.check, [f"left {rank}"])]):
+                if not (late := [rank for rank in others if not self.ask("check", [f"left {rank}"])]):
                     return
             self.silent += late
 
-    def _exchange(self, about: str, value: Any, of: Iterable[int], within_s: float = PATIENCE_S) -> list:
-        """What the ranks `of` say in this step; this one says `value`, if it is among them."""
+    def _exchange(self, about: str, value: Any, of: Iterable[int]) -> list:
+        """What the ranks `of` say in this step; this one says `value`, if it is among them. A share waits as long as
+        its supervisor lets it."""
         self._steps[-1] += 1
-        keys = {rank: f"{'.'.join(map(str, self._steps))}/{rank}" for rank in of}
+        keys = {rank: _key(self._steps, rank) for rank in of}
         if self.rank in keys:
-            self._ask(self._store.set, keys[self.rank], json.dumps([about, value]))
-        for _ in _looks(within_s):  # its own `wait` would heed no signal
-            if self._ask(self._store.check, list(keys.values())):
+            self.ask("set", keys[self.rank], json.dumps([about, value]))
+        for _ in _looks(PATIENCE_S if self.epoch is None else 1e9):  # the store's own `wait` would heed no signal
+            if self.ask("check", list(keys.values())):
                 break
-            self.heed(list(keys.values()))
+            if self.epoch is None:
+                self._heed(keys, about)
         else:
-            self.silent = [rank for rank, key in keys.items() if not self._ask(self._store.check, [key])]
-            silent = f"rank {', '.join(map(str, self.silent))} of {self.size}"
-            self._end(f"{silent} has said nothing for {within_s:g} s, at {about or 'a message'}")
-        said = {rank: json.loads(self._ask(self._store.get, key)) for rank, key in keys.items()}
-        for rank, (theirs, _) in said.items():
+            silent = [rank for rank, key in keys.items() if not self.ask("check", [key])]
+            self.lose(silent, f"has said nothing for {PATIENCE_S:g} s, at {about or 'a message'}")
+        messages = {rank: json.loads(self.ask("get", key)) for rank, key in keys.items()}
+        for rank, (theirs, _) in messages.items():
             if theirs != about:
-                self._end(f"rank {rank} is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
-        return [value for _, value in said.values()]
+                self.lose([rank], f"is at {theirs!r}, and rank {self.rank} at {about!r}: they are out of step")
+        return [value for _, value in messages.values()]
 
-    def heed(self, waits_for: list[str] | None = None) -> None:
-        """Raise what a signal asks for, or another rank's alarm; not that of one that had said all that this one
-        `waits_for`, and then left."""
-        while self._ask(self._store.check, [f"alarm {self._heard + 1}"]):
-            self._heard += 1
-            scope, *about = json.loads(self._ask(self._store.get, f"alarm {self._heard}"))
-            self._alarms.setdefault(tuple(scope), about)
-        self.interrupted = self.interrupted or self._alarms.get(INTERRUPTED, [""])[0]
+    def _heed(self, keys: dict[int, str], about: str) -> None:
+        """Raise what ends the wait for `keys`: a signal, a rank that has left, or that is at the end of what all do
+        together."""
         if self.interrupted:
             raise KeyboardInterrupt(self.interrupted)
-        if self._alarms and waits_for and self._ask(self._store.check, waits_for):
-            return
-        if () in self._alarms:
-            why, self.silent = self._alarms[()]
-            self._end(why)
-        for depth in range(1, len(self._steps)):
-            if (scope := tuple(self._steps[:depth])) in self._alarms:
-                raise Released(scope)
+        for rank, key in keys.items():
+            ends = [_key([*self._steps[:depth], self._steps[depth] + 1], rank) for depth in range(len(self._steps) - 1)]
+            ended = any(self.ask("check", [end]) for end in ends)
+            left = rank != self.rank and self.ask("check", [f"left {rank}"])
+            if (ended or left) and not self.ask("check", [key]):
+                if ended:
+                    raise Released
+                self.lose([rank], f"has left, and others were at {about or 'a message'}")
 
-    def _ask(self, call: Callable, *given) -> Any:
+    def lose(self, silent: list[int], why: str) -> None:
+        """Raise RankLostError: the ranks `silent` take no part any more."""
+        self.silent = silent
+        raise RankLostError(f"rank {', '.join(map(str, silent))} of {self.size} {why}")
+
+    def ask(self, call: str, *given) -> Any:
         """What a `call` of the store returns. Raises RankLostError where the store is gone, with torchrun's agent on
         rank 0's node."""
         try:
-            return call(*given)
+            return getattr(self.store, call)(*given)
         except RuntimeError:
             self._left, self.silent = True, [*range(self.ranks_a_node if self.rank else 0)]
-            self._end(("rank 0's node" if self.rank else "torchrun") + " is gone: its store answers no more")
+            place = "rank 0's node" if self.rank else "torchrun"
+            raise RankLostError(f"{place} is gone: its store answers no more") from None
 
-    def _alarm(self, scope: tuple[int, ...], why: str) -> int:
-        """Tell all ranks that `scope` has failed; returns how many had by then."""
-        number = self._store.add("alarms", 1)
-        self._store.set(f"alarm {number}", json.dumps([scope, why, self.silent]))
-        return number
 
-    def _end(self, why: str) -> None:
-        """Raise RankLostError, now and from here on, on all ranks."""
-        device_errors.gone = device_errors.gone or why
-        if () not in self._alarms and not self._left:
-            self._ask(self._alarm, (), why)
-        raise RankLostError(device_errors.gone)
+def _key(steps: list[int], rank: int) -> str:
+    return f"{'.'.join(map(str, steps))}/{rank}"
+
+
+class Epochs:
+    """What the supervisors of `ranks` say to one another while shares measure.
+
+    Each has a sign of life in the store, from a thread: who is stopped or lost is known soon, and no case is blamed.
+    """
+
+    def __init__(self, ranks: Ranks):
+        self.ranks, self.number = ranks, 0
+        """That of the epoch that was begun last."""
+        self._seen = dict.fromkeys(range(ranks.size), (b"", time.monotonic()))
+        self._ends = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._ends.wait(BEAT_S):
+            count += 1
+            try:
+                self.ranks.store.set(f"beat {self.ranks.rank}", str(count))
+            except RuntimeError:  # the store is gone, which the supervisor notices
+                return
+
+    @property
+    def world(self) -> dict:
+        """What a share of this rank is told."""
+        return {"size": self.ranks.size, "epoch": self.number, "loopback": self.ranks.loopback}
+
+    def begin(self, request: dict) -> None:
+        """Have all ranks begin a share that does what rank 0's `request` says."""
+        self.number += 1
+        self.ranks.ask("set", f"epoch {self.number}", json.dumps(request))
+
+    def next(self) -> dict | None:
+        """What rank 0 asks for in the next epoch; None where it asks for nothing yet."""
+        if not self.ranks.ask("check", [f"epoch {self.number + 1}"]):
+            return None
+        self.number += 1
+        return json.loads(self.ranks.ask("get", f"epoch {self.number}"))
+
+    def is_settled(self, began: float) -> bool:
+        """Whether what others say of something that `began` then would be known: all are alive, or one has ended the
+        epoch."""
+        now = time.monotonic()
+        late = [rank for rank, (_, since) in self._seen.items() if now - since > 3 * BEAT_S and rank != self.ranks.rank]
+        return bool(self.broken()) or (now - began > SECOND_S and not late)
+
+    def break_off(self, verdict: dict) -> dict:
+        """End the epoch by `verdict`, unless another rank did; returns the verdict that holds."""
+        verdict = verdict | {"why": f"rank {self.ranks.rank}: {verdict['why']}"}
+        key = f"broken {self.number}"
+        if self.ranks.ask("add", f"{key} by", 1) == 1:
+            self.ranks.ask("set", key, json.dumps(verdict))
+        for _ in _looks(PATIENCE_S):
+            if broken := self.broken():
+                return broken
+        self.ranks.lose([], "says not how the epoch ended")
+
+    def broken(self) -> dict | None:
+        """The verdict by which the epoch has ended; None while it goes on."""
+        key = f"broken {self.number}"
+        return json.loads(self.ranks.ask("get", key)) if self.ranks.ask("check", [key]) else None
+
+    def tell(self, what: str, why: str = "") -> None:
+        """Have all ranks know that the run is `over`, or `interrupted`."""
+        with suppress(RankLostError):
+            self.ranks.ask("set", what, why)
+
+    def told(self, what: str) -> str | None:
+        """Why the run is `over`, or was `interrupted`; None where it is not."""
+        return self.ranks.ask("get", what).decode() if self.ranks.ask("check", [what]) else None
+
+    def heed(self) -> None:
+        """Raises RankLostError where a rank shows no sign of life."""
+        now = time.monotonic()
+        for rank, (last, since) in self._seen.items():
+            key = f"beat {rank}"
+            beat = self.ranks.ask("get", key) if self.ranks.ask("check", [key]) else b""
+            if beat != last:
+                self._seen[rank] = beat, now
+            elif now - since > LOST_S and rank != self.ranks.rank:
+                self.ranks.lose([rank], f"has said nothing for {LOST_S:g} s")
+
+    def close(self) -> None:
+        self._ends.set()
 
 
 class RanksCpuClock(CpuClock):
@@ -391,6 +445,17 @@ def of_environment() -> Alone | Ranks:
         raise OSError(f"torchrun's store does not answer: {error}") from None
     del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
     return Ranks(store, rank, size)
+
+
+def of_share(world: dict) -> Ranks:
+    """Who a share is, by what its supervisor says: `size`, `epoch` and `loopback`."""
+    from torch.distributed import TCPStore
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
+    ranks = Ranks(store, int(os.environ["RANK"]), world["size"], epoch=world["epoch"])
+    ranks.loopback = world["loopback"]
+    return ranks
 
 
 ALONE = Alone()

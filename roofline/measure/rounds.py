@@ -6,13 +6,16 @@ within a round.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from roofline.measure.clocks import Call
 from roofline.stats import time_of
 from roofline.store.run import Round
+
+UNWATCHED = bytearray(1)
+"""A mark that nobody looks at."""
 
 PATIENCE = 3
 """Times the cap on a shape's time that its fewest rounds may take."""
@@ -39,6 +42,11 @@ class StopRule:
         rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
         return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
 
+    def part(self, passes: int, of: int) -> "StopRule":
+        """That of so many passes of all."""
+        rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
+        return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
+
 
 class CallError(Exception):
     """The call of the entrant `name` raised its `__cause__` while it was timed."""
@@ -56,11 +64,11 @@ class Rounds:
     """
 
     def __init__(
-        self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1, process: int = 0,
-        before: tuple[int, int] = (0, 0),
+        self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1,
+        mark: bytearray = UNWATCHED,
     ):  # fmt: skip
-        """Entrants are {name: call}. The same seed gives the same orders. `before` are the rounds and passes of earlier
-        processes, behind which those of this `process` are numbered.
+        """Entrants are {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant that
+        is being called, in the order of `names` from 1, and 0 between calls.
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
@@ -73,13 +81,15 @@ class Rounds:
         """By entrant and round."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
-        self._entrants = {name: named(name, call) for name, call in entrants.items()}
+        self._entrants = {
+            name: named(name, call, mark, number) for number, (name, call) in enumerate(entrants.items(), 1)
+        }
+        self.names = list(entrants)
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._told = {name: call.told for name, call in entrants.items() if hasattr(call, "told")}
         self._clock, self._rule, self._passes = clock, rule, passes
         self._share = getattr(clock, "share", lambda value: value)
         self._agreed = getattr(clock, "agreed", lambda about, call: call())
-        self._process, self._before = process, before
         self._rng = np.random.default_rng(seed)
         self._look, self._spent_s = rule.min_rounds, 0.0
         self._passed = 0
@@ -88,6 +98,11 @@ class Rounds:
     def times_s(self) -> dict[str, dict[int, float]]:
         """{entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
         return {name: {one.index: one.time_s[name] for one in self.rounds if name in one.time_s} for name in self.late}
+
+    @property
+    def longest_pass_s(self) -> float:
+        """What the rule leaves a pass, beside its first round."""
+        return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
@@ -147,8 +162,7 @@ class Rounds:
             lambda: (self._clock.turn(calls), {name: said() for name, said in self._notes.items()}),
         )
         read = getattr(self._clock, "said", None) or [{}] * len(order)
-        rounds, passes = self._before
-        one = Round(rounds + len(self.rounds), order, {}, {}, passes + self._passed + 1, self._process)
+        one = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
                 self.late[name] += 1
@@ -178,14 +192,18 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
     return rounds
 
 
-def named(name: str, call: Callable) -> Callable:
-    """`call`, whose exceptions become `CallError`s that name it; with its attribute `long`, which clocks look at."""
+def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0) -> Callable:
+    """`call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with its
+    attribute `long`, which clocks look at."""
 
     def run():
+        mark[0] = number
         try:
             return call()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CallError(name) from error
+        finally:
+            mark[0] = 0
 
     run.long = getattr(call, "long", False)
     return run

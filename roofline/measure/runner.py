@@ -1,10 +1,9 @@
 """What every operation brings to be run: a runner, found by the name that the operation is declared with."""
 
-from roofline.measure import device_errors
+from roofline.measure import clocks, device_errors
 from roofline.measure.ceilings import Probe
 from roofline.measure.prepared import PreparedCase, unwatched
 from roofline.measure.ranks import ALONE, Alone, Ranks
-from roofline.store.run import Shape
 
 
 class Runner:
@@ -13,8 +12,9 @@ class Runner:
 
     def __init__(self, options, selected: dict[str, list[str]] | None = None):
         self.options, self.selected = options, {} if selected is None else selected
-        self.earlier: dict[str, Shape] = {}
-        """By id, what earlier processes of the run have journalled: what the first one chose, holds for all of them."""
+        self.earlier: dict[str, dict] = {}
+        """By shape, what earlier shares chose, which holds for all of them: its `facts`, and what its entrants took
+        (`medians_s`, empty where none was timed)."""
         self.ranks: Alone | Ranks = ALONE
 
     def known(self) -> list[str]:
@@ -36,12 +36,12 @@ class Runner:
     def allocate(self, case) -> None:
         """Make the tensors that `prepare` makes of `case`, and call no contender: they are counted, and may be fake."""
 
-    def untrusted(self, names: list[str]) -> list[str]:
-        """Those of the contenders `names` that are tried in another process first: all but what libraries bring."""
-        return names
-
     def release(self) -> None:
-        """Let go of operands that were kept for other shapes: another process is to have the room."""
+        """Let go of operands that were kept for other shapes."""
+
+    def clock(self):
+        """What times the contenders: see `measure.clocks`."""
+        return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
         """Calls that reach for the ceilings."""

@@ -36,7 +36,7 @@ def install_once(own) -> None:
     def once(number: int, frame) -> None:
         deafen()
         heard, own.interrupted = own.interrupted, signal.Signals(number).name
-        if not (heard or own.dropping):
+        if not heard:
             _raise(number, frame)
 
     for name in (*NAMES, "SIGINT"):

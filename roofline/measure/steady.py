@@ -52,6 +52,7 @@ def blocks(
     telemetry,
     *,
     seed: int,
+    begins: Callable[[str], None],
     failed: Callable[[str, CallError], None],
     count: int,
 ) -> Iterator[dict]:
@@ -60,13 +61,15 @@ def blocks(
     Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`,
     `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order within each
     alternation is seeded and differs, as in `rounds`.
-    A contender whose call raises is told to `failed(name, error)`, and the others go on.
+    A contender whose block begins is told to `begins(name)`, and whose call raises, to `failed(name, error)`: the
+    others go on.
     """
     rng = np.random.default_rng(seed)
     names = list(entrants)
     entrants = {name: named(name, call) for name, call in entrants.items()}
     for index in range(count):
         for position, name in enumerate(rng.permutation(names).tolist()):
+            begins(name)
             try:
                 about = {"contender": name, "block": index, "position": position}
                 yield about | _block(entrants[name], medians_s[name], clock, telemetry)

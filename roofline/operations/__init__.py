@@ -8,7 +8,7 @@ from roofline.operations import (
     matmul_reduce_scatter,
     weight_prefetch,
 )
-from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, register
+from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, places, register
 
 __all__ = [
     "OPERATIONS",
@@ -21,6 +21,7 @@ __all__ = [
     "matmul",
     "matmul_reduce_scatter",
     "parse",
+    "places",
     "register",
     "weight_prefetch",
 ]

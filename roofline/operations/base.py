@@ -6,8 +6,9 @@ may import torch and Triton at their top. Reports, comparisons and predictions n
 """
 
 import difflib
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -111,12 +112,27 @@ def parse(text: str) -> tuple[Any, str | None]:
     return operation.parse(text)
 
 
+def place_of(kind: type) -> str:
+    """Where another process finds a class: `package.module:Class`, or `FILE::Class` of a module in no package."""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return name if "." in kind.__module__ else f"{inspect.getsourcefile(kind)}::{kind.__qualname__}"
+
+
+def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The operations of `shapes`, by name, each with the places of its runner and of its case."""
+    found = {name: find(name) for name in dict.fromkeys(shape.partition("-")[0] for shape in shapes)}
+    return {
+        name: (one.runner if isinstance(one.runner, str) else place_of(one.runner), place_of(one.case))
+        for name, one in found.items()
+    }
+
+
 class Runners:
     """The runners of a run's operations, each made when it is first asked for: that imports torch and Triton, and must
     not come before Triton's interpreter was switched. What is given is as `measure.runner` has it."""
 
     def __init__(self, options, selected: dict[str, list[str]] | None = None, ranks=None):
-        self._given, self._ranks = (options, selected), ranks
+        self.options, self._given, self._ranks = options, (options, selected), ranks
         self.known: dict[str, Any] = {}
         """By the operation's name, those that were asked for by now."""
 
@@ -127,11 +143,6 @@ class Runners:
             if self._ranks:
                 runner.ranks = self._ranks
         return self.known[operation.name]
-
-    def release(self) -> None:
-        """Let go of what the runners that were asked for hold."""
-        for runner in self.known.values():
-            runner.release()
 
     def prepare(self, shape: str, names: list[str], *first_call):
         """The `PreparedCase` of the case that the id `shape` names. `first_call` is as `measure.prepared.unwatched`."""

@@ -1,4 +1,4 @@
-"""--ffn-counters: after the timed run, workers under Nsight Compute count bytes and tensor operations.
+"""--ffn-counters: after the timed run, shares under Nsight Compute count bytes and tensor operations.
 
 Nothing is timed under the tool, and nothing that is timed is counted. A case that fails or hangs costs no other case
 its counts, and the run nothing: what could not be counted is told in a note. What has been counted is journalled at
@@ -8,15 +8,14 @@ once, and a run that is gone on with counts what it lacks.
 import math
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roofline import worker
-from roofline.measure import device_errors
+from roofline.measure import device_errors, share
 from roofline.measure.machine import anonymous
-from roofline.measure.observer import Observer
+from roofline.measure.share import Request
+from roofline.measure.supervisor import HUNG, Job, Supervisor
 from roofline.profile import ncu, parse
 from roofline.stats import grouped
 from roofline.store.run import Run
@@ -24,9 +23,6 @@ from roofline.store.run import Run
 BOX_S = 480.0
 """For all of it: with its start and its report, a resumed run that only counts ends within ten minutes. What is counted
 first is spread over the run, so that one cut short here still shows the whole."""
-
-STALL_S = 180.0
-"""Without a step forward for so long, a case is given up. The first takes longest: imports, a context, compilation."""
 
 BATCH = 24
 """Cases that a process counts at most. Its start takes some 20 s, and what it had counted is lost with it."""
@@ -37,7 +33,7 @@ the first is to count the baseline of one shape, which any tool that works can."
 
 LOG = "ncu.log"
 """In the run's folder: what the tool printed, from which any number can be read again."""
-SAID_LINES = 60
+PRINTED_LINES = 60
 
 GOLDEN = (5**0.5 - 1) / 2
 TOPIC = "counters"
@@ -74,17 +70,56 @@ def missing(run: Run, number: int | None) -> list[Case]:
     return [(shape, name) for shape, name in chosen(run, number) if name not in run.shapes[shape].counters]
 
 
-@dataclass
-class Counting(Observer):
-    """Counts what `session`'s run lacks. `root` is where pytest runs."""
+class Batch(Job):
+    """One share that counts, under the tool."""
 
-    session: object
-    root: Path
-    say: Callable[[str], None]
+    kind = share.COUNTERS
+
+    def __init__(self, supervisor: Supervisor, cases: list[Case], under: list[str], deadline: float):
+        super().__init__(supervisor)
+        self.cases, self.under, self._deadline = cases, tuple(under), deadline
+        self.called: list[Case] = []
+        """In the order of their calls, which is that of what the tool prints."""
+        self.lost: dict[Case, str] = {}
+        self.how = ""
+        """How its share ended, where it did not end well."""
+        self._is_asked = False
+
+    def next_request(self) -> Request | None:
+        if self._is_asked:
+            return None
+        self._is_asked = True
+        return self.supervisor.request(self.kind, {shape: names for shape, names in grouped(self.cases).items()})
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is."""
+        return time.monotonic() >= self._deadline
+
+    @property
+    def left_s(self) -> float:
+        return min(super().left_s, self._deadline - time.monotonic())
+
+    def take_called(self, line: dict) -> None:
+        self.called.append((line["shape"], line["name"]))
+
+    def take_rejected(self, line: dict) -> None:
+        self.lost[line["shape"], line["name"]] = line["reason"]
+
+    def end(self, how: str) -> None:
+        self.how = how and ("its time was over" if self.is_over else how)
+        if how and not self.is_over and (shape := self.at["shape"]):  # that was its end
+            name = self.at.get("name") or next(name for of, name in self.cases if of == shape)
+            self.lost.setdefault((shape, name), f"it {how}" if how == HUNG else how)
+
+
+@dataclass
+class Counting:
+    """Counts what `session`'s run lacks."""
+
+    session: Supervisor
     lost: dict[Case, str] = field(default_factory=dict)
     wanted: list[Case] = field(default_factory=list)
-
-    lacking = "not all of the counters were read, --ffn-resume reads the rest"
 
     def finished(self) -> None:
         run, options = self.session.run, self.session.options
@@ -96,7 +131,9 @@ class Counting(Observer):
             return
         tool = ncu.find()
         version = ncu.version(tool)
-        self.say(f"counting {len(self.wanted)} cases with Nsight Compute {version}, for {BOX_S / 60:g} minutes at most")
+        self.session.say(
+            f"counting {len(self.wanted)} cases with Nsight Compute {version}, for {BOX_S / 60:g} minutes at most"
+        )
         try:
             reason = self._all(tool, version)
         except KeyboardInterrupt:
@@ -113,66 +150,58 @@ class Counting(Observer):
         dtypes = dict.fromkeys(self.session.run.shapes[shape].dtype for shape, _ in self.wanted)
         metrics = parse.known(parse.metrics(dtypes), ncu.ask(tool, "--query-metrics"))
         while self.wanted:
-            if (left_s := deadline - time.monotonic()) <= 0:
+            if time.monotonic() >= deadline:
                 return f"the {BOX_S:g} s that this may take were over"
             lost = dict(self.lost)
             with tempfile.TemporaryDirectory() as folder:
-                ended, found = self._batch(tool, metrics, self.wanted[:size], Path(folder), left_s)
-                for (shape, contender), counts in found.items():
-                    source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
-                    about = {"kind": "counters", "shape": shape, "contender": contender}
-                    self.session.add(about | counts | {"counter_source": source})
-            self._keep(ended, bool(found))
-            told = ended.printed + ended.said
+                log = Path(folder) / LOG
+                batch = Batch(self.session, self.wanted[:size], ncu.command(tool, metrics, log), deadline)
+                self.session.supervise([batch])
+                printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            complaint = ncu.complaint(printed, batch.printed, batch.how)
+            found = self._counts(batch, printed, complaint)
+            for (shape, contender), counts in found.items():
+                source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
+                about = {"kind": "counters", "shape": shape, "contender": contender}
+                self.session.add(about | counts | {"counter_source": source})
+            self._keep(printed, "" if found else batch.printed)
+            told = printed + batch.printed
             if not found and (unknown := parse.refused(metrics, told)) and set(unknown) < set(metrics):
                 metrics, self.lost = [name for name in metrics if name not in unknown], lost
                 continue
             before, self.wanted = self.wanted, [c for c in self.wanted if c not in found and c not in self.lost]
-            if ncu.DENIED in told or (len(before) == len(self.wanted) and not ended.over):
-                return ended.complaint
+            if ncu.DENIED in told or (len(before) == len(self.wanted) and not batch.is_over):
+                return complaint
             if found:
                 tries = math.inf
             elif tries < math.inf:
-                tries = 0 if ended.why else tries - 1
-            if tries <= 0 and not ended.over:
+                tries = 0 if batch.how.startswith(HUNG) else tries - 1
+            if tries <= 0 and not batch.is_over:
                 return "so no other was tried"
             size = BATCH
         return None
 
-    def _batch(
-        self, tool: str, metrics: list[str], batch: list[Case], folder: Path, seconds: float
-    ) -> tuple[ncu.Ended, dict[Case, dict]]:
-        """Count `batch` in one process: how it ended, and what was counted. What it lost is in `lost`."""
-        command = worker.request(folder, self.session.run.metadata.get("options", {}), batch)
-        ended = ncu.run(
-            tool, metrics, command, folder=folder, progress=folder / worker.PROGRESS, cwd=self.root, stall_s=STALL_S,
-            seconds=seconds,
-        )  # fmt: skip
-        said = worker.progress(folder)
-        for line in said:
-            if line["step"] == worker.LOST:
-                self.lost[tuple(line["case"])] = line["reason"]
-        if said and said[-1]["step"] in (worker.PREPARE, worker.CALL) and not ended.over:  # that was its end
-            self.lost[tuple(said[-1]["case"])] = ended.complaint
-        called = [tuple(line["case"]) for line in said if line["step"] == worker.CALL]
+    def _counts(self, batch: Batch, printed: str, complaint: str) -> dict[Case, dict]:
+        """What was counted of a batch. What it lost is in `lost`."""
+        self.lost |= {case: complaint if why == batch.how else why for case, why in batch.lost.items()}
         try:
-            calls = parse.by_call(parse.parse(ended.printed))
+            calls = parse.by_call(parse.parse(printed))
         except ValueError as error:
             calls = []
-            self.lost |= {case: str(error) for case in called if case not in self.lost}
+            self.lost |= {case: str(error) for case in batch.called if case not in self.lost}
         found = {}
-        for case, call in zip(called, calls, strict=False):  # a tool that was stopped prints the first ones, or none
+        for case, call in zip(batch.called, calls, strict=False):  # a tool that was stopped prints the first, or none
             if case not in self.lost:
                 try:
                     found[case] = parse.counts(call, self.session.run.shapes[case[0]].dtype)
                 except ValueError as error:
                     self.lost[case] = str(error)
-        return ended, found
+        return found
 
-    def _keep(self, ended: ncu.Ended, fruitful: bool) -> None:
-        """Add what the tool printed to the log, but for paths, and what the program said where nothing was counted."""
-        lines = [line for line in ended.printed.splitlines() if "==PROF== Connected" not in line]
-        lines += [] if fruitful else ended.said.splitlines()[-SAID_LINES:]
+    def _keep(self, printed: str, of_share: str) -> None:
+        """Add what the tool printed to the log, but for paths, and the end of what the share printed."""
+        lines = [line for line in printed.splitlines() if "==PROF== Connected" not in line]
+        lines += of_share.splitlines()[-PRINTED_LINES:]
         with suppress(OSError), (self.session.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(anonymous("\n".join([*lines, ""])))
 

@@ -7,11 +7,8 @@ every pass and the clocks left as they are: its times are no benchmark, and noth
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from contextlib import suppress
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
@@ -33,47 +30,27 @@ LOCALE = {"LC_ALL": "C"}
 """Numbers are printed as the locale has them: 1.234,5 in some."""
 
 QUERY_S = 60.0
-ENDING_S = 5.0
-"""How long a program may take to end when it is told to."""
-
 LONGEST_COMPLAINT = 200
 FOLLOWS = re.compile(r"an error was reported by|failed to profile|application returned|while trying to profile", re.I)
 """Errors that only say that there was another one."""
 RAISED = re.compile(r"[\w.]+(Error|Exception)\b")
 """How the last line of a traceback begins."""
 
-OVER = "its time was over"
 
-
-@dataclass(frozen=True)
-class Ended:
-    """How a program ended: `printed` by the tool, `said` by the program, and `why` it was stopped, or None."""
-
-    printed: str
-    said: str
-    code: int | None
-    why: str | None
-
-    @property
-    def over(self) -> bool:
-        """Whether it was stopped for its time alone."""
-        return self.why == OVER
-
-    @property
-    def complaint(self) -> str:
-        """The most telling line, for a person."""
-        everything = f"{self.said}\n{self.printed}"
-        if DENIED in everything:
-            return FORBIDDEN
-        if self.why:
-            return self.why
-        errors = [line.replace("==ERROR==", "").strip() for line in everything.splitlines() if "==ERROR==" in line]
-        said, printed = ([line for line in text.splitlines() if line.strip()] for text in (self.said, self.printed))
-        raised = [line for line in said if RAISED.match(line)]
-        own = next((line for line in errors if not FOLLOWS.search(line)), None)
-        told = own or next(iter([*raised[-1:], *errors, *said[-1:], *printed[-1:]]), "it said nothing")
-        shown = "".join(character if character.isprintable() else "?" for character in told[:LONGEST_COMPLAINT])
-        return f"{shown} (exit code {self.code})"
+def complaint(printed: str, of_program: str, how: str) -> str:
+    """The most telling line, for a person, of what the tool and the program `printed`; `how` is how they ended."""
+    if DENIED in of_program + printed:
+        return FORBIDDEN
+    if how and not how.startswith("exit code"):
+        return how
+    both = f"{of_program}\n{printed}".splitlines()
+    errors = [line.replace("==ERROR==", "").strip() for line in both if "==ERROR==" in line]
+    lines, of_tool = ([line for line in text.splitlines() if line.strip()] for text in (of_program, printed))
+    raised = [line for line in lines if RAISED.match(line)]
+    first = next((line for line in errors if not FOLLOWS.search(line)), None)
+    telling = first or next(iter([*raised[-1:], *errors, *lines[-1:], *of_tool[-1:]]), "it printed nothing")
+    shown = "".join(character if character.isprintable() else "?" for character in telling[:LONGEST_COMPLAINT])
+    return f"{shown} ({how.partition(':')[0]})" if how else shown
 
 
 def find() -> str | None:
@@ -114,56 +91,12 @@ def version(ncu: str) -> str:
     return found[1] if found else "of unknown version"
 
 
-def run(
-    ncu: str, metrics: list[str], command: list[str], *, folder: Path, progress: Path, cwd: Path, stall_s: float,
-    seconds: float,
-) -> Ended:  # fmt: skip
-    """Run `command` under the tool, counting between cudaProfilerStart and cudaProfilerStop.
-
-    It is ended, with all that it started, after `seconds`, or once the file `progress` has not grown for `stall_s`.
-    `folder` takes what it prints.
-    """
-    log, said = folder / "ncu.log", folder / "said.txt"
-    flags = [
+def command(ncu: str, metrics: list[str], log: Path) -> list[str]:
+    """What a program is run under: the tool counts between cudaProfilerStart and cudaProfilerStop, and prints to
+    `log`."""
+    return [
+        *("env", *(f"{name}={value}" for name, value in LOCALE.items()), ncu),
         *("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control", "all"),
         *("--profile-from-start", "off", "--target-processes", "application-only"),
         *("--metrics", ",".join(metrics), "--log-file", str(log)),
     ]
-    log.unlink(missing_ok=True)
-    why, deadline = None, time.monotonic() + seconds
-    with said.open("wb") as output:
-        process = subprocess.Popen(
-            [ncu, *flags, *command], cwd=cwd, env=os.environ | LOCALE, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        try:
-            why = _wait(process, progress, stall_s, deadline)
-        finally:
-            _end(process)
-    printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return Ended(printed, said.read_text(encoding="utf-8", errors="replace"), process.returncode, why)
-
-
-def _wait(process: subprocess.Popen, progress: Path, stall_s: float, deadline: float) -> str | None:
-    """Wait for the end of `process`; returns why it must be stopped, or None."""
-    moved, size = time.monotonic(), -1
-    while process.poll() is None:
-        now = time.monotonic()
-        grown = progress.stat().st_size if progress.exists() else 0
-        if grown != size:
-            moved, size = now, grown
-        if now > deadline:
-            return OVER
-        if now - moved > stall_s:
-            return f"it hung: nothing happened for {stall_s:g} s"
-        time.sleep(0.1)
-    return None
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End the group of processes that `process` began, whether or not it has ended itself."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING_S)

@@ -1,7 +1,7 @@
 """The pytest plugin: plain pytest checks every case once, small; `--benchmark-only` measures, saves and reports.
 
-pytest-benchmark has no hook for durations that a device measured. So a shape is measured first, all contenders in
-turns (`session.Session`), and each test then replays its own samples through a timer of ours. Three ways in which that
+pytest-benchmark has no hook for durations that a device measured. So all is measured first, in processes of its own
+(`measure.supervisor`), and each test then replays its samples through a timer of ours. Three ways in which that
 fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
 marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
@@ -11,33 +11,29 @@ import math
 import os
 import re
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from roofline import doctor, operations, trial, worker
+from roofline import doctor, operations
 from roofline import options as ffn_options
-from roofline.measure import clocks, machine, metadata, runner, signals, telemetry
+from roofline.measure import machine, metadata, signals
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.plan import MOST_S, Plan, duration, estimate, shapes_beyond
 from roofline.measure.prepared import SKIPPED
-from roofline.measure.ranks import ALONE, Alone, Ranks, of_environment
-from roofline.measure.session import Session
-from roofline.measure.watchdog import Watchdog
-from roofline.profile import collect, kernel_trace, ncu
+from roofline.measure.ranks import ALONE, Alone, Epochs, Ranks, of_environment
+from roofline.measure.supervisor import Supervisor
+from roofline.profile import collect, ncu
 from roofline.pytest_plugin import selection, together
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 
-FRESH = "ROOFLINE_FRESH"
-"""Environment variable of a process that goes on with a run whose device was lost."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
 BAD_INPUT = 2
@@ -51,16 +47,17 @@ class State:
     options: ffn_options.Options
     folder: Path | None
     resumed: Run | None
-    """The run that --ffn-resume goes on with."""
+    """The run that --ffn-resume goes on with; on rank 0."""
+    planned: list[str] | None = None
+    """Cases of that run."""
     held: BinaryIO | None = None
     """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
     ranks: Alone | Ranks = ALONE
-    watchdog: Watchdog | None = None
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
     """{shape: contenders}: those take turns, beside the vendor."""
     runners: operations.Runners = field(init=False)
-    session: Session | None = None  # once the first benchmark begins
+    session: Supervisor | None = None  # once the first benchmark begins
     thinned: str = ""
     """What was left out of a default run that would take too long here, in words."""
     interrupted: str = ""
@@ -73,16 +70,17 @@ class State:
     @property
     def left(self) -> dict[str, tuple]:
         """{shape: (case, contenders)} of what was selected and not measured."""
-        run, found = self.resumed, {}
-        for shape, names in self.selected.items():
-            if not run or shape in run.interrupted or shape not in run.shapes:
-                with suppress(ValueError):  # a test that measures no operation
-                    found[shape] = (operations.parse(shape)[0], names)
-        return found
+        run = self.resumed
+        return {
+            shape: (operations.parse(shape)[0], names)
+            for shape, names in self.selected.items()
+            if not run or shape in run.interrupted or shape not in run.shapes
+        }
 
-    @property
+    @cached_property
     def clock(self):
-        return clocks.CLOCKS[self.options.device] if self.ranks is ALONE else self.ranks.clock
+        """Which says how many passes and processes there are; its like times the contenders, in each share."""
+        return next(iter(self.runners.known.values())).clock()
 
     def seconds(self, passes: int, processes: int) -> dict:
         """The `estimate` of what is left, in so many processes, unless others were asked for."""
@@ -95,7 +93,7 @@ class State:
     def thin(self) -> list[str]:
         """Leave out of what is selected the shapes that a default run has no time for, and return them."""
         most_s, shapes = MOST_S[self.options.device], self.left
-        if most_s == math.inf:
+        if most_s == math.inf or not shapes:
             return []
         left_out = shapes_beyond(most_s, self.seconds(self.clock.passes, self.clock.processes), shapes)
         for shape in left_out:
@@ -146,10 +144,8 @@ def pytest_configure(config):
         asked = any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
         config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
-        config.add_cleanup(partial(_go_on, config, state))  # the last of these that is called
         if state.ranks is ALONE:
             config.add_cleanup(signals.install())
-        config.add_cleanup(partial(_watch_no_more, state))
     if state.folder and state.ranks is not ALONE:
         signals.install_once(ranks)
     config.stash[STATE] = state
@@ -166,7 +162,7 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
     if measuring and not timed:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
     wanted = ffn_options.value("device", get) or "auto"
-    resume, run, folder, held = ffn_options.value("resume", get), None, None, None
+    resume, run, planned, folder, held = ffn_options.value("resume", get), None, None, None, None
     if ranks is not ALONE:
         together.refuse_restarts()
         together.own_cores()
@@ -176,17 +172,17 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
             together.refuse_unsuited(lambda name: get(f"ffn_{name}"))
         options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
     else:
-        resume = together.of_rank_0(ranks, resume)
-        held = journal.hold(resume)
-        run = journal.load(resume)
-        options = ffn_options.resumed(get, run.metadata, resume)
+        if not ranks.rank:  # the others may be on other machines, and need not know what was measured
+            held, run = journal.hold(resume), journal.load(resume)
+        about = ranks.share(run and run.metadata, "the run that is gone on with")
+        options, planned = ffn_options.resumed(get, about, resume), about["cases"]
         if options.world != ranks.size:
             raise ValueError(
                 f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {ranks.size}; start as many"
             )
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not (run.unfinished or collect.missing(run, options.counters)):
+        if run and not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     refuse_tf32(options.device, options.dtypes)
     if ranks is not ALONE and options.device == "cuda":
@@ -196,45 +192,11 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
         raise ValueError(f"--ffn-counters: {reason}")
     if timed and not config.option.collectonly:
         if ranks.rank:
-            folder = resume or together.nowhere()
+            folder = together.nowhere()
         else:
             ffn_options.require_writable(options.results)
             folder = resume or options.results / metadata.folder_name(options.device)
-    return State(options, folder, run, held, ranks)
-
-
-def _go_on(config, state: State) -> None:
-    """Where the device was lost, become a fresh process that goes on with what is left; it does not do so again."""
-    if FRESH in os.environ or not (state.session and state.session.device_lost and state.session.run.unfinished):
-        return
-    print("\nthe device was lost: a fresh process goes on with what is left\n", flush=True)
-    ini = ["-c", str(config.inipath)] if config.inipath else []
-    count = state.options.counters  # which may have been asked for late, so that the run does not say it
-    asked = [f"--ffn-resume={state.folder}", *([] if count is None else [f"--ffn-counters={count}"])]
-    arguments = ["--benchmark-only", *asked, *ini, f"--rootdir={config.rootpath}", *config.args]
-    os.chdir(config.invocation_params.dir)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # may have ours
-    os.execve(sys.executable, [sys.executable, "-m", "pytest", *arguments], environment | {FRESH: "1"})
-
-
-def pytest_enter_pdb(config):
-    _watch_no_more(config.stash[STATE])  # who looks around takes long
-
-
-def _watch_no_more(state: State) -> None:
-    if state.watchdog:
-        state.watchdog.close()
-        state.watchdog = None
-
-
-def _watch(config, state: State) -> None:
-    """Have the run ended where it hangs, unless somebody may stop it to look around."""
-    debugged = config.option.usepdb or config.option.trace or sys.gettrace()
-    if sys.platform == "linux" and not debugged and not state.ranks.rank:
-        about = [] if state.ranks is ALONE else [together.GRACE_S]
-        with config.pluginmanager.get_plugin("ffn-narrator").uncaptured():
-            state.watchdog = Watchdog(state.folder, *about)
-        state.session.expect = state.watchdog.expect
+    return State(options, folder, run, planned, held, ranks)
 
 
 def pytest_generate_tests(metafunc):
@@ -264,8 +226,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in unset]
     if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
-        if state.resumed:
-            planned = set(state.resumed.metadata["cases"])
+        if state.planned is not None:
+            planned = set(state.planned)
             benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
         others = [item for item in items if item not in benchmarks]
         for item in others:
@@ -296,6 +258,11 @@ def pytest_collection_finish(session):
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
             state.selected.setdefault(case[0], []).append(case[1])
+    try:
+        for shape in state.selected if state.options.timed else ():
+            state.runners.of(operations.find(operations.parse(shape)[0].op))
+    except ValueError as error:
+        refuse(f"{error}; ffn_benchmark measures shapes of operations")
     is_whole = state.options.timed and not state.resumed and state.ranks is ALONE
     if is_whole and ffn_options.is_default(session.config.getoption):
         left_out = state.thin()
@@ -320,33 +287,21 @@ def pytest_report_collectionfinish(config):
 
 
 @pytest.fixture(scope="session")
-def ffn_clock(request):
-    """The clock that times the contenders. Tests of the harness put a fake one in its place."""
+def ffn_session(request):
+    """The run: its folder is made, or gone on with, and all is measured."""
     state = request.config.stash[STATE]
-    return clocks.for_device(state.options.device) if state.ranks is ALONE else state.ranks.clock(state.ranks)
+    session = together.or_exit(state.ranks, "beginning the run", partial(_begun, request.config))
+    session.measure()
+    return session
 
 
-@pytest.fixture(scope="session")
-def ffn_instruments(request):
-    """None, or what makes the instruments of a `CudaClock`."""
-    return next((runner.instruments() for runner in request.config.stash[STATE].runners.known.values()), None)
+def runs_here(config) -> bool:
+    """Whether shares run in this process: where somebody looks around in it."""
+    return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
-@pytest.fixture(scope="session")
-def ffn_prepare(request):
-    """As `operations.Runners.prepare`."""
-    return request.config.stash[STATE].runners.prepare
-
-
-@pytest.fixture(scope="session")
-def ffn_session(request, ffn_clock, ffn_instruments):
-    """The run: its folder is made, or gone on with, and its ceilings measured, before the first shape."""
-    begin = partial(_begun, request, ffn_clock, ffn_instruments)
-    return together.or_exit(request.config.stash[STATE].ranks, "beginning the run", begin)
-
-
-def _begun(request, ffn_clock, ffn_instruments) -> Session:
-    state = request.config.stash[STATE]
+def _begun(config) -> Supervisor:
+    state = config.stash[STATE]
     options, run = state.options, state.resumed
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
     notes = dict.fromkeys(
@@ -354,43 +309,38 @@ def _begun(request, ffn_clock, ffn_instruments) -> Session:
         for name, operation in operations.OPERATIONS.items()
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
-    lacking = runner.equip(ffn_clock, ffn_instruments)
     notes = [*notes, *([state.thinned] if state.thinned else [])]
-    now = metadata.make(options, ffn_clock, request.config.rootpath, cases, notes) | state.ranks.metadata()
+    now = metadata.make(options, config.rootpath, cases, notes) | state.ranks.metadata()
     if run and not state.ranks.rank and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
+    about = {"root": None if runs_here(config) else config.rootpath}
+    about |= {"epochs": Epochs(state.ranks)} if about["root"] and state.ranks is not ALONE else {}
     try:
-        readings = telemetry.for_device(options.device)
-        state.session = Session(options, state.folder, ffn_clock, readings, run or now, state.selected)
+        state.session = Supervisor(
+            options, state.folder, state.clock, run or now, state.selected, state.runners, **about
+        )
     except OSError as error:
         refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
-    state.folder = state.session.folder  # another one, where that of its name was there
+    session = state.session
+    state.folder = session.folder  # another one, where that of its name was there
     state.held = state.held or journal.hold(state.folder)
-    narrator = request.config.pluginmanager.get_plugin("ffn-narrator")
-    narrator.plan = state.plan(ffn_clock.passes, state.session.processes)
-    state.session.at, say = narrator.at, narrator.say
-    state.session.release = state.runners.release
-    state.session.measure_elsewhere = partial(worker.measure, state.session, root=request.config.rootpath)
-    _watch(request.config, state)
-    if lacking:
-        state.session.note("instruments", lacking)
-        say(lacking)
-    count = collect.Counting(state.session, request.config.rootpath, say)
-    state.session.observers = [kernel_trace.KernelTrace(state.session), count]  # the shorter first
-    if options.device == "cuda" and (findings := [str(one) for one in doctor.examine() if one.is_of_any_run]):
-        state.session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
-        say("\n".join(["roofline doctor finds:", *findings]))
-    if state.ranks is ALONE:
-        trial.run(state.session, state.runners, request.config.rootpath, say)
-    first = next(iter(state.runners.known.values()), None)
-    probes = first.probes if first and state.ranks is ALONE else list
-    state.session.begin(probes, when="resume" if run else "start")
-    return state.session
+    narrator = config.pluginmanager.get_plugin("ffn-narrator")
+    narrator.plan = state.plan(state.clock.passes, session.processes)
+    session.at, session.say = narrator.at, narrator.say
+    counting = collect.Counting(session)
+    session.observers = [  # the shorter first
+        (session.name_kernels, "not all kernels were named"),
+        (counting.finished, "not all of the counters were read, --ffn-resume reads the rest"),
+    ]
+    if options.device == "cuda" and (findings := doctor.of_any_run()):
+        session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
+        session.say("\n".join(["roofline doctor finds:", *findings]))
+    return session
 
 
 @pytest.fixture
-def ffn_benchmark(request, benchmark, ffn_prepare):
+def ffn_benchmark(request, benchmark):
     """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
 
     Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
@@ -400,19 +350,18 @@ def ffn_benchmark(request, benchmark, ffn_prepare):
     def run(shape: str, contender: str) -> None:
         if state.options.timed:
             session = request.getfixturevalue("ffn_session")
-            session.measure(shape, ffn_prepare)
             entry, found = session.entry(f"{shape}-{contender}"), contender in session.run.measured(shape)
             rejection = (entry["outcome"], entry["reason"]) if entry else None
             if not (entry or found) and session.over:
                 pytest.skip(session.over)
         else:
-            prepared = ffn_prepare(shape, [contender])
+            prepared = state.runners.prepare(shape, [contender])
             rejection, found = prepared.rejected.get(contender), contender in prepared.entrants
         if rejection:
             outcome, reason = rejection
             pytest.skip(reason) if outcome == SKIPPED else pytest.fail(reason, pytrace=False)
         if not found:
-            pytest.fail(f"ffn_prepare left out {contender}, and did not say why", pytrace=False)
+            pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
             return

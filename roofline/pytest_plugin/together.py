@@ -4,14 +4,12 @@ torchrun sends SIGTERM to all ranks as soon as one ends with an exit code. So ra
 and the others have an exit code only where all are refused, or rank 0 is lost: the verdict is rank 0's.
 """
 
-import base64
 import importlib.metadata
 import os
 import platform
 import sys
 import tempfile
 import traceback
-import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,13 +19,9 @@ import pytest
 
 from roofline import operations
 from roofline.measure import device_errors, metadata, ranks, signals
-from roofline.store import journal
 
-UNSUITED = ("steady", "quick", "counters", "processes", "copier_programs")
+UNSUITED = ("steady", "counters", "processes", "copier_programs")
 """Options of what one process does by itself."""
-
-GRACE_S = 20.0
-"""The watchdog's: torchrun kills 30 s after its SIGTERM."""
 
 
 def refuse_unsuited(given) -> None:
@@ -68,7 +62,7 @@ def or_exit(own: ranks.Alone | ranks.Ranks, about: str, call: Callable[[], Any])
         return own.agreed(about, plainly)
     except device_errors.RankError as error:
         signals.deafen()
-        own.leave(str(error))
+        own.leave()
         if own.rank:  # rank 0 tells, and is let do so
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         own.await_left()
@@ -81,23 +75,6 @@ def own_cores() -> None:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if own := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
         os.sched_setaffinity(0, own)
-
-
-def of_rank_0(own: ranks.Alone | ranks.Ranks, folder: Path) -> Path:
-    """A folder with the journal that rank 0 has in `folder`: that one, or on other ranks, which may be on other
-    machines, one of their own."""
-    if own is ranks.ALONE:
-        return folder
-    if not own.rank:
-        journal.load(folder)  # or say what is wrong with it
-    packed = "" if own.rank else base64.b85encode(zlib.compress(journal.read(journal.find(folder)))).decode()
-    packed = own.share_text(packed)
-    if not own.rank:
-        return folder
-    copy = nowhere()
-    copy.mkdir()
-    (copy / journal.NAME).write_bytes(zlib.decompress(base64.b85decode(packed)))
-    return copy
 
 
 def is_shared(item) -> bool:
@@ -158,7 +135,7 @@ class Together:
         signals.deafen()
         traceback.clear_frames(excinfo.tb)  # they keep the group, and so others that wait in it
         self._refused = isinstance(excinfo.value, pytest.exit.Exception)
-        self._own.leave(str(excinfo.value) or "Ctrl-C", () if self._refused else ranks.INTERRUPTED)
+        self._own.leave()
         self._own.await_left()
         if self._own.silent:
             self._state.problems.append(self._lost)
@@ -169,25 +146,26 @@ class Together:
 
     def pytest_internalerror(self, excrepr, excinfo):
         self._refused = True
-        self._own.leave(f"failed: {device_errors.reason(excinfo.value)}")
+        self._own.leave()
         if self._own.rank:
-            print(excrepr, file=sys.stderr)
+            print(f"rank {self._own.rank}: {device_errors.reason(excinfo.value)}", file=sys.stderr)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session):
         signals.deafen()
-        self._own.leave((self._state.session and self._state.session.over) or "it came to its end")
+        self._own.leave()
         yield
         silent, rank = self._own.silent, self._own.rank
         if rank and not self._refused:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if 0 in silent else pytest.ExitCode.OK
         if 0 in silent and rank == min({*range(self._own.size)} - {*silent}, default=0):
-            print(f"{device_errors.gone or self._lost}; what rank 0 has journalled is kept", file=sys.stderr)
+            why = (self._state.session and self._state.session.over) or self._lost
+            print(f"{why}; what rank 0 has journalled is kept", file=sys.stderr)
 
     def pytest_unconfigure(self):
         """Of one that never came as far as its session's end, too. With an exit code or the store, none ends before all
         are deaf."""
-        self._own.leave("it came to its end")
+        self._own.leave()
         self._own.await_left()
 
 

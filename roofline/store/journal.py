@@ -12,6 +12,7 @@ import gzip
 import itertools
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,12 +33,16 @@ ROOM_BYTES = 32 * 2**20
 MOST_BYTES, LONGEST_LINE_BYTES, LONGEST_TEXT = 256 * 2**20, 16 * 2**20, 4000
 """Of a journal, of a line, and of the characters of a text, which is cut there."""
 
+SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
+"""The checksum that a line ends with, in hexadecimal."""
+
 PARTS, MOST_PARTS = ("ranks", "row_blocks", "workers", "row_tiles", "column_tiles"), 2048
 """Into which the work of a shape is cut, and the most of each: a simulation visits them all."""
 
 REQUIRED = {
     "run": ("method_version", "title", "footer", "notes", "machine"),
     "resumed": ("started",),
+    "idle": ("empty_call_s", "idle_power_w"),
     "ceiling": ("ceiling", "dtype", "when", "probe", "value"),
     "shape": (
         *("id", "op", "analysis", "params", "dtype", "work", "baseline", "cache", "entrants"),
@@ -85,7 +90,8 @@ class Journal:
     """Appends to samples.jsonl in `folder`, which it makes, or goes on with.
 
     A write is whole or it is not there: one that fails (the disk is full) is taken back before OSError is raised, and
-    nothing is left in a buffer for a later kill to lose. A line that a kill cut off is dropped before the next.
+    nothing is left in a buffer for a later kill to lose. A line that a kill cut off is dropped before the next. Each
+    line ends with a checksum (`sum`) of all up to it, so that one that is changed, lost or there twice is seen.
     """
 
     def __init__(self, folder: Path):
@@ -97,27 +103,27 @@ class Journal:
         whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
         self._file = path.open("ab", buffering=0)
         self._file.truncate(len(whole[0] + whole[1]))
+        last = SUM.search(whole[0].decode(errors="replace"))
+        self._sum = int(last[1], 16) if last else None if whole[0] else 0
+        """Of the last line; None where the journal began without."""
 
     def write(self, *lines: dict) -> None:
-        size = self._file.seek(0, 2)
-        rest = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+        size, total = self._file.seek(0, 2), self._sum
+        texts = []
+        for line in lines:
+            text = json.dumps(line, allow_nan=False)
+            if total is not None:
+                total = zlib.crc32(text.encode(), total)
+                text = f'{text[:-1]}, "sum": "{total:08x}"}}'
+            texts.append(f"{text}\n")
+        rest = "".join(texts).encode()
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except BaseException:
             self._file.truncate(size)
             raise
-
-    def size(self) -> int:
-        return self._file.seek(0, 2)
-
-    def lines_from(self, size: int) -> list[dict]:
-        """What was written since it had this `size`, by another process too. A line that its end cut off is taken
-        away."""
-        text = Path(self._file.name).read_bytes()[size:]
-        whole, _, rest = text.rpartition(b"\n")
-        self._file.truncate(self.size() - len(rest))
-        return [json.loads(line) for line in whole.splitlines()]
+        self._sum = total
 
     def close(self) -> None:
         self._file.close()
@@ -243,8 +249,13 @@ def load(folder: Path) -> Run:
 
 def _checked(path: Path) -> Iterator[dict]:
     """The lines of a journal as they stand there, once they are known to be readable. Raises ValueError where not."""
-    shapes = set()
+    shapes, total = set(), None
     for number, text in enumerate(_texts(path), 1):
+        if found := SUM.search(text):
+            text = f"{text[: found.start()]}}}"
+            total = zlib.crc32(text.encode(), (total or 0) if number > 1 else 0)
+        if (total is not None) != bool(found) or (found and int(found[1], 16) != total):
+            raise ValueError(f"{path}:{number} was changed, or a line before it is lost or there twice: see its sum")
         try:
             line = json.loads(text)
             if "\\" in text or not text.isprintable() or len(text) > LONGEST_TEXT:  # else it is plain

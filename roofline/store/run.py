@@ -96,11 +96,11 @@ class Shape:
     facts: dict = field(default_factory=dict)
     """What its operation says of it: sizes that are no parameters, and other plain values."""
     passes: int = 1
-    """How many times it was returned to, by now."""
+    """How many whole ones were made over it, by now."""
     processes: int = 1
-    """How many have made all their passes over it."""
+    """How many have measured it."""
     stopped_by: str = ""
-    """`width`, `time` or `rounds`; `INTERRUPTED` until the last pass of the last process has ended."""
+    """`width`, `time` or `rounds`; `INTERRUPTED` until the last pass has ended."""
     round_count: int = 0
     """Rounds that were run. The journal of a run that was killed may hold fewer."""
     telemetry: dict = field(default_factory=dict)
@@ -115,10 +115,10 @@ class Shape:
         line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
         return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
 
-    def keep_whole_shares(self) -> None:
-        """Forget the rounds of a process that was cut off: its share is measured anew."""
-        self.rounds = [one for one in self.rounds if one.process < self.processes]
-        self.round_count, self.passes = len(self.rounds), len({one.pass_index for one in self.rounds})
+    def keep_whole_passes(self) -> None:
+        """Forget the rounds of a pass that was cut off: it is made anew."""
+        self.rounds = [one for one in self.rounds if one.pass_index <= self.passes]
+        self.round_count = len(self.rounds)
 
     def get(self, name: str, default: Scalar = None):
         """A parameter, or else a fact."""
@@ -259,6 +259,8 @@ class Run:
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
+        elif kind == "idle":
+            self.metadata["machine"] |= line
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
         elif kind in LISTS:
@@ -268,13 +270,13 @@ class Run:
             if kind == "resumed":
                 self.note_lost_rounds()
             for name in self.interrupted if kind == "resumed" else ():
-                self.shapes[name].keep_whole_shares()
+                self.shapes[name].keep_whole_passes()
 
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds."""
         for shape in self.shapes.values():
             if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
-                shape.stopped_by, shape.processes = INTERRUPTED, max(0, shape.processes - 1)
+                shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)
 
     def samples(self) -> DataFrame:
         """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

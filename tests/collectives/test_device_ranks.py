@@ -67,13 +67,7 @@ def a_rank(rank, count, path, kind):
     clock = own.clock(own)
     times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
     assert len(times) == len(clock.said) == 3
-    _, failure = own.together("a failure", lambda: 1 / (rank != count - 1) and own.world.synchronize())
-    assert failure.rank == count - 1
-    all_gather_matmul.serial(operands, link)  # by a fresh group, from a fresh meeting
-    link.timeline()
-    assert torch.equal(operands.out, product(x, w))
-    own.gather(None)
-    own.leave("it came to its end")
+    own.gather(None)  # none ends while others read its memory
 
 
 @pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], ALL_GATHER])

@@ -1,7 +1,6 @@
 """Cases that gather, prepared: arms are checked before they are timed, and one that fails leaves the others."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -188,17 +187,18 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(threads, 
     assert used == [n for n in (alone, threads)[:threads] for _ in range(checks)] + [alone, threads][:threads]
 
 
-@pytest.mark.parametrize("wire", ["balance50", "ridge"])
-def test_a_later_process_takes_what_the_first_one_chose(options, wire):
+@pytest.mark.parametrize(("wire", "median_s"), [("balance50", 0.045), ("ridge", 0.045), ("ridge", None)])
+def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     case = all_gather(wire)
     first = all_gather_matmul.Runner(options).prepare(case, ARMS)
     later = all_gather_matmul.Runner(options)
     facts = first.facts | {"t_gemm_planned_s": 1e-3, REQUESTED: 12345678.0}
-    measured = {f"gemm {first.facts['unsplit']}": dict(enumerate([0.02, 0.04, 0.05, 0.09]))}
-    later.earlier[case.id] = SimpleNamespace(facts=facts, times_s=measured.get)
+    medians_s = {f"gemm {first.facts['unsplit']}": median_s} if median_s else {}  # where a first pass was cut off
+    later.earlier[case.id] = {"facts": facts, "medians_s": medians_s}
     found = later.prepare(case, ARMS)
-    measured = {"t_gemm_planned_s": 0.045, REQUESTED: case.work.wire_bytes / 0.045}
-    assert found.facts == (facts if wire == "balance50" else facts | measured)
+    t_gemm_s = median_s or facts["t_gemm_planned_s"]
+    kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
+    assert found.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert found.contenders == ARMS
 
 

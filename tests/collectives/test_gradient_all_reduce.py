@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from test_group_links import run
+from test_group_links import impatient, run
 
 from collectives import gradient_all_reduce
 from collectives.bench.gradient_all_reduce import SETS, Runner, Setting
@@ -25,8 +25,13 @@ def imported():
     import torch._dynamo  # noqa: F401
 
 
+worlds = []
+"""Kept to the end of a fork, with their groups: a group that is let go of may wait for its threads."""
+
+
 def begun(rank, ranks, path):
     world = Ranks(dist.FileStore(path, ranks), rank, ranks)
+    worlds.append(world)
     return world, Setting(GradientAllReduce("96x96", 9, 20, "fp32", ranks), 0, world)
 
 
@@ -37,7 +42,7 @@ def before_backward(do):
 
 
 def every_arm(rank, ranks, path):
-    world, setting = begun(rank, ranks, path)
+    _, setting = begun(rank, ranks, path)
     before_backward(lambda: time.sleep(0.01 * (late == rank)))
     for late in range(ranks):
         for name, count in COLLECTIVES.items():
@@ -49,7 +54,6 @@ def every_arm(rank, ranks, path):
         ddp()
         assert setting.error(ddp.sums, ddp.operands) == 0.0
         ddp.forward()
-    world.drop()  # as at the end of a run
 
 
 def wrong(operands, reduce, how):
@@ -84,9 +88,9 @@ AGAIN = "overlapped", "ddp"
 
 def one_fails(rank, ranks, path):
     """In the middle of its backward pass; then arms are right again, over a fresh group."""
+    impatient()
     world, setting = begun(rank, ranks, path)
     plain = Operands.backward
-    ddp = setting.entrant("ddp")
     for culprit in (0, ranks - 1):
         began = time.monotonic()
 
@@ -97,12 +101,10 @@ def one_fails(rank, ranks, path):
         found, failure = world.together("overlapped", lambda: setting.entrant("overlapped"))
         Operands.backward = plain
         assert found is None
-        assert (failure.rank, "planted" in failure.why) == (culprit, True)
+        assert failure.reason.startswith(f"rank {culprit}: KeyError: 'planted'")
         found, failure = world.together("again", lambda: [setting.entrant(name) for name in AGAIN])
         assert failure is None
         assert [one.relative_error for one in found] == [0.0] * len(AGAIN)
-        ddp.call()  # which was made over a group that is gone
-        assert setting.error(ddp.call._runs[0].sums, ddp.call._runs[0].operands) == 0.0
         assert time.monotonic() - began < LATE_S / 2
 
 

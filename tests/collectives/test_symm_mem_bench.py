@@ -37,8 +37,6 @@ class World:
             dist.init_process_group("gloo", store=ranks.fresh_store("world"), rank=ranks.rank, world_size=ranks.size)
         self.group = dist.group.WORLD
 
-    synchronize = staticmethod(lambda: None)
-
     def why_not(self, kind):
         return None
 
@@ -62,6 +60,7 @@ def raised_at_last():
 
 def a_rank(rank, path, module, case, peers):
     torch.set_num_threads(1)
+    torch.cuda.synchronize = lambda: None
     own = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
     runner = module.Runner(UNTIMED)
     runner.ranks = own

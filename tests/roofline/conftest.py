@@ -65,8 +65,9 @@ class Outcome:
 
     @property
     def lines(self) -> list[dict]:
-        """Of its journal."""
-        return [json.loads(line) for line in (self.folder / journal.NAME).read_text().splitlines()]
+        """Of its journal, without their checksums."""
+        lines = [json.loads(line) for line in (self.folder / journal.NAME).read_text().splitlines()]
+        return [{name: value for name, value in line.items() if name != "sum"} for line in lines]
 
     @property
     def report(self) -> str:
@@ -182,20 +183,21 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    `more` follows its conftest, `fault`, `passes` and `processes` are FAULT, PASSES and PROCESSES in the environment,
-    to which `env` adds.
+    Shares run in the process of pytest itself, unless `shares`. `more` follows its conftest, `fault`, `passes` and
+    `processes` are FAULT, PASSES and PROCESSES in the environment, to which `env` adds.
     `file_bytes` limits the size of the files that may be written, as a full disk would.
     """
 
     def run(
-        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, env=None, root=None,
-        cwd=None, file_bytes=None,
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, shares=False, env=None,
+        root=None, cwd=None, file_bytes=None,
     ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
         (root / "conftest.py").write_text(conftest + more)
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
         about = {"FAULT": fault, "PASSES": str(passes), "PROCESSES": str(processes)}
+        about |= {"SHARES": "1"} if shares else {}
         code, text = zygote.run(
             ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
             env=_environment(**about | (env or {})), file_bytes=file_bytes,
@@ -205,7 +207,8 @@ def run_project(tmp_path_factory, zygote):
         def go_on(*arguments, **about) -> Outcome:
             copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
             resume = f"--ffn-resume={copy / folder.relative_to(root)}"
-            about = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes} | about
+            known = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes}
+            about = known | {"shares": shares} | about
             return run("--benchmark-only", resume, *arguments, root=copy, **about)
 
         return Outcome(code, text, folder, root, go_on)

@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 
 class FakeClock:
     """Calls return their seconds, or None where the host was late; time passes by what they took."""
@@ -33,9 +31,3 @@ class FakeClock:
         self.seconds += seconds
         self.bursts.append((call, calls))
         return seconds
-
-
-@pytest.fixture(scope="session")
-def ffn_clock():
-    """Of a project that imports it."""
-    return FakeClock()

@@ -5,6 +5,8 @@ one: take it from there then, without the name of its host. It holds three calls
 kernel, one with split-K, which is three with its marker, and one whose tensor operations come in two parts only.
 """
 
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -96,12 +98,13 @@ option = lambda name: arguments[arguments.index(name) + 1]
 log, metrics = pathlib.Path(option("--log-file")), option("--metrics").split(",")
 with open(os.environ["FAKE_NCU_LOG"], "a") as asked:
     asked.write(json.dumps([*arguments, "LC_ALL=" + os.environ["LC_ALL"]]) + "\\n")
-done = subprocess.run(arguments[arguments.index(sys.executable):])
+folder = pathlib.Path(arguments[-1])
+path = {{"PYTHONPATH": os.environ.get("PYTHONPATH", "") + os.pathsep + sys.path[0]}}
+program = "import ncu_sample, sys; ncu_sample.run(sys.argv[1])"
+done = subprocess.run([sys.executable, "-c", program, str(folder)], env=os.environ | path)
 with open(os.environ["FAKE_NCU_LOG"] + ".codes", "a") as codes:
     codes.write(str(done.returncode) + "\\n")
-folder = pathlib.Path(arguments[-1])
-said = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
-called = [line["case"] for line in said if line["step"] == "call"]
+called = [json.loads(line) for line in (folder / "called").read_text().splitlines()]
 if mode == "denied":
     log.write_text(ncu_sample.DENIED)
     sys.exit(1)
@@ -115,3 +118,18 @@ units = ncu_sample.quoted(*[""] * len(ncu_sample.ABOUT), *["byte"] * len(metrics
 log.write_text("\\n".join(["==PROF== Disconnected from process 1", about, units, *rows, ""]))
 sys.exit(done.returncode)
 """
+
+
+def run(folder: str) -> None:
+    """Be the share whose folder that is, and note there which cases are called: so many kernels the tool sees."""
+    from roofline.measure import share
+
+    def at(self, step, shape="", at=share.Share.at, **about):
+        if step == share.CALL and self.request.kind == share.COUNTERS:
+            os.environ["COUNTED"] = "1"
+            with (Path(folder) / "called").open("a") as called:
+                called.write(json.dumps([shape, about["name"]]) + "\n")
+        at(self, step, shape, **about)
+
+    share.Share.at = at
+    share.main(Path(folder))

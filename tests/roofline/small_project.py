@@ -1,9 +1,11 @@
 """Two contenders of known durations, one that is wrong, one that cannot run; no device is touched.
 
-The environment variable FAULT, as in `numpy 128 SIGTERM`, strikes once: in the tenth round of that contender, or
-`late`, in the second of three passes, or in `prepare`, or at its end (`prepared`), of the shape with so many tokens, or
-in that contender's first call (`first-numpy`) or a steady block of it (`block-numpy`), or in the first call of the
-probe `copy`. Calls take as many times as long as SLOWER says.
+The environment variable FAULT, as in `numpy 128 SIGTERM`, says where something strikes, at how many tokens, and what:
+in the tenth round of that contender, or `late`, in the second of three passes, or in `prepare`, or at its end
+(`prepared`), of the shape, or in that contender's first call (`first-numpy`), a steady block of it (`block-numpy`) or
+its second check (`again-numpy`), or in the first call of the probe `copy`; with `later-` before it, in a share that
+goes on with what another one measured. Signals that ask for an end go to the run, others to the share. Calls take as
+many times as long as SLOWER says.
 """
 
 import ctypes
@@ -13,10 +15,12 @@ import itertools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
+import numpy
 import pytest  # noqa: F401 what is appended to this file takes it
-from fake_clock import FakeClock, ffn_clock  # noqa: F401 what follows may be more than this file
+from fake_clock import FakeClock
 
 from roofline import operations
 from roofline.measure import runner
@@ -29,13 +33,32 @@ TORCH = [SLOWER * time_s for time_s in (0.002, 0.0021, 0.0019, 0.0025)]
 NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]
 
 
-def strike(place, number):
+def strike(place, number, later=False):
     where, at, what = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
-    place = f"later-{place}" if "worker" in sys.argv[0] else place
-    if (where, int(at)) != (place, number):
+    if where.startswith("later-") != bool(later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
-    if what.startswith("SIG"):
+    is_share = "share" in sys.orig_argv[-2]
+    if what in ("SIGINT", "SIGTERM", "SIGHUP", "twice"):
+        for _ in range(1 + (what == "twice")):
+            os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, what, signal.SIGINT))
+            time.sleep(1 if is_share else 0)
+    elif what.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, what))
+    if what == "KILLED":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1)
+    if what == "exit":
+        os._exit(3)
+    if what == "sys.exit":
+        sys.exit("no licence")
+    if what == "null":
+        ctypes.string_at(0)
+    if what == "greedy":
+        kept = []
+        while True:
+            kept.append(numpy.empty(2**30, dtype=numpy.uint8))  # never touched: it takes none before it is refused
+    if what == "noise":
+        print("x" * 2**20)
     if what == "MemoryError":
         raise MemoryError("12 GiB asked for")
     if what == "lost":
@@ -50,9 +73,8 @@ def strike(place, number):
 
 
 def hang():
-    """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice. A file says in which
-    process."""
-    Path("hangs").write_text(str(os.getpid()))
+    """In C, with Python's lock held, in a way that no signal ends: a mutex is locked twice."""
+    Path("hangs").touch()
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
@@ -71,41 +93,42 @@ def probes():
     ]
 
 
-def call(case, name, durations, calls):
+def call(case, name, durations, calls, later):
     index = next(calls)
-    strike({9: name, 299: "late", 999: f"block-{name}"}.get(index), case.m)
+    strike({9: name, 299: "late", 999: f"block-{name}"}.get(index), case.m, later)
     return durations[index % len(durations)]
 
 
 class Runner(runner.Runner):
-    """Also of the workers that count or measure, which find it by this file's name."""
+    def known(self):
+        return ["torch", "numpy", "wrong", "unable"]
+
+    def clock(self):
+        return FakeClock()
 
     def probes(self):
         return probes()
 
-    def untrusted(self, names):
-        return []
-
     def prepare(self, case, names, first_call=unwatched):
-        strike("prepare", case.m)
-        found = PreparedCase(case, "torch")
-        durations = {"torch": TORCH, "numpy": NUMPY}
+        later = bool(self.earlier.get(case.id, {}).get("medians_s"))
+        strike("prepare", case.m, later)
+        found = PreparedCase(case, "torch", first_call=first_call)
         for name in dict.fromkeys(["torch", *names]):
-            if name == "wrong":
-                found.rejected[name] = Rejection("failed", "wrong: relative error 1 is above 1e-05")
-            elif name == "unable":
-                found.rejected[name] = Rejection("skipped", "unable: needs a Hopper GPU")
-            else:
-                try:
-                    first_call(name)
-                    strike(f"first-{name}", case.m)
-                except RuntimeError as error:
-                    found.refuse(name, error)
-                    continue
-                run = functools.partial(call, case, name, durations[name], itertools.count())
-                found.entrants[name] = Entrant(name, run, config="known", relative_error=1e-7)
-        strike("prepared", case.m)
+            found.enter(name, functools.partial(check, case, name, later))
+        strike("prepared", case.m, later)
         return found
 
 
-operations.OPERATIONS["matmul"] = dataclasses.replace(operations.matmul.OPERATION, runner="conftest:Runner")
+def check(case, name, later):
+    strike(f"first-{name}", case.m, later)
+    if name == "wrong":
+        return Rejection("failed", "wrong: relative error 1 is above 1e-05")
+    if name == "unable":
+        return Rejection("skipped", "unable: needs a Hopper GPU")
+    durations = {"torch": TORCH, "numpy": NUMPY}[name]
+    run = functools.partial(call, case, name, durations, itertools.count(), later)
+    again = functools.partial(strike, f"again-{name}", case.m, later)
+    return Entrant(name, run, config="known", relative_error=1e-7, recheck=again)
+
+
+operations.OPERATIONS["matmul"] = dataclasses.replace(operations.matmul.OPERATION, runner=Runner)

@@ -21,9 +21,8 @@ from functools import partial
 from typing import Any
 
 NAMED, FAULT = "REHEARSAL", "REHEARSAL_FAULT"
-"""Environment variables: one of `CARDS`; the folder of the tables of tiles; what strikes, as in `kill decode_kernel`.
-At the first timed launch of that kernel the process is killed, or (`lose`) the device is lost, but not in the process
-that goes on after it."""
+"""Environment variables: one of `CARDS`; what strikes, as in `kill decode_kernel FILE`: at the first timed launch of
+that kernel the process is killed, or (`lose`) the device is lost, unless FILE is there."""
 
 CARDS = {"H100": (9, 0), "A100": (8, 0), "B200": (10, 0)}
 """Their compute capability."""
@@ -117,10 +116,13 @@ class Device:
         """When a flag was raised last, by its address."""
         self.copying = {}
         """By the address of the counters that it waits for."""
-        self.fault = os.environ.get(FAULT, "").split() if "ROOFLINE_FRESH" not in os.environ else []
+        self.fault = os.environ.get(FAULT, "").split()
         self.is_lost = False
 
     def strike(self):
+        if os.path.exists(self.fault[2]):
+            return
+        open(self.fault[2], "w").close()
         if self.fault[0] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         self.is_lost = True

@@ -1,7 +1,5 @@
 """Counters from Nsight Compute's CSV: sums over kernels, units, what is lacking, and what must not pass for a count."""
 
-import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -158,86 +156,37 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("printed", "said", "why", "complaint"),
+    ("printed", "of_program", "how", "complaint"),
     [
-        (DENIED, "1 passed", None, ncu.FORBIDDEN),
-        ("==ERROR== The application returned an error code (11).\n", "some\n", None, "The application returned an err"),
-        (BUSY, "1 passed\n", None, "Profiling failed because a driver resource was unavailable. Ensure"),
+        (DENIED, "1 passed", "exit code 1: 1 passed", ncu.FORBIDDEN),
+        ("==ERROR== The application returned an error code (11).\n", "some\n", "", "The application returned an err"),
+        (BUSY, "1 passed\n", "", "Profiling failed because a driver resource was unavailable. Ensure"),
         (
             "==ERROR== The application returned an error code (1).\n",
             'Traceback (most recent call last):\n  File "a.py", line 1\nImportError: no module named x\nand so on\n',
-            None,
+            "exit code 1: and so on",
             "ImportError: no module named x (exit code 1)",
         ),
-        ("", "no tests ran\n\n", None, "no tests ran (exit code 1)"),
-        ("", "", None, "it said nothing (exit code 1)"),
-        ("==ERROR== a", "", "it hung", "it hung"),
-        ("\x00\x07" * 300, "", None, "?" * 200),
+        ("", "no tests ran\n\n", "exit code 1: no tests ran", "no tests ran (exit code 1)"),
+        ("", "", "", "it printed nothing"),
+        ("==ERROR== a", "", "hung", "hung"),
+        ("\x00\x07" * 300, "", "", "?" * 200),
     ],
 )
-def test_complaint_is_one_line(printed, said, why, complaint):
-    found = ncu.Ended(printed, said, 1, why).complaint
+def test_complaint_is_one_line(printed, of_program, how, complaint):
+    found = ncu.complaint(printed, of_program, how)
     assert found.startswith(complaint)
     assert len(found.splitlines()) == 1
 
 
-def run(tool: str, folder: Path, stall_s=60.0, seconds=60.0) -> ncu.Ended:
-    where = {"folder": folder, "progress": folder / "progress", "cwd": folder}
-    return ncu.run(tool, ["a", "b"], ["program", "x"], **where, stall_s=stall_s, seconds=seconds)
-
-
-def test_all_that_a_program_began_ends_with_it(tmp_path, fake_time):
-    own, pid = fake_time(ncu), tmp_path / "child"
-    tool = program(
-        tmp_path / "ncu",
-        f"#!{sys.executable}\nimport pathlib, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN);"
-        " time.sleep(600)'])\n"
-        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\ntime.sleep(600)\n",
-    )
-    passes = own.sleep
-    own.sleep = lambda seconds: (time.sleep(0.02), pid.exists() and pid.read_text() and passes(seconds))
-    ended = run(tool, tmp_path, stall_s=1.5)
-    assert ended.why == "it hung: nothing happened for 1.5 s"
-    assert not ended.over
-    child = Path("/proc") / pid.read_text()
-    for _ in range(600):  # it was killed: who adopted it may be late to notice
-        if gone := not child.exists() or "(zombie)" in (child / "status").read_text():
-            break
-        time.sleep(0.1)
-    assert gone
-    assert run(tool, tmp_path, seconds=0.3).over
-
-
-def test_program_that_goes_forward_is_not_taken_for_one_that_hangs(tmp_path, fake_time):
-    end, steps, own = tmp_path / "end", [], fake_time(ncu)
-    tool = program(tmp_path / "ncu", f"until [ -e {end} ]; do sleep 0.02; done")
-    passes = own.sleep
-
-    def goes_forward(seconds):
-        """Six steps, a second and a half between them; then time stands still until the program has ended."""
-        if len(steps) < 6:
-            steps.append("a step")
-            (tmp_path / "progress").write_text("\n".join(steps))
-            passes(1.5)
-        else:
-            end.touch()
-            time.sleep(0.02)
-
-    own.sleep = goes_forward
-    ended = run(tool, tmp_path, stall_s=2)
-    assert (ended.why, ended.code) == (None, 0)
-
-
 def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_numbers(tmp_path):
-    run(program(tmp_path / "ncu", f"printf '%s\\n' \"$@\" > {tmp_path / 'flags'}"), tmp_path)
-    flags = (tmp_path / "flags").read_text().split()
+    flags = ncu.command("/opt/ncu", ["a", "b"], tmp_path / "log")
+    assert flags[:3] == ["env", "LC_ALL=C", "/opt/ncu"]
     given = dict(pairwise(flags))
     expected = {"--clock-control": "none", "--cache-control": "all", "--print-units": "base", "--page": "raw"}
     expected |= {"--profile-from-start": "off", "--metrics": "a,b", "--target-processes": "application-only"}
     assert {name: given[name] for name in expected} == expected
-    assert "--csv" in flags
-    assert flags[-2:] == ["program", "x"]
+    assert flags[-2:] == ["--log-file", str(tmp_path / "log")]
 
 
 def test_version_and_silence_of_a_tool(tmp_path):

@@ -1,6 +1,5 @@
 """The pass that counts, against a tool that is made up call by call: who is to blame, who is counted again."""
 
-import json
 import types
 from pathlib import Path
 
@@ -8,46 +7,55 @@ import pytest
 from made_up_run import LINES, save
 from ncu_sample import HEADER, MARKER, UNITS, row
 
+from roofline.measure.share import CALL
+from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import collect
 from roofline.store import journal
 
 
 @pytest.fixture
 def pass_of(tmp_path, monkeypatch):
-    """`pass_of(act)` counts a run of four cases, with `act(batch)` in the place of Nsight Compute."""
-    run = journal.load(save(tmp_path / "run", LINES))
-    session = types.SimpleNamespace(run=run, folder=tmp_path / "run", add=run.take, notes=[], asked=[])
+    """`pass_of(act)` counts a run of four cases. `act(batch)` stands for a share under Nsight Compute: who was called,
+    {who was lost: why}, what the tool printed, and how the share ended, at the case behind those that were called."""
+    session = Supervisor.__new__(Supervisor)
+    session.run, session.folder = journal.load(save(tmp_path / "run", LINES)), tmp_path / "run"
+    session.run.metadata["options"] = {}
     session.options = types.SimpleNamespace(counters=0, device="cuda")
+    session.notes, session.asked, session._entries, session.chosen, session.over = [], [], {}, {}, ""
+    session.add, session.say, session.epochs = session.run.take, str, None
     session.note = lambda about, text: session.notes.append(text)
     monkeypatch.setattr(collect.ncu, "why_not", lambda device: None)
     monkeypatch.setattr(collect.ncu, "find", lambda: "ncu")
     monkeypatch.setattr(collect.ncu, "ask", lambda *question: "")
 
     def pass_of(act):
-        def run(ncu, metrics, command, *, folder, progress, seconds, **more):
-            cases = json.loads((folder / "request.json").read_text())["cases"]
-            session.asked.append(metrics)
-            said, printed, why = act([tuple(case) for case in cases])
-            progress.write_text("".join(json.dumps(line) + "\n" for line in said))
-            return collect.ncu.Ended(printed, "", 1, why)
+        def supervise(jobs):
+            (job,) = jobs
+            job.begin(job.next_request())
+            session.asked.append(job.under[job.under.index("--metrics") + 1])
+            called, lost, printed, how = act(job.cases)
+            Path(job.under[-1]).write_text(printed)
+            for shape, name in called:
+                job.take({"tell": "called", "shape": shape, "name": name})
+            for (shape, name), reason in lost.items():
+                job.take({"tell": "rejected", "shape": shape, "name": name, "reason": reason})
+            if how:
+                shape, name = job.cases[len(called)]
+                job.at = {"step": CALL, "shape": shape, "name": name}
+            job.end(how)
 
-        monkeypatch.setattr(collect.ncu, "run", run)
-        found = collect.Counting(session, tmp_path, lambda text: None)
+        session.supervise = supervise
+        found = collect.Counting(session)
         found.finished()
         return found
 
     return pass_of
 
 
-def step(name, case, reason=""):
-    return {"step": name, "case": case, "reason": reason}
-
-
 def counts_all(batch, cell="5"):
-    """What the worker says where all goes well, what the tool prints, and that nobody stopped it."""
+    """Where all goes well."""
     rows = [row(i, kernel, cell, *["5"] * 5) for i, kernel in enumerate([MARKER, "k"] * len(batch))]
-    done = [step(name, case) for case in batch for name in ("call", "done")]
-    return done, "\n".join([HEADER, UNITS, *rows]), None
+    return batch, {}, "\n".join([HEADER, UNITS, *rows]), ""
 
 
 def counted(count) -> list[tuple[str, str]]:
@@ -59,7 +67,7 @@ def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(pass_of, fake_tim
 
     def slow(batch):
         time.sleep(collect.BOX_S)
-        return [step("call", batch[0])], "", collect.ncu.OVER
+        return [], {}, "", HUNG
 
     count = pass_of(slow)
     assert count.lost == {}
@@ -74,7 +82,7 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
     def hangs_at_second(batch):
         asked.append(batch)
         if len(batch) == 3:
-            return [step("call", case) for case in batch[:2]], "", "it hung"
+            return batch[:1], {}, "", HUNG
         return counts_all(batch)
 
     count = pass_of(hangs_at_second)
@@ -89,8 +97,8 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
 
 def test_kernels_of_a_call_that_raised_are_no_count_of_it(pass_of):
     def second_raises(batch):
-        said, *others = counts_all(batch)
-        return [*said, *(step("lost", case, "it raised") for case in batch[1:2])], *others
+        printed = counts_all(batch)[2]
+        return batch[:1], dict.fromkeys(batch[1:2], "it raised"), printed, ""
 
     count = pass_of(second_raises)
     assert list(count.lost.values()) == ["it raised"]
@@ -102,7 +110,7 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(pass
 
     def hangs(batch):
         asked.append(batch)
-        return [step("call", batch[0])], "", "it hung"
+        return [], {}, "", HUNG
 
     count = pass_of(hangs)
     assert len(asked) == 1
@@ -112,8 +120,8 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(pass
 
 def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(pass_of, monkeypatch):
     def of_another_age(batch):
-        done, printed, ended = counts_all(batch, cell="5 potatoes")
-        return done, f"==PROF== Connected to process 1 (/home/me/python)\n{printed}", ended
+        called, lost, printed, how = counts_all(batch, cell="5 potatoes")
+        return called, lost, f"==PROF== Connected to process 1 (/home/me/python)\n{printed}", how
 
     monkeypatch.setattr(collect, "BATCH", 1)
     count = pass_of(of_another_age)
@@ -127,8 +135,8 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(pa
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (lambda batch: (counts_all(batch)[0], bytes(range(256)).decode("latin1"), None), "counted 0 of 4 cases; "),
-        (lambda batch: (counts_all(batch)[0], counts_all(batch)[1][:-30] + '"', None), "it was cut off"),
+        (lambda batch: (batch, {}, bytes(range(256)).decode("latin1"), ""), "counted 0 of 4 cases; "),
+        (lambda batch: (batch, {}, counts_all(batch)[2][:-30] + '"', ""), "it was cut off"),
         (lambda batch: Path("/nowhere/ncu").read_text(), "counted 0 of 4 cases; FileNotFoundError: "),
     ],
     ids=["garbage", "cut off", "cannot be started"],
@@ -146,7 +154,7 @@ def test_metric_that_is_refused_is_asked_for_no_more_and_no_case_is_blamed(pass_
 
     def refuses_once(batch):
         before.append(batch)
-        refusal = [step("call", case) for case in batch], "==ERROR== Failed to find metric lts__t_bytes.sum", None
+        refusal = batch, {}, "==ERROR== Failed to find metric lts__t_bytes.sum", ""
         return refusal if len(before) == 1 else counts_all(batch)
 
     count = pass_of(refuses_once)

@@ -9,8 +9,13 @@ from roofline.analysis.records import records_of
 CONFTEST = """
 import os, signal
 
-import pytest
-from fake_clock import ffn_clock
+import dataclasses
+
+from fake_clock import FakeClock
+
+from roofline import operations
+from roofline.measure.prepared import Entrant, PreparedCase
+from roofline.measure.runner import Runner
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
@@ -32,15 +37,16 @@ class Call:
         return {"last_arrival_s": self.time_s, "timeline": timeline | {"end_s": self.time_s}}
 
 
-@pytest.fixture(scope="session")
-def ffn_prepare():
-    from roofline import operations
-    from roofline.measure.prepared import Entrant, PreparedCase
+class Gathers(Runner):
+    def clock(self):
+        return FakeClock()
 
-    def prepare(shape, names, first_call):
-        case, _ = operations.parse(shape)
+    def known(self):
+        return ["serial", "row_block"]
+
+    def prepare(self, case, names, first_call):
         times = {"serial": 7e-3, "row_block": 5e-3}
-        found = PreparedCase(case, "serial", analysis="overlap")
+        found = PreparedCase(case, "serial")
         for name in dict.fromkeys(["serial", *names]):
             found.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
         for name, role, time_s in (("gemm torch", "gemm", 4e-3), ("link", "link", 3e-3)):
@@ -49,7 +55,9 @@ def ffn_prepare():
         found.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
         return found
 
-    return prepare
+
+OPERATION = operations.all_gather_matmul.OPERATION
+operations.OPERATIONS[OPERATION.name] = dataclasses.replace(OPERATION, runner=Gathers)
 """
 
 TESTS = """

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("theory", "stats", "arguments"),
     ("operations", "store", "options"),
-    ("measure", "worker", "trial", "profile", "analysis"),
+    ("measure", "profile", "analysis"),
     ("report", "account", "predict"),
     ("pytest_plugin", "cli", "doctor", "__main__"),
 )

@@ -131,13 +131,14 @@ def test_long_rounds_are_dealt_out_over_the_passes():
     assert seen(30.0, fewest, 8) == [1, 1, 2, 2, 3, 3, 4, 4]  # in three times the time, as evenly as may be
 
 
-def test_rounds_of_a_later_process_are_numbered_behind_those_before():
-    rounds = Rounds({"a": lambda: 1.0}, FakeClock(), brief(4), seed=0, passes=2, process=3, before=(70, 9))
-    for _ in range(2):
-        rounds.run_pass()
-    assert [one.index for one in rounds.rounds] == list(range(70, 70 + len(rounds.rounds)))
-    assert {one.process for one in rounds.rounds} == {3}
-    assert {one.pass_index for one in rounds.rounds} == {10, 11}
+def test_mark_is_the_number_of_who_is_called():
+    mark, seen = bytearray(1), []
+    calls = {name: lambda: seen.append(mark[0]) or 1.0 for name in "abc"}
+    rounds = Rounds(calls, FakeClock(), brief(3), seed=0, mark=mark)
+    rounds.run_pass()
+    order = [rounds.names.index(name) + 1 for one in rounds.rounds for name in one.order]
+    assert seen[-len(order) :] == order
+    assert mark[0] == 0
 
 
 def test_call_that_raises_is_named_and_the_others_go_on_without_it():

@@ -8,21 +8,20 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
-from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.profile import kernel_trace
+from roofline.measure import kernel_names, supervisor
 from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.profile import kernel_trace
+from roofline.measure import kernel_names
 
-kernel_trace.DEVICE = "cpu"
+kernel_names.DEVICE = "cpu"
 """
-FOUND = NAMED + "kernel_trace.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
 FAILS = NAMED + (
     "def of_call(call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
-    "    return call.args[1]\nkernel_trace.of_call = of_call\n"
+    "    return call.args[1]\nkernel_names.of_call = of_call\n"
 )
 
 
@@ -53,29 +52,20 @@ def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
     outcome = three_shapes(conftest=FAILS)
     assert outcome.code == 0
     assert kernels(outcome).keys() == {"m64-torch", "m64-numpy", "m256-torch", "m256-numpy"}
-    assert "Kernel names: not all were found, 1 times: RuntimeError: no CUPTI here" in outcome.text
+    assert "Kernel names: not all were found, 2 times: RuntimeError: no CUPTI here" in outcome.text
     assert "no CUPTI here" in outcome.report
 
 
-def test_each_kernel_is_asked_for_once_and_operands_are_let_go_of_between_shapes(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_trace, "of_call", lambda call: "k")
-    run, asked, cases = journal.load(save(tmp_path / "run", LINES)), [], []
-    first, second = run.shapes
-
-    def prepare(shape, names):
-        assert not any(found.entrants for found in cases)
-        asked.append((shape, names))
-        cases.append(PreparedCase(None, "cublas", entrants={name: Entrant(name, None) for name in names}))
-        return cases[-1]
-
-    options = types.SimpleNamespace(device="cuda")
-    session = types.SimpleNamespace(run=run, options=options, prepared=prepare, add=run.take)
-    run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
-    for _ in range(2):  # nothing is left for the second
-        kernel_trace.KernelTrace(session).finished()
-    assert asked == [(first, ["tiled"]), (second, ["cublas", "tiled"])]
-    named = [{name: own["kernel_name"] for name, own in shape.entrants.items()} for shape in run.shapes.values()]
-    assert named == [{"cublas": "a", "tiled": "k"}, {"cublas": "k", "tiled": "k"}]
+def test_each_kernel_is_asked_for_once(tmp_path):
+    """None of an arm, and none that is known."""
+    session = supervisor.Supervisor.__new__(supervisor.Supervisor)
+    session.run, session.options = journal.load(save(tmp_path / "run", LINES)), types.SimpleNamespace(device="cuda")
+    asked = []
+    session.supervise = lambda jobs: asked.append(jobs[0].cases)
+    first, second = session.run.shapes
+    session.run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
+    session.name_kernels()
+    assert asked == [{first: ["tiled"], second: ["cublas", "tiled"]}]
 
 
 @pytest.fixture
@@ -103,18 +93,18 @@ def profiler(monkeypatch):
 
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([("reduce", 5, "CUDA"), ("cudaLaunchKernel", 1, "CPU"), ("split", 2, "CUDA")])
-    assert kernel_trace.of_call(lambda: None) == "split + reduce"
+    assert kernel_names.of_call(lambda: None) == "split + reduce"
 
 
 def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
     profiler([], [("k", 1, "CUDA")])
-    assert kernel_trace.of_call(lambda: None) == "k"
+    assert kernel_names.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
-        kernel_trace.of_call(lambda: None)
+        kernel_names.of_call(lambda: None)
 
 
 @pytest.mark.skipif("not torch.cuda.is_available()", reason="asks a real profiler: needs a GPU")
 def test_real_profiler_names_a_kernel():
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
-    assert len(kernel_trace.of_call(lambda: torch.mm(x, x))) > 3
+    assert len(kernel_names.of_call(lambda: torch.mm(x, x))) > 3

@@ -5,8 +5,11 @@ import re
 import statistics
 import subprocess
 import sys
+import types
 
 import pytest
+
+from roofline.pytest_plugin import hooks
 
 TORCH = [0.002, 0.0021, 0.0019, 0.0025]
 NUMPY = [0.001, 0.0011, 0.0009, 0.0010]
@@ -278,3 +281,10 @@ def test_report_that_fails_costs_no_data(run_project):
     assert ": benchmark.json, samples.jsonl\n" in outcome.text
     assert "roofline report" in outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}
+
+
+@pytest.mark.parametrize("looks_around", ["", "usepdb", "trace", "a tracer"])
+def test_shares_run_in_this_process_where_somebody_looks_around_in_it(looks_around, monkeypatch):
+    monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
+    option = types.SimpleNamespace(usepdb=looks_around == "usepdb", trace=looks_around == "trace")
+    assert hooks.runs_here(types.SimpleNamespace(option=option)) == bool(looks_around)

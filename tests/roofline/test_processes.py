@@ -1,9 +1,6 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
-from textwrap import indent
-
 import pytest
-from test_watchdog import FIRST_CALL, IMPATIENT
 
 from roofline import stats
 from roofline.analysis.records import record_of, records_of
@@ -61,58 +58,37 @@ def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(thr
     assert run.kept.measured(SHAPE.format(128)) == ["torch"]
 
 
-def test_a_later_process_that_is_killed_ends_the_run_with_all_it_had_and_another_goes_on(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL")
+def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares=True)
     assert run.code == 1
-    assert "process 2 of 3 ended by signal 9 (SIGKILL)" in run.report
-    assert "the run ended early: process 2 of 3 ended by signal 9 (SIGKILL)" in run.text
-    shapes = run.kept.shapes
-    assert {shape.processes for shape in shapes.values()} == {1}
-    assert sorted(run.rounds) == sorted(ALL)  # by the first process
-    first = {name: [one.time_s for one in shape.rounds if not one.process] for name, shape in shapes.items()}
-    again = run.go_on()
-    assert again.code == 0
-    for name, shape in again.kept.shapes.items():
-        assert (shape.processes, {one.process for one in shape.rounds}) == (3, {0, 1, 2})
-        assert [one.time_s for one in shape.rounds if not one.process] == first[name]
+    assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
+    assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
+    for shape in run.kept.shapes.values():
+        of = {one.pass_index: one.process for one in shape.rounds}
+        struck = shape.params["m"] == 256
+        assert of == {1: 0, 2: 0, 3: 2 if struck else 1, 4: 2, 5: 3, 6: 3}
+        assert (shape.processes, shape.passes, shape.stopped_by) == (3 + (not struck), 6, "rounds")
         assert [one.index for one in shape.rounds] == list(range(shape.round_count))
 
 
-def test_what_hangs_in_a_later_process_is_killed_and_costs_its_case(three_shapes):
-    impatient = indent(IMPATIENT.format(why=FIRST_CALL, case="m128-fp32-numpy"), "    ")
-    more = f'\nif "worker" in sys.argv[0]:\n{impatient}'
-    run = three_shapes(passes=3, processes=2, more=more, fault="later-first-numpy 128 hang")
-    assert run.code == 1
-    assert run.reasons.keys() == {"m128-numpy"}
-    assert run.reasons["m128-numpy"][1].startswith("hung in its first call")
-    assert {shape.processes for shape in run.kept.shapes.values()} == {2}
-    assert run.kept.measured(SHAPE.format(128)) == ["torch"]
-
-
-def test_ctrl_c_while_a_later_process_measures_keeps_what_is_journalled(three_shapes):
-    parent = """
-import os, signal
-def strike(place, number, known=strike):
-    if place == "numpy" and number == 128 and "worker" in sys.argv[0]:
-        os.kill(os.getppid(), signal.SIGINT)
-        import time; time.sleep(30)
-    known(place, number)
-"""
-    run = three_shapes(passes=3, processes=2, more=parent)
+def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_makes_the_others(three_shapes):
+    run = three_shapes(passes=2, processes=2, fault="later-numpy 128 SIGINT", shares=True)
     assert run.code == 2
-    assert {shape.processes for shape in run.kept.shapes.values()} == {1}
+    assert {shape.params["m"]: shape.passes for shape in run.kept.shapes.values()} == {64: 3, 128: 2, 256: 2}
     assert "interrupted by Ctrl-C" in run.report
-    again = run.go_on(more="")
+    again = run.go_on(fault="")
     assert again.code == 0
-    assert {shape.processes for shape in again.kept.shapes.values()} == {2}
+    for shape in again.kept.shapes.values():
+        assert shape.passes == 4 and shape.stopped_by != "interrupt"  # noqa: PT018
+        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
 
 
-def test_a_share_that_was_cut_off_is_forgotten_and_whole_ones_stay():
+def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
     shape = Shape("x", "matmul", "throughput", {}, "fp32", Work(1, 1), "a", "cold", {"a": {}}, late={"a": 0})
     shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
-    shape.processes, shape.passes, shape.round_count = 2, 6, 11
-    shape.keep_whole_shares()
-    assert ([one.index for one in shape.rounds], shape.passes, shape.round_count) == (list(range(8)), 4, 8)
+    shape.processes, shape.passes, shape.round_count = 2, 5, 11
+    shape.keep_whole_passes()
+    assert ([one.index for one in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
 
 
 def test_the_rule_of_one_of_several_processes():

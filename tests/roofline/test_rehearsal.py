@@ -23,8 +23,8 @@ HOW = (
 """The dtype that the interpreter has, and two chunks of a step each, for the time it takes."""
 
 PLUGIN = "import stand_in\nstand_in.install()\n"
-SITE = "import sys\nif sys.orig_argv[1] == '-m':\n    import rehearsed\n"
-"""Of processes that the run begins: workers, and a fresh one that goes on."""
+SITE = "import sys\nif sys.orig_argv[1] == '-m' or 'ncu_sample' in sys.orig_argv[2]:\n    import rehearsed\n"
+"""Of shares, also of those that are counted."""
 
 LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
 WAITING = {"chunk_outer", "row_block"}
@@ -67,7 +67,8 @@ def rehearse(tmp_path, zygote, environment):
 
     def run(card, *arguments, fault="") -> Rehearsed:
         env = environment(FAKE_NCU_LOG=str(tmp_path / "asked"), PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-        env |= {stand_in.NAMED: card, stand_in.FAULT: fault}
+        env |= {stand_in.NAMED: card, stand_in.FAULT: fault and f"{fault} {tmp_path / 'struck'}"}
+        env |= {"SHARES": "1", "DRAW": "1"}
         env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
         how = ["-p", "rehearsed", "--benchmark-only", *arguments]
         code, text = zygote.run(how, cwd=str(ROOT), env=env, file_bytes=None)

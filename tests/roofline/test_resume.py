@@ -46,8 +46,9 @@ def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept
 def test_resume_goes_on_under_the_same_conditions_only(three_shapes):
     run = three_shapes(fault="prepare 128 SIGKILL")
     path = run.folder / "samples.jsonl"
-    head, *lines = path.read_text().splitlines(keepends=True)
-    changed = "".join([json.dumps(json.loads(head) | {"commit": "fedcba9", "method_version": 0}) + "\n", *lines])
+    head, *lines = run.lines
+    of_another = [head | {"commit": "fedcba9", "method_version": 0}, *lines]
+    changed = "".join(json.dumps(line) + "\n" for line in of_another)
     path.write_text(changed)
     again = run.go_on()
     assert again.code == 2

@@ -38,7 +38,7 @@ def blocks_of(energy=True, less=0, count=1, **times_s):
     card = FakeTelemetry(clock, less)
     card.energy = card.energy if energy else lambda: None
     calls = {name: (lambda time_s=time_s: time_s) for name, time_s in times_s.items()}
-    return list(steady.blocks(calls, times_s, clock, card, seed=3, failed=None, count=count)), clock
+    return list(steady.blocks(calls, times_s, clock, card, seed=3, begins=str, failed=None, count=count)), clock
 
 
 SHORT = {"vendor": 0.0019, "slow": 0.010}

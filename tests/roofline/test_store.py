@@ -55,6 +55,30 @@ def test_round_that_is_there_already_is_an_error_with_its_line(tmp_path):
         roofline.load(save(tmp_path / "run", [*WRITTEN, ROUNDS[1].line(SHAPE.id)]))
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [*lines[:2], lines[2].replace("0.002", "0.001"), *lines[3:]],
+        lambda lines: [*lines[:3], lines[2], *lines[3:]],
+        lambda lines: [*lines[:2], *lines[3:]],
+    ],
+    ids=["changed", "twice", "lost"],
+)
+def test_line_that_was_changed_or_is_lost_or_there_twice_is_an_error(tmp_path, damage):
+    path = tmp_path / journal.NAME
+    for lines in (WRITTEN[:3], WRITTEN[3:]):  # gone on with
+        writer = journal.Journal(tmp_path)
+        writer.write(*lines)
+        writer.close()
+    whole = path.read_text().splitlines(keepends=True)
+    assert len(roofline.load(tmp_path).shapes[SHAPE.id].rounds) == 2
+    path.write_text("".join(damage(whole)))
+    with pytest.raises(
+        ValueError, match=r"samples\.jsonl:[34] was changed, or a line before it is lost or there twice"
+    ):
+        roofline.load(tmp_path)
+
+
 def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(tmp_path):
     last = WRITTEN[3] | {"processes": 2, "round_count": 3}
     share = [last, ROUNDS[1].line(SHAPE.id)]

@@ -11,7 +11,6 @@ from roofline.analysis.records import records_of
 
 CONFTEST = """
 from roofline import operations
-from fake_clock import ffn_clock
 from toy_project import DOUBLE
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
@@ -58,6 +57,12 @@ def test_it_is_tabled_and_plotted(whole):
         in report
     )
     assert (whole.folder / "memory_roofline.svg").exists()
+
+
+def test_shares_find_it_where_it_is_declared(start):
+    run = start("--ffn-tokens=100", shares=True)
+    assert run.code == 0, run.text
+    assert len(records_of(roofline.load(run.folder))) == 2
 
 
 def test_it_is_compared(whole, capsys):

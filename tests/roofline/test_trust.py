@@ -74,18 +74,18 @@ class OneRun:
     """A run of six processes of four passes each: `times` and `groups` as statistics take them."""
 
     def __init__(self, seed, processes=6, passes=4, **truth):
-        rng, self.times, self.groups, done = np.random.default_rng(seed), {name: {} for name in truth}, {}, (0, 0)
+        rng, self.times, self.groups = np.random.default_rng(seed), {name: {} for name in truth}, {}
         for process in range(processes):
             own = {name: seconds * math.exp(BETWEEN * rng.normal()) for name, seconds in truth.items()}
             calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in own.items()}
             clock, rule = DriftingClock(1000 * seed + process, 0.5), StopRule(1e9, max_rounds=40, warmup_s=None)
-            rounds = Rounds(calls, clock, rule, seed=seed, passes=passes, process=process, before=done)
+            rounds = Rounds(calls, clock, rule, seed=seed + process, passes=passes)
             for _ in range(passes):
                 rounds.run_pass()
-            done = done[0] + len(rounds.rounds), done[1] + passes
-            self.groups |= {one.index: (one.process, one.pass_index) for one in rounds.rounds}
+            before = len(self.groups)
+            self.groups |= {before + one.index: (process, one.pass_index) for one in rounds.rounds}
             for name, times in rounds.times_s.items():
-                self.times[name] |= times
+                self.times[name] |= {before + index: time_s for index, time_s in times.items()}
 
     def ratio(self, groups=None):
         return ratio_of(self.times["vendor"], self.times["ours"], groups or self.groups)

@@ -18,7 +18,7 @@ import traceback
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
-    *("roofline.pytest_plugin.narrator", "roofline.measure.session", "roofline.profile.kernel_trace"),
+    *("roofline.pytest_plugin.narrator", "roofline.measure.supervisor", "roofline.profile.collect"),
 )
 MESSAGE_BYTES = 1 << 18
 
@@ -56,9 +56,11 @@ class Zygote:
         self._socket.close()
 
 
-def quicken(drawn: bool) -> None:
-    """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures."""
+def quicken(drawn: bool, shares: bool) -> None:
+    """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures, or at shares
+    in processes of their own."""
     from roofline.measure import machine
+    from roofline.pytest_plugin import hooks
     from roofline.report import theme
     from roofline.report.layout import Figure
     from roofline.store import journal
@@ -69,6 +71,8 @@ def quicken(drawn: bool) -> None:
     if not drawn:
         Figure.is_drawn = lambda *a: False
         theme.save = lambda *a: []
+    if not shares:
+        hooks.runs_here = lambda *about: True
     gc.freeze()  # at its end pytest collects garbage five times
 
 
@@ -88,7 +92,7 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     os.environ.update(env)
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
-    quicken("DRAW" in env)
+    quicken("DRAW" in env, "SHARES" in env)
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
     if "RANKS" in env:

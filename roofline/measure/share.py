@@ -1,0 +1,558 @@
+"""A share of a run: cases that one process prepares, checks and times, telling what it does as it goes on.
+
+    python3 -m roofline.measure.share FOLDER
+
+`run` is a plain function. It knows no pytest, no journal and no other process: what it learns it hands to `tell`, and
+goes on once that returns. As a program it is a child of a supervisor (`measure.child`), from whose socket in FOLDER it
+takes its request, and to which it tells.
+
+What is told is a table whose `tell` is the name of a method of `measure.supervisor.Job` that takes it: `at` says what
+begins, `line` is a line of the journal as it stands, `done` is the last.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from roofline import operations
+from roofline.measure import ceilings, device_errors, kernel_names, runner, steady, telemetry
+from roofline.measure.clocks import empty_call_s
+from roofline.measure.machine import anonymous
+from roofline.measure.prepared import FAILED, Entrant, PreparedCase, Rejection, rejection
+from roofline.measure.ranks import Broken, of_share
+from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
+from roofline.options import of_values
+from roofline.stats import grouped, time_of
+from roofline.store.run import Shape
+
+CHECK, MEASURE, NAMES, COUNTERS = "check", "measure", "names", "counters"
+"""Kinds of shares."""
+
+START, IDLE, CEILINGS, PREPARE, CALL, TURNS, RECHECK, STEADY = (
+    *("start", "look at the idle device", "ceilings", "preparation", "first call", "turns", "second check"),
+    "steady block",
+)
+"""Steps of a share, as they are told in `at`."""
+
+MARKER_CYCLES = 1000
+
+
+class Stopped(BaseException):
+    """The supervisor wants no more of the share, or is gone: no `except Exception` goes on with it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a share is to do. All of it is plain values, so that it can be sent."""
+
+    kind: str
+    options: dict
+    """As the metadata of the run has them."""
+    cases: dict[str, list[str]]
+    """Shape -> its contenders."""
+    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
+    path: list[str] = field(default_factory=list)
+    """Where Python looks for modules."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Case -> why it has failed before: a baseline comes along unasked."""
+    chosen: dict[str, dict] = field(default_factory=dict)
+    """Shape -> what an earlier share chose for it, as `measure.runner.Runner.earlier` has it."""
+    entrants: dict[str, list[str]] = field(default_factory=dict)
+    """Shape -> who is still in, of one that an earlier share measured."""
+    passes: dict[str, int] = field(default_factory=dict)
+    """Shape -> how many times to come back to it."""
+    process: int = 0
+    """Number of this share among those that measure."""
+    processes: int = 1
+    """How many share the passes of a shape."""
+    ceilings: list[dict] = field(default_factory=list)
+    """Those that were measured before."""
+    when: str = ""
+    """What the ceilings that this share measures are journalled under; empty where it measures none."""
+    world: dict = field(default_factory=dict)
+    """Of ranks, as `measure.ranks.of_share` takes it."""
+
+
+Tell = Callable[[dict], None]
+
+
+def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearray = UNWATCHED) -> None:
+    """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
+    called while entrants take turns, from 1, in the order of the last `at`; 0 between calls.
+
+    Raises what `tell` raises, and KeyboardInterrupt where a signal asks for the end: whole rounds are told before.
+    """
+    share = Share(request, tell, runners, mark)
+    try:
+        {CHECK: share.check, MEASURE: share.measure, NAMES: share.name_kernels, COUNTERS: share.count}[request.kind]()
+    except Broken as broken:
+        name, rejected = broken.args
+        tell({"tell": "broke", "name": name} | rejected._asdict())
+    tell({"tell": "done"})
+
+
+@dataclass
+class Entered:
+    """A shape whose entrants are prepared, between the passes over it."""
+
+    shape: str
+    prepared: PreparedCase
+    rounds: Rounds
+    passes: int
+    seed: int
+    telemetry: list[dict] = field(default_factory=list)
+    """Of the passes that are not told yet."""
+    rounds_told: int = 0
+
+
+class Share:
+    """A request as it goes on."""
+
+    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
+        self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
+        self.options, self.device, self.lost = runners.options, runners.options.device, ""
+        for name, chosen in request.chosen.items():
+            runners.of(operations.find(name.partition("-")[0])).earlier[name] = chosen
+
+    def at(self, step: str, shape: str = "", **about) -> None:
+        self.tell({"tell": "at", "step": step, "shape": shape} | about)
+
+    def reject(self, shape: str, name: str, rejected: Rejection) -> None:
+        self.tell({"tell": "rejected", "shape": shape, "name": name} | rejected._asdict())
+
+    def prepare(self, shape: str, names: list[str]) -> PreparedCase:
+        """What the runner prepares. Of what fails before any contender is called, all are rejected."""
+
+        def first_call(name: str, within_s: float | None = None) -> None:
+            if reason := self.request.refused.get(f"{shape}-{name}"):
+                raise RuntimeError(reason)
+            self.at(CALL, shape, name=name, seconds=within_s)
+
+        self.at(PREPARE, shape)
+        try:
+            return self.runners.prepare(shape, names, first_call)
+        except Exception as error:  # operands that do not fit, for one
+            prepared = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
+            self.take_out(prepared, error)
+            return prepared
+
+    def take_out(self, prepared: PreparedCase, error: BaseException) -> list[str]:
+        """Take the entrant that raised `error` out; all of them where it was no single one.
+
+        Where the device is lost, all are out, and one contender at least has failed, or else the next share would come
+        no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others get their
+        turn then.
+        """
+        named = [error.name] if isinstance(error, CallError) else []
+        names = named or list(prepared.entrants)
+        if lost := device_errors.device_lost(self.device):
+            names = [name for name in named if name in prepared.contenders] or suspects(prepared)
+            prepared.device_lost = device_errors.reason(error)
+        for name in names:
+            prepared.refuse(name, error)
+        if lost:
+            prepared.entrants.clear()
+        return names
+
+    def tell_rejected(self, shape: str, prepared: PreparedCase) -> None:
+        """Tell who was rejected, once, and whether the device was lost."""
+        for name, rejected in prepared.rejected.items():
+            self.reject(shape, name, rejected)
+        prepared.rejected.clear()
+        if prepared.device_lost:
+            self.lost = f"the device was lost at {shape}: {prepared.device_lost}"
+            self.tell({"tell": "lost", "reason": self.lost})
+
+    def check(self) -> None:
+        """Prepare each shape with its contenders, and call once more who is right."""
+        for shape, names in self.request.cases.items():
+            prepared = self.prepare(shape, names)
+            seconds = {}
+            for name in prepared.contenders:
+                self.at(CALL, shape, name=name)
+                seconds[name] = self.call_again(prepared, name)
+            self.tell_rejected(shape, prepared)
+            facts = prepared.case.facts | prepared.facts if prepared.case else {}
+            reference_s = seconds.get(prepared.baseline, 0.0)
+            self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
+            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+            if self.lost:
+                return
+
+    def call_again(self, prepared: PreparedCase, name: str) -> float:
+        """Seconds of a call of `name`, which may be rejected by it."""
+        entrant, began = prepared.entrants[name], time.monotonic()
+
+        def called() -> Entrant:
+            entrant.call()
+            synchronize(self.device)
+            return entrant
+
+        prepared.take(name, called)
+        return time.monotonic() - began
+
+    def measure(self) -> None:
+        """Make the passes that were asked for, of all shapes by turns."""
+        first = next(iter(self.runners.known.values()))
+        self.clock, self.telemetry = first.clock(), telemetry.for_device(self.device)
+        if lacking := runner.equip(self.clock, first.instruments()):
+            self.note("instruments", lacking)
+        self.clock.while_busy = self.telemetry.read
+        if self.request.when == "start":
+            self.at(IDLE)
+            idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
+            self.tell({"tell": "line", "kind": "idle"} | idle)
+        self.measure_ceilings(first)
+        entered: dict[str, Entered] = {}
+        for index in range(1, max(self.request.passes.values()) + 1):
+            for shape in [shape for shape, passes in self.request.passes.items() if passes >= index]:
+                if self.lost:
+                    return
+                if index == 1:
+                    entered[shape] = self.enter(shape)
+                # Of a shape that is done nothing is kept: its operands' memory is the next one's.
+                last = index == self.request.passes[shape]
+                self.run_pass(entered.pop(shape) if last else entered[shape], index)
+
+    def note(self, about: str, text: str) -> None:
+        self.tell({"tell": "line", "kind": "note", "about": about, "text": anonymous(text)})
+
+    def measure_ceilings(self, first: runner.Runner) -> None:
+        """Make the probes of the ceilings, and measure these, unless an earlier share did. Where that fails, shares of
+        the roof are unknown, and the share goes on unless the device was lost."""
+        self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
+        self.at(CEILINGS)
+        try:
+            self.probes = first.probes()
+            if self.request.when:
+                seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
+                about = {"when": self.request.when, "seed": self.options.seed, "device": self.device}
+                about["rule"] = replace(ceilings.STOP_RULE, max_seconds=seconds)
+                best, reasons = ceilings.measure(self.probes, self.clock, **about)
+                for ceiling in map(asdict, best):
+                    self.ceilings.append(ceiling)
+                    self.tell({"tell": "line", "kind": "ceiling"} | ceiling)
+        except Exception as error:
+            self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
+            if device_errors.device_lost(self.device):
+                self.lost = reason
+                self.tell({"tell": "lost", "reason": reason})
+            else:
+                self.note("ceilings", f"No shares of the roof: {reason}.")
+        if reasons:
+            named = grouped((why, probe) for probe, why in reasons.items()).items()
+            self.note("ceilings", f"No probe: {'; '.join(': '.join([', '.join(of), why]) for why, of in named)}.")
+
+    def enter(self, shape: str) -> Entered:
+        """Prepare `shape`, with what takes turns beside its contenders."""
+        request = self.request
+        prepared = self.prepare(shape, request.cases[shape])
+        if prepared.analysis == "throughput" and prepared.contenders:
+            probe = ceilings.beside(prepared.case, self.probes, self.ceilings)
+            prepared.entrants |= {probe.name: probe} if probe else {}
+        if shape in request.entrants:  # who is out, is out
+            still_in = request.entrants[shape]
+            prepared.entrants = {name: entrant for name, entrant in prepared.entrants.items() if name in still_in}
+        seed = zlib.crc32(f"{self.options.seed} {shape}".encode())
+        passes = request.passes[shape]
+        whole = StopRule.share(self.options.max_seconds, request.processes, self.device)
+        calls = {name: entrant.call for name, entrant in prepared.entrants.items()}
+        rule = whole.part(passes, self.clock.passes)
+        rounds = Rounds(calls, self.clock, rule, seed=seed + request.process, passes=passes, mark=self.mark)
+        entered = Entered(shape, prepared, rounds, passes, seed)
+        if prepared.contenders:
+            self.tell({"tell": "prepared"} | shape_of(entered).line())
+        return entered
+
+    def run_pass(self, entered: Entered, index: int) -> None:
+        """One pass over a shape. Who raises is taken out, and the others begin the pass again."""
+        prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
+        last = index == entered.passes
+        while prepared.contenders:
+            self.telemetry.start()
+            self.at(TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
+            try:
+                rounds.run_pass()
+                if last:
+                    self.finish(entered)
+            except KeyboardInterrupt:
+                self.tell_turns(entered, whole=False)
+                raise
+            except Exception as error:
+                for name in self.take_out(prepared, error):
+                    rounds.drop(name)
+                continue
+            self.tell_turns(entered, whole=True)
+            break
+        self.tell_rejected(shape, prepared)
+        if last:
+            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+
+    def is_first(self, shape: str) -> bool:
+        """Whether no earlier share measured it."""
+        return shape not in self.request.entrants
+
+    def tell_turns(self, entered: Entered, *, whole: bool) -> None:
+        """Tell the rounds since this was done last, and with the last ones their timelines."""
+        rounds = entered.rounds
+        if whole or not entered.telemetry:
+            entered.telemetry.append(self.telemetry.summary())
+        new = rounds.rounds[entered.rounds_told :]
+        entered.rounds_told = len(rounds.rounds)
+        timelines = typical_timelines(entered) if rounds.stopped_by and self.is_first(entered.shape) else []
+        self.tell(
+            {
+                "tell": "turns", "shape": entered.shape, "whole": whole, "stopped_by": rounds.stopped_by,
+                "rounds": [asdict(one) for one in new], "late": rounds.late, "timelines": timelines,
+                "telemetry": entered.telemetry[-1],
+            }
+        )  # fmt: skip
+
+    def finish(self, entered: Entered) -> None:
+        """After the last pass over a shape: who has no sample, or computes something else by now, gets no number; and
+        what is long enough runs alone for a while."""
+        prepared, rounds = entered.prepared, entered.rounds
+        for name in [name for name, times in rounds.times_s.items() if not times]:
+            reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
+            prepared.rejected[name] = Rejection(FAILED, reason)
+        for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
+            self.at(RECHECK, entered.shape, name=name)
+            prepared.take(name, partial(checked_again, prepared.entrants[name]))
+            if name in prepared.rejected:
+                rounds.drop(name)
+            if prepared.device_lost:
+                return
+        if self.is_first(entered.shape) and (self.device == "cuda" or self.options.steady):
+            self.measure_steady_state(entered)
+
+    def measure_steady_state(self, entered: Entered) -> None:
+        """Blocks of the kernels that are long enough. What fails here keeps its rounds."""
+        prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
+        times = rounds.times_s
+        groups = {one.index: (one.process, one.pass_index) for one in rounds.rounds}
+        anchor = times.get(prepared.baseline)
+        medians = {name: time_of(own, groups, anchor or own).value for name, own in times.items() if own}
+        if not (names := steady.chosen(prepared, medians, self.options)):
+            return
+        self.tell_turns(entered, whole=False)  # blocks are of a shape that is known
+
+        def failed(name: str, error: Exception) -> None:
+            if device_errors.device_lost(self.device):
+                prepared.device_lost = device_errors.reason(error)
+                raise error
+            self.reject(shape, f"{name}-steady", rejection(error))
+
+        calls = {name: prepared.entrants[name].call for name in names}
+        count = steady.BLOCKS if self.options.steady else 1
+        about = {"seed": entered.seed, "count": count, "failed": failed}
+        about["begins"] = lambda name: self.at(STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
+        try:
+            for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
+                self.tell({"tell": "line", "kind": "steady", "shape": shape} | block)
+        except Exception as error:  # the device is lost, or the clock failed
+            self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
+
+    # Shares that look once all timing is over.
+
+    def name_kernels(self) -> None:
+        """Tell which kernels each contender launches. What fails is told in a note: a name is not worth a run."""
+        failures: list[str] = []
+        for shape, names in self.request.cases.items():
+            prepared, named = self.prepare(shape, names), {}
+            for name in [name for name in names if name in prepared.entrants]:
+                self.at(CALL, shape, name=name)
+                try:
+                    named[name] = kernel_names.of_call(prepared.entrants[name].call)
+                except Exception as error:
+                    failures.append(device_errors.reason(error))
+            failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
+            prepared.entrants.clear()
+            if named:
+                self.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
+            if device_errors.device_lost(self.device):
+                break
+        if failures:
+            text = f"Kernel names: not all were found, {len(failures)} times: {failures[0]}."
+            self.note("kernel names", text)
+
+    def count(self) -> None:
+        """Prepare and call one case after the other under a tool that counts: what one of them does is not laid on the
+        others. Ends where a call raised, since a new process is safer then."""
+        for shape, names in self.request.cases.items():
+            for name in names:
+                prepared = self.prepare(shape, [name])
+                if name in prepared.entrants:
+                    try:
+                        with counted(self.device):
+                            self.at(CALL, shape, name=name)
+                            prepared.entrants[name].call()
+                        self.tell({"tell": "called", "shape": shape, "name": name})
+                    except Exception as error:
+                        self.reject(shape, name, rejection(error))
+                        return
+                else:
+                    left_out = Rejection(FAILED, prepared.device_lost or "it was left out")
+                    self.reject(shape, name, prepared.rejected.get(name, left_out))
+                prepared.entrants.clear()
+
+
+def shape_of(entered: Entered) -> Shape:
+    """The shape as it is prepared, without anything of its rounds."""
+    prepared, case = entered.prepared, entered.prepared.case
+    return Shape(
+        id=entered.shape,
+        op=case.op,
+        analysis=prepared.analysis,
+        params=asdict(case),
+        dtype=case.dtype,
+        work=case.work,
+        baseline=prepared.baseline,
+        cache=prepared.cache,
+        entrants={
+            name: {"config": entrant.config, "relative_error": entrant.relative_error}
+            | ({"role": entrant.role} if entrant.role else {})
+            | entrant.facts
+            for name, entrant in prepared.entrants.items()
+        },
+        seed=entered.seed,
+        facts=case.facts | prepared.facts,
+    )
+
+
+def typical_timelines(entered: Entered) -> list[dict]:
+    """Of each entrant that noted timelines: that of the sample nearest to its median."""
+    lines = []
+    for name, times in entered.rounds.times_s.items():
+        ranked = sorted(times, key=times.get)
+        middle = ranked[len(ranked) // 2] if ranked else None
+        if timeline := entered.rounds.timelines.get((name, middle)):
+            about = {"kind": "timeline", "shape": entered.shape, "contender": name, "round": middle}
+            lines.append(about | timeline)
+    return lines
+
+
+def suspects(prepared: PreparedCase) -> list[str]:
+    """Who may have broken or hung what nobody is known to have: all but the baseline, or that if it was alone."""
+    return [name for name in prepared.contenders if name != prepared.baseline] or prepared.contenders
+
+
+def checked_again(entrant: Entrant) -> Entrant | Rejection:
+    """The entrant, or why what it computes is no longer right."""
+    try:
+        return entrant.recheck() or entrant
+    except Exception as error:
+        if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
+            return entrant
+        raise
+
+
+def synchronize(device: str) -> None:
+    """Wait for all that was enqueued."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def counted(device: str) -> Iterator[None]:
+    """Count the kernels launched inside, after a marker by which `profile.parse.by_call` tells calls apart."""
+    if device != "cuda":
+        yield  # there is nothing to count; tests come this way
+        return
+    import torch
+
+    torch.cuda.synchronize()
+    with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
+        torch.cuda._sleep(MARKER_CYCLES)
+        yield
+        torch.cuda.synchronize()
+
+
+# What follows makes a process a share.
+
+
+def bind(device: str) -> None:
+    """Have this process end with the one that began it, and on a CPU refuse it memory before the machine has none."""
+    with suppress(ImportError, OSError, AttributeError):  # not on Linux
+        import ctypes
+        import resource
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if device == "cpu":
+            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
+
+
+def load(name: str) -> type:
+    """The class that `package.module:Class` or `FILE::Class` names."""
+    place, _, of = name.rpartition(":")
+    if not place.endswith(":"):
+        return getattr(import_module(place), of)
+    file = Path(place.removesuffix(":"))
+    sys.path.insert(0, str(file.parent))
+    return getattr(import_module(file.stem), of)
+
+
+def interrupt(number: int, frame) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main(folder: Path) -> None:
+    """Take a request from the supervisor, and do it."""
+    import mmap
+    import socket
+
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plug.connect(str(folder / "socket"))
+    channel = Connection(plug.detach())
+    request = Request(**json.loads(channel.recv_bytes()))
+    bind(request.options["device"])
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
+
+    def tell(line: dict) -> None:
+        try:
+            channel.send_bytes(json.dumps(line).encode())
+            if channel.recv_bytes():
+                raise Stopped
+        except (EOFError, OSError):
+            raise Stopped from None
+
+    sys.path[:] = request.path or sys.path
+    with (folder / "mark").open("r+b") as file:
+        mark = mmap.mmap(file.fileno(), 1)
+    tell({"tell": "at", "step": START, "shape": ""})
+    for name, (of_runner, of_case) in request.runners.items():
+        declared = vars(sys.modules[load(of_case).__module__]).values()
+        operation = next(one for one in declared if isinstance(one, operations.Operation) and one.name == name)
+        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
+    ranks = of_share(request.world) if request.world else None
+    if ranks and request.options["device"] == "cuda":
+        from roofline.measure.device_ranks import World
+
+        ranks.world = World(ranks)
+    runners = operations.Runners(of_values(request.options), request.cases, ranks)
+    for shape in request.cases:
+        runners.of(operations.find(shape.partition("-")[0]))
+    with suppress(Stopped, KeyboardInterrupt):
+        run(request, tell, runners, mark)
+    if request.kind != COUNTERS:  # the tool that it runs under writes at its end
+        os._exit(0)  # what was imported takes long to end
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
