@@ -652,6 +652,9 @@ class Names(Job):
         cases, self.cases = self.cases, {}
         return self.supervisor.request(self.kind, cases) if cases else None
 
+    def conclude(self, verdict: dict) -> None:
+        self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
+
 
 def _pass_line(shape, **changed) -> dict:
     """What the last pass over a shape came to, some of it `changed`."""

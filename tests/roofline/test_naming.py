@@ -18,6 +18,7 @@ from roofline.measure import kernel_names
 kernel_names.DEVICE = "cpu"
 """
 FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+DIES = NAMED + "kernel_names.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
 FAILS = NAMED + (
     "def of_call(call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
@@ -54,6 +55,13 @@ def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
     assert kernels(outcome).keys() == {"m64-torch", "m64-numpy", "m256-torch", "m256-numpy"}
     assert "Kernel names: not all were found, 2 times: RuntimeError: no CUPTI here" in outcome.text
     assert "no CUPTI here" in outcome.report
+
+
+def test_profiler_that_dies_costs_names_alone(three_shapes):
+    outcome = three_shapes(conftest=DIES, shares=True)
+    assert outcome.code == 0
+    assert len(outcome.cases) == 6
+    assert "Kernel names: not all were found: signal 9 (SIGKILL), in its first call" in outcome.text
 
 
 def test_each_kernel_is_asked_for_once(tmp_path):
