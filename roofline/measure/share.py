@@ -234,7 +234,7 @@ class Share:
         self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
         self.at(CEILINGS)
         try:
-            self.probes = first.probes()
+            self.probes = first.probes() if self.request.when or self.ceilings else []
             if self.request.when:
                 seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
                 about = {"when": self.request.when, "seed": self.options.seed, "device": self.device}
@@ -363,8 +363,6 @@ class Share:
         except Exception as error:  # the device is lost, or the clock failed
             self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
 
-    # Shares that look once all timing is over.
-
     def name_kernels(self) -> None:
         """Tell which kernels each contender launches. What fails is told in a note: a name is not worth a run."""
         failures: list[str] = []
@@ -383,8 +381,7 @@ class Share:
             if device_errors.device_lost(self.device):
                 break
         if failures:
-            text = f"Kernel names: not all were found, {len(failures)} times: {failures[0]}."
-            self.note("kernel names", text)
+            self.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
 
     def count(self) -> None:
         """Prepare and call one case after the other under a tool that counts: what one of them does is not laid on the

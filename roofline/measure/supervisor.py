@@ -499,6 +499,8 @@ class Job:
     def conclude(self, verdict: dict) -> None:
         """Journal who has which outcome."""
         step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
+        if step == CEILINGS:
+            return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
         self._ended[step, shape] += not verdict["is_known"]
         if verdict["is_known"] or (names and self._ended[step, shape] > 1):
             for name in names:

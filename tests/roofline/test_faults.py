@@ -70,6 +70,7 @@ STRUCK = [
     pytest.param("first-numpy 128 exit", numpy("failed", f"exit code 3: it printed nothing, {CALLED}"), marks=slow),
     pytest.param("first-numpy 128 SIGKILL", numpy("failed", f"signal 9 (SIGKILL), {CALLED}"), marks=slow),
     pytest.param("first-numpy 128 MemoryError", numpy("skipped", FULL), marks=slow),
+    ("torch 128 null", {"m128-torch": ("failed", f"torch: signal 11 (SIGSEGV), {TIMED}")}),
     pytest.param("first-torch 128 null", {"m128-torch": ("failed", "signal 11")}, marks=slow),
     ("numpy 128 crash", numpy("failed", CRASH)),
     ("numpy 128 lost", numpy("failed", ILLEGAL)),
@@ -164,6 +165,13 @@ def test_interruption_keeps_the_whole_rounds_and_tells_how_to_go_on(ended, struc
     assert f"not run: {shape}-torch, {shape}-numpy: interrupted by SIGTERM" in run.text
     assert "--ffn-resume=results/local/" in run.text
     assert "go on with it" not in struck("nowhere 0 nothing").text
+
+
+@pytest.mark.parametrize("fault", ["copy 0 SIGKILL", pytest.param("copy 0 hang", marks=slow)])
+def test_a_share_that_ends_at_the_ceilings_is_told(struck, fault):
+    run = struck(fault)
+    assert run.text.count("No shares of the roof: the share ended by ") == 1
+    assert not run.kept.ceilings
 
 
 def test_no_process_is_left_of_a_run_that_was_killed(ended):
