@@ -264,6 +264,7 @@ def probes(options) -> list[Probe]:
         vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(part), device=device)
         turns = itertools.cycle(matrix.split(len(part))[:parts])
         shape = "x".join(map(str, part.shape))
+        found.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
         found += [
             Probe(
                 "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.run, vector, turns, product),
@@ -271,7 +272,6 @@ def probes(options) -> list[Probe]:
             )
             for c in libraries
         ]  # fmt: skip
-        found.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
     other = torch.empty_like(matrices[0])
     found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return found

@@ -2,6 +2,8 @@
 
 import os
 import types
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +193,17 @@ def test_the_probe_beside_a_case_is_that_of_its_dtype():
     ]
     entrant = ceilings.beside(Matmul("100,300", "up", 1, 300, "bf16"), probes, lines)
     assert entrant.call.func is probes[1].call
+
+
+def test_of_readers_that_are_nearly_as_fast_the_first_stands_beside_cases():
+    times = {"far": 1.2, "near": 1.05, "fast": 1.0}
+    probes = [ceilings.Probe("read", name, 100, partial(float, time_s)) for name, time_s in times.items()]
+    probes += [ceilings.Probe("matmul", name, 1, partial(float, time_s), "bf16") for name, time_s in times.items()]
+    best, _ = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    assert [(one.probe, one.beside) for one in best] == [("fast", "near"), ("fast", "fast")]
+    case = Matmul("100,300", "up", 1, 1, "bf16")
+    lines = [asdict(one) | {"value": 1e3 * one.value if one.ceiling == "matmul" else one.value} for one in best]
+    assert ceilings.beside(case, probes, lines).config == "near"
 
 
 def crash():
