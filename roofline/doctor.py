@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from roofline import operations, options
 from roofline.measure import machine, telemetry
 from roofline.measure.device_errors import reason
 from roofline.measure.metadata import commit_of
@@ -28,9 +27,6 @@ OK, LIMITED, LACKING = "ok", "limited", "lacking"
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = 1
-
-LIBRARIES_BYTES = 2**30
-"""What CUDA's context, cuBLAS and torch's allocator take beside tensors. Reckoned, not measured."""
 
 RESULTS_BYTES = 10**9
 """Of a run folder: two dozen MB, with room for what else is written meanwhile."""
@@ -52,7 +48,7 @@ class Finding:
     @property
     def is_of_any_run(self) -> bool:
         """Whether it is a lack of the machine, and not of the default run alone."""
-        return self.state != OK and self.about not in ("results", "memory")
+        return self.state != OK and self.about != "results"
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (f"{self.about}: {self.found}", self.costs, self.way_out)))
@@ -138,6 +134,8 @@ def _device() -> Finding:
         device = machine.choose_device("auto", timed=True)
     except ValueError as error:
         return Finding("device", LACKING, str(error), "nothing is measured")
+    if device == "cuda" and (problem := machine.unusable_gpu()):
+        return Finding("device", LACKING, problem, "nothing is measured")
     about = machine.describe(device)
     if device == "cpu":
         return Finding("device", OK, f"no NVIDIA GPU; a run measures the CPU, {about['chip']}")
@@ -251,27 +249,6 @@ def _others() -> Finding:
     return Finding("others", LIMITED, found, costs, "end them, or come back later")
 
 
-def _memory() -> Finding:
-    import torch
-
-    from roofline.measure import memory
-
-    free, total = torch.cuda.mem_get_info()
-    asked = options.resolve(lambda name: None, device="cuda", timed=True, root=ROOT)
-    runners = operations.Runners(asked)
-    cases = [
-        (runners.of(operation), case) for operation in operations.OPERATIONS.values() for case in operation.sweep(asked)
-    ]
-    needed = LIBRARIES_BYTES + memory.peak_bytes(cases)
-    found = f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB free, the default run takes some {needed / 2**30:.0f}"
-    if free >= needed:
-        return Finding("memory", OK, found)
-    costs = "the shapes that need the most may be skipped, out of memory"
-    return Finding(
-        "memory", LACKING, found, costs, "end what holds it, or choose --ffn-tp, --ffn-tokens or --ffn-model"
-    )
-
-
 def _counters() -> Finding:
     if why := ncu.why_not("cuda"):
         return Finding("counters", LIMITED, why, "--ffn-counters reads nothing")
@@ -331,5 +308,5 @@ def _commit() -> Finding:
     return Finding("commit", OK, commit)
 
 
-GPU: tuple[Check, ...] = (_compiler, _cache, _nvml, _mode, _others, _memory, _counters, _bindings, _peers)
+GPU: tuple[Check, ...] = (_compiler, _cache, _nvml, _mode, _others, _counters, _bindings, _peers)
 CPU: tuple[Check, ...] = (_cores,)

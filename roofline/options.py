@@ -4,7 +4,7 @@ import difflib
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -272,11 +272,6 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     return wires
 
 
-def is_default(get) -> bool:
-    """Whether nothing was chosen by `get(name)`, pytest's parsed values, but where it runs and where results go."""
-    return not any(get(f"ffn_{name}") for name in FLAGS if name not in ("device", "results", "seed"))
-
-
 def resumed(get, metadata: dict, folder: Path) -> Options:
     """The options of the run in `folder` that has this `metadata`, and what to count, which may be asked for late.
 
@@ -292,8 +287,13 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     return options if count is None else replace(options, counters=count)
 
 
+def as_values(options: Options) -> dict:
+    """Return `options` as a run's metadata has them."""
+    return {name: value for name, value in asdict(options).items() if name != "results"}
+
+
 def of_values(values: dict) -> Options:
-    """Options from what a run's metadata has of them."""
+    """Return options from what a run's metadata has of them."""
 
     def known(values: dict, kind: type) -> dict:
         names = {own.name for own in fields(kind)} - {"results", "gather"}

@@ -13,14 +13,13 @@ from statistics import median
 
 import torch
 
-from collectives.bench import operands
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
 from kernels import CONTENDERS
 from kernels.bench import checks, matmul
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.measure.ranks import ALONE
+from roofline.operations import gathering
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
@@ -64,8 +63,8 @@ def persistent_arms(arms: dict[str, Callable]) -> dict[str, Callable]:
     return {arm + PERSISTENT: functools.partial(arms[arm], matmul=matmul) for arm in BY_PERSISTENT if arm in arms}
 
 
-class Runner(matmul.Runner):
-    """Runs the arms of one operation. A subclass says what they work on, and which they are."""
+class Runner(gathering.Arms, matmul.Runner):
+    """Runs the arms of one operation, `op`. A subclass says what they work on, and how each is called."""
 
     setting: type[settings.Setting]
     own_arms: dict[str, Callable]
@@ -73,37 +72,13 @@ class Runner(matmul.Runner):
 
     def arms(self, device: str) -> dict[str, Callable]:
         """Name -> arm(operands, link) on `device`."""
-        on_all = (
-            {ALL_CORES: self.own_arms["serial"]}
-            if device == "cpu" and self.ranks is ALONE and torch.get_num_threads() > 1
-            else {}
-        )
-        return self.own_arms | on_all | (persistent_arms(self.own_arms) if device == "cuda" else {})
-
-    def known(self) -> list[str]:
-        return list(self.arms("cuda") | self.arms("cpu"))
-
-    def here(self) -> list[str]:
-        return list(self.arms(self.options.device))
+        if device == "cpu":
+            return self.own_arms | {ALL_CORES: self.own_arms["serial"]}
+        return self.own_arms | persistent_arms(self.own_arms)
 
     def _why_not(self, wire: str) -> str | None:
         """Why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""
         return self.ranks.world.why_not(wire) if self.ranks.world else None
-
-    def names(self, case) -> list[str]:
-        """Those asked for, else all."""
-        arms = self.arms(self.options.device)
-        return [name for name in arms if name in (self.options.contenders or arms)]
-
-    def allocate(self, case) -> None:
-        """Fakes: of a `setting` that takes no time."""
-        setting = self.setting.with_operands(self.options, case)
-        checks.allocate(*setting.whole(setting.sets[0]))
-
-    def release(self) -> None:
-        for kept in (operands.shards_of, operands.normal, operands.buffer):
-            kept.cache_clear()
-        super().release()
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""

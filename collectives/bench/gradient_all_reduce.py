@@ -16,7 +16,7 @@ from collectives.bench import arms
 from collectives.gradient_all_reduce import ARMS, Ddp, Operands, bucketed
 from kernels.bench import checks
 from roofline.measure.prepared import Entrant, PreparedCase, Rejection, verdict
-from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
+from roofline.operations.gradient_all_reduce import Arms, GradientAllReduce
 
 SETS, PIECES = 2, (1, 4, 16)
 IN_FLIGHT = 2
@@ -106,22 +106,10 @@ class Setting:
             self.reduce(piece).wait()
 
 
-class Runner(arms.Runner):
+class Runner(Arms, arms.Runner):
     """Runs backward passes that end in sums over ranks."""
 
     baseline = "flat"
-
-    def known(self) -> list[str]:
-        return list(dict.fromkeys(name for case in sweep(self.options) for name in self._arms(case)))
-
-    here = known
-
-    def names(self, case) -> list[str]:
-        return [name for name in self._arms(case) if name in (self.options.contenders or self._arms(case))]
-
-    @staticmethod
-    def _arms(case) -> list[str]:
-        return [*ARMS, *case.buckets, "ddp"]
 
     def _fill(self, prepared: PreparedCase, names: list[str]) -> None:
         setting = Setting(prepared.case, self.options.seed, self.ranks)

@@ -76,13 +76,6 @@ class Setting:
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = self._operands()
 
-    @classmethod
-    def with_operands(cls, options, case) -> "Setting":
-        """Return a setting that has its operands and no more: nothing is timed, and no link is chosen."""
-        setting = cls.__new__(cls)
-        setting._fill(options, case, ALONE)
-        return setting
-
     def _bytes_per_s(self) -> float | None:
         if self.wire.kind in wires.LINKS:
             return None

@@ -20,11 +20,9 @@ from roofline.measure.ranks import ALONE
 
 @dataclass(frozen=True)
 class Peer:
-    """`call(operands, ranks)` returns the result. By default it is there on `device`, at the wire most like its own."""
+    """`call(operands, ranks)` returns the result."""
 
     name: str
-    device: str
-    wire: str
     why_not: Callable
     call: Callable
     link: str
@@ -32,19 +30,19 @@ class Peer:
 
 
 FUSED_GATHER = Peer(
-    "symm_mem", "cuda", "symmetric", peer.why_not,
+    "symm_mem", peer.why_not,
     lambda operands, ranks: peer.fused_all_gather_matmul(
         operands.shards[ranks.rank], operands.w, ranks.world.group.group_name
     ),
     "fabric of {} GPUs",
 )  # fmt: skip
 FUSED_SCATTER = Peer(
-    "symm_mem", "cuda", "nccl", functools.partial(peer.why_not, name="fused_matmul_reduce_scatter"),
+    "symm_mem", functools.partial(peer.why_not, name="fused_matmul_reduce_scatter"),
     lambda operands, ranks: peer.fused_matmul_reduce_scatter(operands.x, operands.w, ranks.world.group.group_name),
     "fabric of {} GPUs",
 )  # fmt: skip
 GLOO_SCATTER = Peer(
-    "gloo_reduce_scatter", "cpu", "gloo",
+    "gloo_reduce_scatter",
     lambda ranks: "it takes ranks: start torchrun --nproc-per-node N -m pytest" if ranks is ALONE else None,
     lambda operands, ranks: peer.gloo_reduce_scatter(operands, ranks.group),
     "gloo's reduce-scatter between {} ranks, an all-reduce",
@@ -58,24 +56,9 @@ def tolerance(dtype: str, ranks: int) -> float:
 
 
 class Runner(arms.Runner):
-    """Runs arms, and beside them their `peers` where ranks have them, or they were asked for."""
+    """Runs arms, and beside them their `peers`."""
 
     peers: tuple[Peer, ...]
-
-    def known(self) -> list[str]:
-        return [*super().known(), *(one.name for one in self.peers)]
-
-    def here(self) -> list[str]:
-        return [*super().here(), *(name for one in self.peers for name in self._names(one, one.wire))]
-
-    def names(self, case) -> list[str]:
-        return super().names(case) + [name for one in self.peers for name in self._names(one, case.wire)]
-
-    def _names(self, one: Peer, wire: str) -> list[str]:
-        options = self.options
-        there = options.device == one.device and options.world > 1 and wire == one.wire
-        asked = one.name in options.contenders if options.contenders else there
-        return [one.name] if options.timed and asked else []
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
         found = {one.name: one for one in self.peers}.get(name)

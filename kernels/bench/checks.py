@@ -72,14 +72,6 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     return float(torch.maximum(frobenius, largest / TAIL))
 
 
-def allocate(x: Tensor, w: Tensor) -> list[Tensor]:
-    """Return what a check of x @ w.T holds at once, empty: the reference, the sums of a result, their difference, and
-    the sums of w."""
-    group = _group(len(x))
-    rows = [len(x)] * 3 + [x.shape[1]] * (group > 1)
-    return [x.new_empty(count, -(-len(w) // group), dtype=torch.float64) for count in rows]
-
-
 def relative_error(run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> float:
     """That of `run` on a NaN-poisoned `out`, as `error_of` has it."""
     out.fill_(math.nan)

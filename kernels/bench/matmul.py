@@ -76,15 +76,6 @@ class Runner(runner.Runner):
         enter(prepared, case, self.options, {name: CONTENDERS[name] for name in names})
         return prepared
 
-    def allocate(self, case: Matmul) -> None:
-        x, w, _ = operands(case, self.options)[0]
-        checks.allocate(x.clone(), w.clone())  # copies as `checks.inputs_kept` has them
-
-    def release(self) -> None:
-        _pool.cache_clear()
-        if self.options.device == "cuda":
-            torch.cuda.empty_cache()
-
     def probes(self) -> list[Probe]:
         """None on ranks, which have no roof of their own."""
         return probes(self.options) if self.ranks is ALONE else []

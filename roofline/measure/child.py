@@ -39,6 +39,8 @@ class Child:
         self._plug.bind(str(folder / "socket"))
         self._plug.listen(1)
         self._channel: Connection | None = None
+        self._ended = ""
+        """How it ended, in words, once it was ended."""
         self._request = json.dumps(asdict(request)).encode()
         self.process = subprocess.Popen(
             [*under, sys.executable, "-m", "roofline.measure.share", str(folder)],
@@ -52,8 +54,8 @@ class Child:
 
     @property
     def marked(self) -> int:
-        """What it keeps `mark[0]` at."""
-        return self._mark[0]
+        """What it keeps `mark[0]` at, or kept when it ended."""
+        return self._last_mark if self._ended else self._mark[0]
 
     @property
     def has_ended(self) -> bool:
@@ -83,6 +85,8 @@ class Child:
 
         Raises RuntimeError where it does not end at all.
         """
+        if self._ended:
+            return self._ended
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(within_s)
         with suppress(ProcessLookupError):
@@ -91,13 +95,15 @@ class Child:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             raise RuntimeError("a process that was killed does not end") from None
+        self._last_mark = self.marked
         self._output.seek(0)
         self.printed = self._output.read()
         for file in (self._output, self._mark, self._plug, self._channel):
             if file:
                 file.close()
         self._temporary.cleanup()
-        return ended(code, self.printed)
+        self._ended = ended(code, self.printed)
+        return self._ended
 
 
 def ended(code: int, printed: str) -> str:

@@ -45,22 +45,30 @@ class CpuClock:
     LONG_S = 0.01
     """Waking takes a worker less than a hundredth of it."""
 
+    TOLD_SHARE = 0.05
+    """Of a sample: where threads of the process waited for a core for longer, others had it, and `said` tells."""
+
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
+        self.said: list[dict] = []
 
     @staticmethod
     def now() -> float:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times = []
+        times, self.said = [], []
         with _no_collection(), _pinned() as pin:
             for call in calls:
                 self._settle()
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
+                before_s = waited_s()
                 times.append(self._timed(call))
+                lost_s = waited_s() - before_s
                 self._last_s[call] = times[-1] or 0.0
+                is_told = lost_s > self.TOLD_SHARE * self._last_s[call]
+                self.said.append({"waited_s": lost_s} if is_told else {})
         return times
 
     def _timed(self, call: Call) -> float | None:
@@ -96,6 +104,15 @@ def _other_threads() -> list[int]:
     if not os.path.isdir("/proc/self/task"):
         return []
     return sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
+
+
+def waited_s() -> float:
+    """Return for how long threads of this process could have run by now and had no core. 0 where nobody counts that."""
+    nanoseconds = 0
+    for thread in [threading.get_native_id(), *_other_threads()]:
+        with suppress(OSError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as stat:
+            nanoseconds += int(stat.read().split()[1])
+    return nanoseconds * 1e-9
 
 
 def _is_running(thread: int) -> bool:

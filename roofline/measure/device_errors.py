@@ -13,10 +13,6 @@ UNSUPPORTED = (
 """Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
 
 
-class RankError(RuntimeError):
-    """Something failed on a rank, and its text says on which, what and where."""
-
-
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
@@ -30,8 +26,6 @@ def reason(error: BaseException) -> str:
     """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
     first = (str(error).splitlines() or [""])[0]
-    if isinstance(error, RankError):
-        return first
     if missing := lack(error):
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -37,23 +37,25 @@ PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", 
 
 
 def choose_device(wanted: str, timed: bool) -> str:
-    """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Imports torch only where a GPU may be used.
+    """Return `cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first share
+    of a timed run says (`unusable_gpu`).
 
-    Raises ValueError for a GPU that torch cannot use, unless the CPU was asked for, and where Triton's interpreter is
-    switched on while something is to be timed, or to run on a GPU, where a GPU has too few hardware queues for the
-    streams of links, and where launches block on one that is timed.
+    Raises ValueError for a GPU that is not there, or that plain tests cannot use; where Triton's interpreter is
+    switched on while something is to be timed, or to run on a GPU; where a GPU has too few hardware queues for the
+    streams of links; and where launches block on one that is timed.
     """
     interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     if interpreting and (timed or wanted == "cuda"):
         raise ValueError("TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it")
     if wanted == "cpu" or interpreting:
         return "cpu"
-    if wanted == "auto" and gpu_driver() is None and not (timed and torch_sees_gpu()):
+    driver = gpu_driver()
+    if wanted == "auto" and driver is None:
         return "cpu"
-    if problem := unusable_gpu():
-        raise ValueError(problem)
-    if not torch_sees_gpu():
+    if driver is None:
         raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    if not timed and (problem := unusable_gpu()):
+        raise ValueError(problem)
     queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
     if not queues.isdecimal() or int(queues) < CONNECTIONS:
         raise ValueError(
@@ -124,13 +126,6 @@ def unusable_gpu() -> str | None:
     )
 
 
-def torch_sees_gpu() -> bool:
-    """Whether torch could run on a GPU now. Imports torch."""
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def native_atomics(one: int, other: int) -> bool:
     """Whether GPU `one`'s atomics are atomic in GPU `other`'s memory, which over PCIe they are not, though it reads
     there. Asked of the driver, since torch does not."""
@@ -157,12 +152,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@functools.cache
-def flops(device: str) -> tuple[float, float]:
-    """About what a matmul reaches alone and beside a link, to plan by: of a CPU by a short trial, of a GPU by half its
-    datasheet."""
+def flops(device: str, datasheet: dict | None) -> tuple[float, float]:
+    """Return about what a matmul reaches alone and beside a link, to plan by: of a CPU by a short trial, of a GPU by
+    half its `datasheet`."""
     if device == "cuda":
-        return (0.5 * (describe(device)["datasheet"] or {"flops": {"bf16": 3e14}})["flops"]["bf16"],) * 2
+        return (0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"],) * 2
+    return _cpu_flops()
+
+
+@functools.cache
+def _cpu_flops() -> tuple[float, float]:
     x, took_s = np.ones((768, 768), np.float32), []
     while sum(took_s) < 0.3:  # the best of so long: others may be at work
         start = time.perf_counter()

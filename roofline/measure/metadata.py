@@ -2,19 +2,19 @@
 
 import os
 import subprocess
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from roofline import __version__
-from roofline.measure import METHOD_VERSION, machine
+from roofline.measure import METHOD_VERSION
+from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 
 
-def make(options, root: Path, cases: list[str], notes: list[str]) -> dict:
-    """The metadata of a run that begins now and means to measure `cases`, of which `notes` tell."""
-    about = machine.describe(options.device)
+def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
+    """Return the metadata of a run on the machine `about` that begins now and means to measure `cases`, of which
+    `notes` tell."""
     started = datetime.now(UTC)
     commit = commit_of(root)
     width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
@@ -41,14 +41,14 @@ def make(options, root: Path, cases: list[str], notes: list[str]) -> dict:
         f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,
         "machine": about,
-        "options": {name: value for name, value in asdict(options).items() if name != "results"},
+        "options": as_values(options),
         "cases": cases,
     }
 
 
-def folder_name(device: str) -> str:
-    """`<UTC time>-<chip>`, which sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(machine.describe(device)['chip'])}"
+def folder_name(chip: str) -> str:
+    """Return `<UTC time>-<chip>`, which sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(chip)}"
 
 
 def commit_of(root: Path) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import NamedTuple
 
 from roofline.measure import ceilings, steady
@@ -36,11 +36,6 @@ COSTS = {
     "cuda": Costs(8, 0.3, 15, 0.0002, (0.1, 20), (0.5, 20), 0.5, 7, 7),
 }
 """`cpu`: by the reference runs. `cuda`: never measured, by the reckoning in CONTRIBUTING.md."""
-
-
-MOST_S = {"cpu": math.inf, "cuda": 540.0}
-"""Of a default run, by its estimate: an H100 does all of it, on a slower card `shapes_beyond` are left out. A CPU's
-default run has the same cases on every machine."""
 
 
 class Step(NamedTuple):
@@ -95,25 +90,6 @@ def _round_s(case, contenders: int, cost: Costs, flops: tuple[float, float]) -> 
     # Some take the sum of the two times, some the longer one, and of the references each takes one.
     wire_s = wire_bytes / pace
     return (max(contenders, 2) + cost.references) * (0.7 * (beside_s + wire_s) + cost.turn_s)
-
-
-def shapes_beyond(most_s: float, seconds: dict[Step, float], shapes: dict) -> list[str]:
-    """Those of `shapes`, as `estimate` takes them, to leave out of a run that by its steps' `seconds` takes longer: the
-    dearest first, for that leaves out the fewest, but of each operation neither end of its sweep."""
-    of_shape = Counter()
-    for step, step_s in seconds.items():
-        of_shape[step.shape] += step_s
-    dearest_first = sorted(shapes, key=of_shape.get, reverse=True)
-    of_operation = {
-        case.op: [shape for shape in dearest_first if shapes[shape][0].op == case.op] for case, _ in shapes.values()
-    }
-    between = {shape for ranked in of_operation.values() for shape in ranked[1:-1]}
-    beyond_s, left_out = sum(seconds.values()) - most_s, []
-    for shape in dearest_first:
-        if beyond_s > 0 and shape in between:
-            left_out.append(shape)
-            beyond_s -= of_shape[shape]
-    return left_out
 
 
 class Plan:

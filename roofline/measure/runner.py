@@ -7,11 +7,10 @@ from roofline.measure.ranks import ALONE, Alone, Ranks
 
 
 class Runner:
-    """Prepares the cases of one operation by `options`. `selected` is {shape: contenders} of the whole run, known once
-    tests are collected."""
+    """Prepares the cases of one operation by `options`."""
 
-    def __init__(self, options, selected: dict[str, list[str]] | None = None):
-        self.options, self.selected = options, {} if selected is None else selected
+    def __init__(self, options):
+        self.options = options
         self.earlier: dict[str, dict] = {}
         """By shape, what earlier shares chose, which holds for all of them: its `facts`, and what its entrants took
         (`medians_s`, empty where none was timed)."""
@@ -32,12 +31,6 @@ class Runner:
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
         raise NotImplementedError
-
-    def allocate(self, case) -> None:
-        """Make the tensors that `prepare` makes of `case`, and call no contender: they are counted, and may be fake."""
-
-    def release(self) -> None:
-        """Let go of operands that were kept for other shapes."""
 
     def clock(self):
         """What times the contenders: see `measure.clocks`."""

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from roofline import operations
-from roofline.measure import ceilings, device_errors, kernel_names, runner, steady, telemetry
+from roofline.measure import ceilings, device_errors, kernel_names, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, Entrant, PreparedCase, Rejection, rejection
@@ -35,7 +35,7 @@ from roofline.options import of_values
 from roofline.stats import grouped, time_of
 from roofline.store.run import Shape
 
-CHECK, MEASURE, NAMES, COUNTERS = "check", "measure", "names", "counters"
+HELLO, CHECK, MEASURE, NAMES, COUNTERS = "hello", "check", "measure", "names", "counters"
 """Kinds of shares."""
 
 START, IDLE, CEILINGS, PREPARE, CALL, TURNS, RECHECK, STEADY = (
@@ -95,7 +95,8 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
     """
     share = Share(request, tell, runners, mark)
     try:
-        {CHECK: share.check, MEASURE: share.measure, NAMES: share.name_kernels, COUNTERS: share.count}[request.kind]()
+        does = {HELLO: share.greet, CHECK: share.check, MEASURE: share.measure, NAMES: share.name_kernels}
+        does.get(request.kind, share.count)()
     except Broken as broken:
         name, rejected = broken.args
         tell({"tell": "broke", "name": name} | rejected._asdict())
@@ -173,6 +174,15 @@ class Share:
         if prepared.device_lost:
             self.lost = f"the device was lost at {shape}: {prepared.device_lost}"
             self.tell({"tell": "lost", "reason": self.lost})
+
+    def greet(self) -> None:
+        """Tell what this machine is, and the clock that times the contenders on it."""
+        if problem := machine.unusable_gpu() if self.device == "cuda" else None:
+            return self.tell({"tell": "hello", "problem": problem})
+        first = next(iter(self.runners.known.values()))
+        clock = first.clock()
+        about = {"timer": clock.timer, "passes": clock.passes, "processes": clock.processes}
+        self.tell({"tell": "hello", "machine": machine.describe(self.device)} | about | first.ranks.metadata())
 
     def check(self) -> None:
         """Prepare each shape with its contenders, and call once more who is right."""
@@ -542,7 +552,7 @@ def main(folder: Path) -> None:
         from roofline.measure.device_ranks import World
 
         ranks.world = World(ranks)
-    runners = operations.Runners(of_values(request.options), request.cases, ranks)
+    runners = operations.Runners(of_values(request.options), ranks)
     for shape in request.cases:
         runners.of(operations.find(shape.partition("-")[0]))
     with suppress(Stopped, KeyboardInterrupt):

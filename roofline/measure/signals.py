@@ -1,8 +1,10 @@
 """SIGTERM (a batch system's limit) and SIGHUP (a closed terminal) end a run as Ctrl-C does: with all it measured."""
 
 import signal
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from roofline.store import journal
@@ -29,20 +31,6 @@ def deafen() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def install_once(own) -> None:
-    """Turn the first signal into KeyboardInterrupt, tell `own`, a `measure.ranks.Ranks`, and ignore all that follow:
-    torchrun hands on what a terminal or a batch system has sent already, and sends SIGTERM where another rank ended."""
-
-    def once(number: int, frame) -> None:
-        deafen()
-        heard, own.interrupted = own.interrupted, signal.Signals(number).name
-        if not heard:
-            _raise(number, frame)
-
-    for name in (*NAMES, "SIGINT"):
-        signal.signal(getattr(signal, name), once)
-
-
 def install() -> Callable[[], None]:
     """Turn the signals into KeyboardInterrupt; returns a function that undoes it.
 
@@ -61,3 +49,33 @@ def install() -> Callable[[], None]:
             signal.signal(number, signal.SIG_DFL)
 
     return restore
+
+
+@contextmanager
+def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
+    """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A socket becomes
+    readable with the first. What is ignored stays so, and so are all outside the main thread."""
+    names: list[tuple[str, float]] = []
+    before, (wakes, woken) = {}, socket.socketpair()
+    for end in (wakes, woken):
+        end.setblocking(False)
+
+    def note(number: int, frame) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        names.append((name, time.monotonic()))
+
+    with suppress(ValueError):  # not in the main thread
+        before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        for name in ("SIGINT", *NAMES):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield names, [woken]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if before:
+            signal.set_wakeup_fd(before_fd)
+        wakes.close()
+        woken.close()

@@ -7,35 +7,30 @@ is what happens where a kernel hangs, dies or loses the device: `Job.end`.
 """
 
 import os
-import signal
-import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
 from statistics import median
 
 from roofline import operations
-from roofline.measure import kernel_names, machine, plan, share, telemetry
+from roofline.measure import epochs, kernel_names, machine, plan, share, signals, telemetry
 from roofline.measure.child import Child
+from roofline.measure.epochs import Epochs, RankLostError
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED
-from roofline.measure.ranks import Epochs, RankLostError
 from roofline.measure.share import CALL, CEILINGS, IDLE, PREPARE, RECHECK, START, STEADY, TURNS, Request, Stopped
-from roofline.measure.signals import ways_on
+from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Round, Run
 
 HUNG = "hung"
 """How the reason begins of what did not end in time."""
-BROKE = "broke"
-"""How the share of a rank ends that is out of step with the others."""
-
 LIMIT_S = {
     START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
     IDLE: {"cpu": 20.0, "cuda": 30.0},
@@ -83,20 +78,16 @@ STEPS = {CEILINGS: plan.CEILINGS, PREPARE: plan.PREPARE, TURNS: plan.MEASURE, ST
 class Supervisor:
     """Runs the shares of a run, and journals what they tell. `run` is what is known of it by now."""
 
-    def __init__(self, options, folder: Path, clock, run: dict | Run, planned: dict[str, list[str]], runners, **more):
-        """`run` is the metadata of a new run, or one that is gone on with; `planned` is {shape: contenders}. `clock`
-        says how many processes and passes there are. `root` is the folder that shares begin in; without it they run in
-        this process. `epochs` is what supervisors of several ranks say to one another. Raises OSError for a folder that
-        cannot be written, or has no room."""
-        folder = journal.make_folder(folder) if isinstance(run, dict) else folder
-        self._journal = journal.Journal(folder)
-        self.options, self.folder, self.clock, self.planned, self.runners = options, folder, clock, planned, runners
-        self.root: Path | None = more.get("root")
-        self.epochs: Epochs | None = more.get("epochs")
+    def __init__(
+        self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None
+    ):
+        """`planned` is {shape: contenders}. `root` is the folder that shares begin in; without it they run in this
+        process. `epochs` is what supervisors of several ranks say to one another."""
+        self.options, self.planned, self.runners, self.root, self.epochs = options, planned, runners, root, epochs
         self.signals: list[tuple[str, float]] = []
         """(name, when) of those that ask for the end."""
-        self.processes = options.processes or clock.processes
-        """How many measure each shape, one after another."""
+        self.hello: dict = {}
+        """What the first share tells of the machine, of its ranks, and of the clock that times the contenders."""
         self.over = ""
         """Why nothing more can be measured, if that is so."""
         self.lacking = ""
@@ -110,6 +101,22 @@ class Supervisor:
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
         """Shape -> facts that a share chose when it checked it."""
+        self.run: Run | None = None
+        self._entries: dict[str, dict] = {}
+
+    def greet(self) -> None:
+        """Learn from a share what this machine is. Raises ValueError where nothing can be measured on it."""
+        job = Hello(self)
+        self.supervise([job])
+        if problem := self.hello.get("problem") or self.over:
+            raise ValueError(problem)
+
+    def open(self, folder: Path, run: dict | Run) -> None:
+        """Begin the run whose first line is `run`, in a new folder, or go on with `run` in its own.
+
+        Raises OSError for a folder that cannot be written, or has no room."""
+        self.folder = journal.make_folder(folder) if isinstance(run, dict) else folder
+        self._journal = journal.Journal(self.folder)
         if isinstance(run, dict):
             self.run = Run(run)
             self.add({"kind": "run"} | run)
@@ -119,6 +126,16 @@ class Supervisor:
                 del run.shapes[name]
             self.add({"kind": "resumed", "started": _now()})
         self._entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
+
+    @property
+    def passes(self) -> int:
+        """How many times each process comes back to a shape."""
+        return self.hello["passes"]
+
+    @property
+    def processes(self) -> int:
+        """How many processes measure each shape, one after another."""
+        return self.options.processes or self.hello["processes"]
 
     # What is asked for, and what of it is left.
 
@@ -134,12 +151,16 @@ class Supervisor:
 
     def passes_left(self) -> tuple[int, dict[str, int]]:
         """The process of the plan that is next, and {shape: passes} that it still has to make."""
-        each, done = self.clock.passes, {}
+        each, done = self.passes, {}
         for shape in [shape for shape in self.planned if self.left(shape)]:
             known = self.run.shapes.get(shape)
             done[shape] = known.passes if known else 0
         process = min((passes // each for passes in done.values()), default=0)
         return process, {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
+
+    def checked(self, shape: str) -> list[str]:
+        """Return the contenders that a check share called on `shape`, and that are right."""
+        return self.left(shape) if shape in self.reference_s else []
 
     @property
     def fruitful(self) -> bool:
@@ -149,31 +170,25 @@ class Supervisor:
     def request(self, kind: str, cases: dict[str, list[str]], **more) -> Request:
         """What a share of `kind` is told of `cases`."""
         refused = {case: entry["reason"] for case, entry in self._entries.items() if entry["outcome"] == FAILED}
-        known = {name: shape for name, shape in self.run.shapes.items() if name in cases and shape.passes}
+        shapes = self.run.shapes if self.run else {}
+        known = {name: shape for name, shape in shapes.items() if name in cases and shape.passes}
         chosen = {name: self.chosen[name] for name in cases if name in self.chosen}
         for name, shape in known.items():
             times = {own: shape.times_s(own).values() for own in shape.late}
             medians = {own: median(of) for own, of in times.items() if of}
             chosen[name] = {"facts": shape.facts, "medians_s": medians}
         entrants = {name: list(shape.late) for name, shape in known.items()}
-        about = {"options": self.run.metadata["options"], "refused": refused, "chosen": chosen, "entrants": entrants}
-        return Request(kind, cases=cases, **about, **more)
+        about = {"refused": refused, "chosen": chosen, "entrants": entrants}
+        return Request(kind, options=as_values(self.options), cases=cases, **about, **more)
 
     # Shares, to their end.
 
     def measure(self) -> None:
         """Check and measure all that is left. Afterwards each contender has a record in the run, or an `entry`, unless
         the run is `over`."""
-        if self.epochs and self.epochs.ranks.rank:
-            self._followed = {share.CHECK: Check(self, {}), share.MEASURE: Measure(self)}
-            return self.supervise([self._followed[share.CHECK]])
-        try:
-            if self.root:
-                self.check()
-            self.supervise([Measure(self)])
-        finally:
-            if self.epochs:
-                self.epochs.tell("over", self.over)
+        if self.root:
+            self.check()
+        self.supervise([Measure(self)])
 
     def check(self) -> None:
         """Have each contender called in a share of its own kind before it is called in one that measures: what hangs or
@@ -208,7 +223,7 @@ class Supervisor:
                     self._run_here(job, asked)
             return
         running: dict[Child, Job] = {}
-        with _noted_signals() as (self.signals, woken):
+        with signals.noted() as (self.signals, woken):
             try:
                 for job in jobs:
                     self._begin(job, running)
@@ -216,12 +231,15 @@ class Supervisor:
                     self._listen(running, woken)
                 if self.signals:
                     self._stop(running)
-                    raise KeyboardInterrupt(self.signals[0][0])
             except RankLostError as lost:
                 self.over = str(lost)
             finally:
                 for child in running:
                     child.end()
+        if self.signals:
+            if self.epochs:  # torchrun sends more
+                signals.deafen()
+            raise KeyboardInterrupt(self.signals[0][0])
 
     def _run_here(self, job: "Job", asked: Request) -> None:
         job.begin(asked)
@@ -230,51 +248,14 @@ class Supervisor:
         job.end("")
 
     def _begin(self, job: "Job", running: dict[Child, "Job"]) -> None:
-        """Begin the next share of `job`, if it has one; that of rank 0 has all ranks begin theirs."""
-        if self.over or self.signals:
+        """Begin the next share of `job`, if it has one; all ranks begin theirs."""
+        if self.over or self.signals or not (asked := job.next_request()):
             return
-        if self.epochs and self.epochs.ranks.rank:
-            asked = self._await_epoch()
-            job = self._followed[asked.kind] if asked else job
-        elif (asked := job.next_request()) and self.epochs:
-            self.epochs.begin(asdict(asked))
-        if not asked:
-            return
-        about = {"runners": operations.places(asked.cases), "path": sys.path}
-        asked = replace(asked, world=self.epochs.world if self.epochs else {}, **about)
+        asked = replace(asked, runners=operations.places(asked.cases), path=sys.path)
+        if self.epochs:
+            asked = replace(asked, world=self.epochs.begin(asked))
         job.begin(asked)
         running[Child(asked, self.root, job.under)] = job
-
-    def _await_epoch(self) -> Request | None:
-        """What rank 0 asks for next; None once it asks for nothing more."""
-        while not self.signals:
-            self._heed({})
-            if asked := self.epochs.next():
-                return Request(**asked)
-            if self.epochs.told("over") is not None:
-                return None
-            time.sleep(RANKS_LOOK_S / 10)
-        return None
-
-    def await_others(self) -> None:
-        """The share of this rank has raised or hangs: where that is since another rank's died, let that be known."""
-        began = time.monotonic()
-        while not (self.signals or self.epochs.is_settled(began)):
-            self._heed({})
-            time.sleep(RANKS_LOOK_S / 10)
-
-    def _heed(self, running: dict[Child, "Job"]) -> None:
-        """Do what other ranks say: end the shares of an epoch that another has ended, and of a run that was interrupted
-        or is over. Raises RankLostError."""
-        self.epochs.heed()
-        if (name := self.epochs.told("interrupted")) and not self.signals:
-            self.signals.append((name, time.monotonic()))
-        elif running and (verdict := self.epochs.broken()):
-            for child, job in list(running.items()):
-                child.end()
-                running.pop(child)
-                job.conclude(verdict)
-                self._begin(job, running)
 
     def _listen(self, running: dict[Child, "Job"], woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
@@ -290,40 +271,55 @@ class Supervisor:
                 if line := child.receive():
                     job.take(line, stops=False)
                     if job.broke:  # nobody lets it go on
-                        self.await_others()
-                        child.end()
-                        self._ended(child, running, BROKE)
+                        self._end_epoch(child, running, epochs.RAISED, broke=job.broke)
                     else:
                         child.acknowledge(stop=bool(self.over))
             except EOFError:
-                job.marked = child.marked
                 how = child.end(ENDING_S if job.under else 2.0)
-                self._ended(child, running, "" if job.is_done else how)
+                self._end(child, running, "" if job.is_done else how)
         if not ready:
             self.at()
-        if self.epochs:
-            self._heed(running)
         for child, job in list(running.items()):
             if child.waits_at in ready:
                 continue
             if job.left_s <= 0:
-                job.marked = child.marked
-                child.end()
-                self._ended(child, running, HUNG)
+                self._end(child, running, HUNG)
             elif child.has_ended and not wait([child.waits_at], 0):
-                self._ended(child, running, child.end())
+                self._end(child, running, child.end())
+            elif self.epochs:
+                self.epochs.heed()
+                if self.epochs.reports():
+                    self._end_epoch(child, running)
+        if self.epochs and (name := self.epochs.heard("interrupted")) and not self.signals:
+            self.signals.append((name, time.monotonic()))
 
-    def _ended(self, child: Child, running: dict[Child, "Job"], how: str) -> None:
+    def _end(self, child: Child, running: dict[Child, "Job"], how: str) -> None:
+        """The share has ended: well, or by `how`."""
+        if how and self.epochs:
+            kind = epochs.HUNG if how == HUNG else epochs.DIED
+            return self._end_epoch(child, running, kind, how=how, marked=child.marked)
         job = running.pop(child)
-        job.printed = child.printed
+        child.end()
+        job.printed, job.marked = child.printed, child.marked
         job.end(how)
         self._begin(job, running)
+
+    def _end_epoch(self, child: Child, running: dict[Child, "Job"], *kind: int, **how) -> None:
+        """A share has ended, of this rank where there is a `kind` of that, or of another: so do all, and the job learns
+        by which."""
+        job = running[child]
+        mine = self.epochs.report(*kind, job.at, **how) if kind else None
+        report = self.epochs.end(mine, self.signals)
+        child.end()
+        del running[child]
+        if report:
+            job.at, job.marked, job.broke = report["at"], report.get("marked", 0), report.get("broke")
+            job.end(report.get("how", ""), f"rank {report['rank']}: ")
+            self._begin(job, running)
 
     def _stop(self, running: dict[Child, "Job"]) -> None:
         """Have all shares tell their whole rounds and end. A second signal ends them and the run at once."""
         (name, when), deadline = self.signals[0], time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S)
-        if self.epochs:
-            self.epochs.tell("interrupted", name)
         for child in running:
             child.process.terminate()
         while running and time.monotonic() < deadline:
@@ -332,7 +328,7 @@ class Supervisor:
             if again - when >= APART_S and not self.epochs:
                 for child in running:
                     child.end()
-                self.say("\n".join(["", f"{name} came after another signal", *ways_on(self.run, self.folder)]))
+                self.say("\n".join(["", f"{name} came after another signal", *signals.ways_on(self.run, self.folder)]))
                 os._exit(BY_SIGNAL)
 
     # What they told.
@@ -379,8 +375,6 @@ class Supervisor:
             self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
         self.add({"kind": "end", "finished": _now(), "cut_short": self.over or why_cut_short or None})
         self._journal.close()
-        if self.epochs:
-            self.epochs.close()
 
     def name_kernels(self) -> None:
         """Journal the names of the kernels that were measured and have none yet. Arms are left out: what they run is
@@ -403,8 +397,8 @@ class Job:
         """Why the share lost the device; whether anything came of it."""
         self.at = {"step": START, "shape": ""}
         self._limit_s = self._began = 0.0
-        self.broke: dict = {}
-        """Why its rank is out of step with the others, if it is."""
+        self.broke: dict | None = None
+        """Who raised, and why: the ranks are out of step."""
         self._ended = defaultdict(int)
         """(step, shape) -> how many shares ended there without anybody to blame; "lost" -> how many had no device."""
 
@@ -414,7 +408,7 @@ class Job:
 
     def begin(self, asked: Request) -> None:
         """A share begins that does what is asked for."""
-        self.is_done, self._lost_at, self._is_fruitful, self.broke = False, "", False, {}
+        self.is_done, self._lost_at, self._is_fruitful, self.broke = False, "", False, None
         self.take_at({"step": START, "shape": ""})
 
     def take(self, line: dict, *, stops: bool = True) -> None:
@@ -431,7 +425,8 @@ class Job:
     def reference_s(self, shape: str) -> float:
         """About what a call takes on `shape`: what the baseline took, or else by its work and what the machine does."""
         case, _ = operations.parse(shape)
-        return max(case.work.flop / machine.flops(self.device)[1], self.supervisor.reference_s.get(shape, 0.0))
+        _, beside_link = machine.flops(self.device, self.supervisor.hello["machine"]["datasheet"])
+        return max(case.work.flop / beside_link, self.supervisor.reference_s.get(shape, 0.0))
 
     def take_at(self, at: dict) -> None:
         self.at, self._began = at, time.monotonic()
@@ -467,34 +462,29 @@ class Job:
             return [name] if name else []
         return self.supervisor.left(shape)
 
-    def end(self, how: str) -> None:
-        """A share has ended: well, or by `how`, and then what it was at has its outcome. Where that is no single
-        contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next share
-        goes on, a few times."""
+    def end(self, how: str, rank: str = "") -> None:
+        """A share has ended: well, or by `how` on a `rank`, and then what it was at has its outcome. Where that is no
+        single contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next
+        share goes on, a few times."""
         if self._lost_at and not self._is_fruitful:
             self._ended["lost"] += 1
             self.supervisor.over = self._lost_at if self._ended["lost"] >= TRIES else self.supervisor.over
-        if not how or self.supervisor.over:
-            return
-        verdict, epochs = self.verdict(how), self.supervisor.epochs
-        if epochs and how == HUNG:
-            self.supervisor.await_others()
-        if self.supervisor.signals:
-            return
-        self.conclude(epochs.break_off(verdict) if epochs else verdict)
+        if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
+            self.conclude(self.verdict(how, rank))
 
-    def verdict(self, how: str) -> dict:
-        """Who has which outcome, since the share ended by `how`. It is known to be theirs, or what it was at is tried
-        once more."""
+    def verdict(self, how: str, rank: str) -> dict:
+        """Return who has which outcome, since the share ended by `how`, or broke. It is known to be theirs, or what it
+        was at is tried once more."""
         step, shape, names = self.at["step"], self.at["shape"], self.culprits()
-        if how == BROKE:
+        about = {"step": step, "shape": shape}
+        if self.broke:
             names = [self.broke["name"]] if self.broke["name"] else names
-            about = {"outcome": self.broke["outcome"], "why": self.broke["reason"], "is_known": bool(names)}
-            return {"step": step, "shape": shape, "names": names} | about
+            why, outcome = rank + self.broke["reason"], self.broke["outcome"]
+            return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
         where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
-        why = f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}"
-        about = {"outcome": FAILED, "why": why, "is_known": len(names) == 1 and step != PREPARE}
-        return {"step": step, "shape": shape, "names": names} | about
+        why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
+        is_known = len(names) == 1 and step != PREPARE
+        return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known}
 
     def conclude(self, verdict: dict) -> None:
         """Journal who has which outcome."""
@@ -507,6 +497,25 @@ class Job:
                 self.supervisor.lose(shape, name, verdict["outcome"], f"{name}: {why}")
         elif self._ended[step, shape] >= TRIES:
             self.supervisor.over = f"{TRIES} shares ended at their {step}: {why}"
+
+
+class Hello(Job):
+    """Learns what the machine is."""
+
+    kind = share.HELLO
+
+    def next_request(self) -> Request | None:
+        is_asked = self.supervisor.hello or self._ended
+        return None if is_asked else self.supervisor.request(self.kind, self.supervisor.planned)
+
+    def take_hello(self, line: dict) -> None:
+        self.supervisor.hello = line
+        if epochs := self.supervisor.epochs:
+            epochs.loopback = line["ranks"]["loopback"]
+
+    def conclude(self, verdict: dict) -> None:
+        self._ended[START, ""] += 1
+        self.supervisor.over = f"a share that only looks at the machine ended: {verdict['why']}"
 
 
 class Check(Job):
@@ -577,14 +586,15 @@ class Measure(Job):
         super().take_at(at)
         if (step := at["step"]) in STEPS:
             known = self.supervisor.run.shapes.get(at["shape"])
-            done = known.passes % self.supervisor.clock.passes if known else 0
+            done = known.passes % self.supervisor.passes if known else 0
             self.supervisor.at(STEPS[step], self.process, at["shape"], *([done + 1] if step == TURNS else []))
 
     def culprits(self) -> list[str]:
         shape, entrants = self.at["shape"], self.at.get("entrants", [])
         if not (shape and entrants):
             return super().culprits()
-        about = self._prepared[shape]
+        if not (about := self._prepared.get(shape)):
+            return super().culprits()
         contenders = [name for name in entrants if "role" not in about["entrants"][name]]
         at_turn = entrants[self.marked - 1] if self.marked else ""
         return [at_turn] if at_turn in contenders else [n for n in contenders if n != about["baseline"]] or contenders
@@ -617,7 +627,7 @@ class Measure(Job):
             ).line(shape)
             for one in (Round(**fields) for fields in line["rounds"])
         ]
-        passes, each = (known.passes if known else 0) + whole, supervisor.clock.passes
+        passes, each = (known.passes if known else 0) + whole, supervisor.passes
         is_over = whole and line["stopped_by"] and passes == each * supervisor.processes
         before["telemetry"] += [line["telemetry"]] * whole
         now = {
@@ -632,9 +642,10 @@ class Measure(Job):
         supervisor.add(about | now, *rounds, *line["timelines"])
         self.at = self.at | {"shape": ""}  # which is over
 
-    def end(self, how: str) -> None:
-        super().end(how)
-        if not (how or self._lost_at or self.supervisor.over):  # a shape that it did not measure is not asked for again
+    def end(self, how: str, rank: str = "") -> None:
+        super().end(how, rank)
+        # A shape that it did not measure is not asked for again.
+        if not (how or self.broke or self._lost_at or self.supervisor.over):
             for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
                 if shape not in self._before and name in self.supervisor.left(shape):
                     reason = f"{name}: its runner left it out, and did not say why"
@@ -662,36 +673,6 @@ def _pass_line(shape, **changed) -> dict:
     """What the last pass over a shape came to, some of it `changed`."""
     known = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
     return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in known} | changed
-
-
-@contextmanager
-def _noted_signals() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
-    """Signals that ask for the end are noted, (name, when) each, and no line of the journal is cut by one. A socket
-    becomes readable with the first. What is ignored stays so, and so are all outside the main thread."""
-    noted: list[tuple[str, float]] = []
-    before, (wakes, woken) = {}, socket.socketpair()
-    for one in (wakes, woken):
-        one.setblocking(False)
-
-    def note(number: int, frame) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        noted.append((name, time.monotonic()))
-
-    with suppress(ValueError):  # not in the main thread
-        before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, note)
-    try:
-        yield noted, [woken]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if before:
-            signal.set_wakeup_fd(before_fd)
-        wakes.close()
-        woken.close()
 
 
 def _now() -> str:

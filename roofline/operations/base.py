@@ -48,6 +48,9 @@ class Operation:
     """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
     why_not: Callable[[Any], str] = lambda options: ""
     """Why these options have no case of it, in words; empty if they have."""
+    contenders: str | Callable[[Any], Any] = ""
+    """Likewise, what makes of the options an object that lists the contenders and imports no torch: it has the runner's
+    `known`, `here` and `names`. Empty where the runner lists them itself."""
 
     @property
     def between_ranks(self) -> bool:
@@ -68,11 +71,19 @@ class Operation:
             raise ValueError(f"case {text!r}: {error}") from None
 
     def load_runner(self) -> type:
-        """The class that runs it. Imports what it needs, torch and Triton among it."""
-        if not isinstance(self.runner, str):
-            return self.runner
-        module, _, name = self.runner.partition(":")
-        return getattr(import_module(module), name)
+        """Return the class that runs it. Imports what it needs, torch and Triton among it."""
+        return _load(self.runner)
+
+    def load_planner(self) -> Callable[[Any], Any]:
+        """Return what makes an object that lists its contenders."""
+        return _load(self.contenders or self.runner)
+
+
+def _load(place):
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -131,15 +142,24 @@ class Runners:
     """The runners of a run's operations, each made when it is first asked for: that imports torch and Triton, and must
     not come before Triton's interpreter was switched. What is given is as `measure.runner` has it."""
 
-    def __init__(self, options, selected: dict[str, list[str]] | None = None, ranks=None):
-        self.options, self._given, self._ranks = options, (options, selected), ranks
+    def __init__(self, options, ranks=None):
+        self.options, self._ranks = options, ranks
         self.known: dict[str, Any] = {}
         """By the operation's name, those that were asked for by now."""
+        self.planners: dict[str, Any] = {}
+        """Likewise what lists contenders."""
+
+    def planner(self, operation: Operation):
+        """Return what lists the contenders of `operation`, by `known`, `here` and `names` as `measure.runner` has."""
+        if operation.name not in self.planners:
+            planned = operation.load_planner()(self.options) if operation.contenders else self.of(operation)
+            self.planners[operation.name] = planned
+        return self.planners[operation.name]
 
     def of(self, operation: Operation):
         """The runner of `operation`."""
         if operation.name not in self.known:
-            runner = self.known[operation.name] = operation.load_runner()(*self._given)
+            runner = self.known[operation.name] = operation.load_runner()(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
         return self.known[operation.name]

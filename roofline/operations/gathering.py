@@ -7,13 +7,17 @@ the ridge at the same degree.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from typing import Any
 
 from roofline.operations.base import Operation, register
 from roofline.operations.matmul import Matmul
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, of_operation
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
 from roofline.theory.wires import parse as parse_wire
@@ -211,7 +215,55 @@ def notes(options, cases: list[str]) -> list[str]:
     return []
 
 
+PEERS = {
+    # operation: {peer: (device, wire)}. By default it is there on that device, at the wire most like its own.
+    "all_gather_matmul": {"symm_mem": ("cuda", "symmetric")},
+    "matmul_reduce_scatter": {"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
+}
+
+
+class Arms:
+    """Lists the arms of the operation `op` by name, and its peers, as `measure.runner.Runner` lists contenders."""
+
+    op: str
+    options: Any
+
+    def of_device(self, device: str) -> list[str]:
+        """Return the arms that `device` runs."""
+        names, on_gpu = of_operation(self.op, gpu=False), of_operation(self.op, gpu=True)
+        if device == "cpu":
+            cores = int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+            return [*names, *[ALL_CORES] * (self.options.world == 1 and cores > 1)]
+        waiting = [name for name in on_gpu if name not in names]
+        return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
+
+    def known(self) -> list[str]:
+        return list(dict.fromkeys([*self.of_device("cuda"), *self.of_device("cpu"), *PEERS.get(self.op, {})]))
+
+    def here(self) -> list[str]:
+        peers = [name for name, (_, wire) in PEERS.get(self.op, {}).items() if self._is_taken(name, wire)]
+        return [*self.of_device(self.options.device), *peers]
+
+    def names(self, case) -> list[str]:
+        arms = self.of_device(self.options.device)
+        peers = [name for name in PEERS.get(self.op, {}) if self._is_taken(name, case.wire)]
+        return [name for name in arms if name in (self.options.contenders or arms)] + peers
+
+    def _is_taken(self, peer: str, wire: str) -> bool:
+        options = self.options
+        is_there = options.world > 1 and (options.device, wire) == PEERS[self.op][peer]
+        return options.timed and (peer in options.contenders if options.contenders else is_there)
+
+
+class Planner(Arms):
+    """Lists them before anything imports torch."""
+
+    def __init__(self, options, *, op: str):
+        self.options, self.op = options, op
+
+
 def declare(case: type, sweep: Callable, example: str) -> Operation:
     """The operation whose cases are `case`, a `Gathering`; `sweep` and `example` as in `Operation`."""
     runner = f"collectives.bench.{case.op}:Runner"
-    return register(Operation(case.op, case, "overlap", sweep, runner, PATTERN, example, notes))
+    planner = partial(Planner, op=case.op)
+    return register(Operation(case.op, case, "overlap", sweep, runner, PATTERN, example, notes, contenders=planner))

@@ -6,6 +6,7 @@ are small, so that a collective for each costs more than its bytes.
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from roofline.operations.base import Operation, register
 from roofline.theory.models import parse as parse_model
@@ -97,6 +98,34 @@ def sweep(options) -> list[GradientAllReduce]:
     return [GradientAllReduce(options.model, LAYERS, m, dtype, options.world) for dtype in options.dtypes]
 
 
+ARMS = "flat", "per_parameter", "overlapped"
+
+
+class Arms:
+    """Lists the arms by name, as `measure.runner.Runner` lists contenders."""
+
+    options: Any
+
+    def known(self) -> list[str]:
+        return list(dict.fromkeys(name for case in sweep(self.options) for name in self._arms(case)))
+
+    here = known
+
+    def names(self, case) -> list[str]:
+        return [name for name in self._arms(case) if name in (self.options.contenders or self._arms(case))]
+
+    @staticmethod
+    def _arms(case) -> list[str]:
+        return [*ARMS, *case.buckets, "ddp"]
+
+
+class Planner(Arms):
+    """Lists them before anything imports torch."""
+
+    def __init__(self, options):
+        self.options = options
+
+
 OPERATION = register(
     Operation(
         name="gradient_all_reduce",
@@ -109,5 +138,6 @@ OPERATION = register(
         ),
         example="gradient_all_reduce-xxl/16-l128-m512-fp32-p2-bucketed_1MiB",
         why_not=why_not,
+        contenders=Planner,
     )
 )

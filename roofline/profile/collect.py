@@ -106,7 +106,7 @@ class Batch(Job):
     def take_rejected(self, line: dict) -> None:
         self.lost[line["shape"], line["name"]] = line["reason"]
 
-    def end(self, how: str) -> None:
+    def end(self, how: str, rank: str = "") -> None:
         self.how = how and ("its time was over" if self.is_over else how)
         if how and not self.is_over and (shape := self.at["shape"]):  # that was its end
             name = self.at.get("name") or next(name for of, name in self.cases if of == shape)

@@ -7,12 +7,12 @@ marker that shadows the timer (merged at collection, checked after the replay), 
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
 """
 
-import math
 import os
 import re
+import shutil
 import sys
+import tempfile
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -21,14 +21,14 @@ import pytest
 
 from roofline import doctor, operations
 from roofline import options as ffn_options
-from roofline.measure import machine, metadata, signals
+from roofline.measure import clocks, machine, metadata, signals
+from roofline.measure.epochs import Epochs, Follower, identity, of_environment
 from roofline.measure.machine import choose_device, refuse_tf32
-from roofline.measure.plan import MOST_S, Plan, duration, estimate, shapes_beyond
+from roofline.measure.plan import Plan, estimate
 from roofline.measure.prepared import SKIPPED
-from roofline.measure.ranks import ALONE, Alone, Epochs, Ranks, of_environment
 from roofline.measure.supervisor import Supervisor
 from roofline.profile import collect, ncu
-from roofline.pytest_plugin import selection, together
+from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
 from roofline.store import conditions, journal
@@ -38,6 +38,8 @@ THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "gr
 """Options that say how pytest-benchmark's table is to be."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
+OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs")
+"""Options of what one process does by itself, and no rank."""
 
 
 @dataclass
@@ -45,27 +47,37 @@ class State:
     """What the hooks of one pytest session share."""
 
     options: ffn_options.Options
-    folder: Path | None
+    resume: Path | None
+    """The folder of the run that --ffn-resume goes on with, and that run."""
     resumed: Run | None
-    """The run that --ffn-resume goes on with; on rank 0."""
-    planned: list[str] | None = None
-    """Cases of that run."""
     held: BinaryIO | None = None
     """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
-    ranks: Alone | Ranks = ALONE
+    epochs: Epochs | None = None
+    """What this process, rank 0, says to other ranks, where torchrun started some."""
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders}: those take turns, beside the vendor."""
+    """{shape: contenders} of what shares measure, or check: those take turns, beside the vendor."""
     runners: operations.Runners = field(init=False)
-    session: Supervisor | None = None  # once the first benchmark begins
-    thinned: str = ""
-    """What was left out of a default run that would take too long here, in words."""
+    session: Supervisor | None = None  # once tests are collected
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        self.runners = operations.Runners(self.options, self.selected, self.ranks)
+        self.runners = operations.Runners(self.options)
+
+    @property
+    def run(self) -> Run | None:
+        """The run, once it has begun."""
+        return self.session and self.session.run
+
+    @property
+    def folder(self) -> Path:
+        return self.session.folder
+
+    def is_of_shares(self, shape: str) -> bool:
+        """Whether shares measure or check the shape: this process checks only what needs no other rank."""
+        return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
     @property
     def left(self) -> dict[str, tuple]:
@@ -77,33 +89,15 @@ class State:
             if not run or shape in run.interrupted or shape not in run.shapes
         }
 
-    @cached_property
-    def clock(self):
-        """Which says how many passes and processes there are; its like times the contenders, in each share."""
-        return next(iter(self.runners.known.values())).clock()
-
-    def seconds(self, passes: int, processes: int) -> dict:
-        """The `estimate` of what is left, in so many processes, unless others were asked for."""
-        flops = machine.flops(self.options.device)
-        return estimate(self.left, self.options, passes, self.options.processes or processes, flops)
-
-    def plan(self, passes: int, processes: int) -> Plan:
-        return Plan(self.seconds(passes, processes))
-
-    def thin(self) -> list[str]:
-        """Leave out of what is selected the shapes that a default run has no time for, and return them."""
-        most_s, shapes = MOST_S[self.options.device], self.left
-        if most_s == math.inf or not shapes:
-            return []
-        left_out = shapes_beyond(most_s, self.seconds(self.clock.passes, self.clock.processes), shapes)
-        for shape in left_out:
-            del self.selected[shape]
-        if left_out:
-            self.thinned = (
-                f"Left out, so that a default run takes about {duration(most_s)} on this device: "
-                f"{', '.join(left_out)}. An option that chooses, as --ffn-tokens, measures all that it names."
-            )
-        return left_out
+    def seconds(self) -> dict:
+        """The `estimate` of what is left, with --collect-only by what a clock of the device does."""
+        device = self.options.device
+        if not self.session:
+            clock = clocks.CLOCKS[device]
+            processes = self.options.processes or clock.processes
+            return estimate(self.left, self.options, clock.passes, processes, machine.flops(device, None))
+        flops = machine.flops(device, self.session.hello["machine"]["datasheet"])
+        return estimate(self.left, self.options, self.session.passes, self.session.processes, flops)
 
 
 STATE = pytest.StashKey[State]()
@@ -121,39 +115,44 @@ def pytest_addoption(parser, pluginmanager):
         raise SystemExit(BAD_INPUT)  # pytest's own answer to an unknown option is a page long
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Have a rank that torchrun started run shares, and be no pytest, unless it is rank 0."""
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
+        return None
+    try:
+        ranks = of_environment()
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    return Follower(ranks, config.rootpath).run(identity(config.rootpath, config.invocation_params.args))
+
+
 def pytest_configure(config):
     # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
     timed = config.option.benchmark_only
     if not timed:
         config.option.benchmark_disable = True
     try:
-        ranks = of_environment()
-        state = together.or_exit(ranks, "reading the options", lambda: _state(config, timed, ranks))
+        if ranks := of_environment():
+            config.add_cleanup(ranks.close)
+        state = config.stash[STATE] = _state(config, timed, ranks)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-    if state.ranks is not ALONE:
-        config.pluginmanager.register(together.Together(state, state.ranks), "ffn-together")
-    if state.folder and state.ranks.rank:
-        config.pluginmanager.register(together.Quiet(), "ffn-narrator")
-        config.option.benchmark_quiet = True
-    elif state.folder:
+    if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
         asked = any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
         config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
-        if state.ranks is ALONE:
-            config.add_cleanup(signals.install())
-    if state.folder and state.ranks is not ALONE:
-        signals.install_once(ranks)
-    config.stash[STATE] = state
+        config.add_cleanup(signals.install())
 
 
-def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
+def _state(config, timed: bool, ranks: Epochs | None) -> State:
     get = config.getoption
-    if (timed or ranks is not ALONE) and getattr(config.option, "dist", "no") != "no":
+    if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         under = "--benchmark-only" if timed else "torchrun"
         raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
     measuring = [name for name in ("steady", "quick", "counters", "resume") if get(f"ffn_{name}") not in (None, False)]
@@ -161,42 +160,43 @@ def _state(config, timed: bool, ranks: Alone | Ranks) -> State:
         raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
     if measuring and not timed:
         raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
-    wanted = ffn_options.value("device", get) or "auto"
-    resume, run, planned, folder, held = ffn_options.value("resume", get), None, None, None, None
-    if ranks is not ALONE:
-        together.refuse_restarts()
-        together.own_cores()
+    if ranks:
+        _refuse_of_ranks(config)
+        ranks.meet(identity(config.rootpath, config.invocation_params.args))
+    wanted, world = ffn_options.value("device", get) or "auto", ranks.size if ranks else 1
+    resume, run, held = ffn_options.value("resume", get), None, None
     if resume is None:
         device = choose_device(wanted, timed)
-        if ranks is not ALONE:
-            together.refuse_unsuited(lambda name: get(f"ffn_{name}"))
-        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=ranks.size)
+        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=world)
     else:
-        if not ranks.rank:  # the others may be on other machines, and need not know what was measured
-            held, run = journal.hold(resume), journal.load(resume)
-        about = ranks.share(run and run.metadata, "the run that is gone on with")
-        options, planned = ffn_options.resumed(get, about, resume), about["cases"]
-        if options.world != ranks.size:
+        held, run = journal.hold(resume), journal.load(resume)
+        options = ffn_options.resumed(get, run.metadata, resume)
+        if options.world != world:
             raise ValueError(
-                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {ranks.size}; start as many"
+                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {world}; start as many"
             )
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if run and not (run.unfinished or collect.missing(run, options.counters)):
+        if not (run.unfinished or collect.missing(run, options.counters)):
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     refuse_tf32(options.device, options.dtypes)
-    if ranks is not ALONE and options.device == "cuda":
-        together.own_gpu(ranks)
     counts = timed and options.counters is not None and not (run and run.unfinished)
     if counts and (reason := ncu.why_not(options.device)):
         raise ValueError(f"--ffn-counters: {reason}")
-    if timed and not config.option.collectonly:
-        if ranks.rank:
-            folder = together.nowhere()
-        else:
-            ffn_options.require_writable(options.results)
-            folder = resume or options.results / metadata.folder_name(options.device)
-    return State(options, folder, run, planned, held, ranks)
+    if timed and not run and not config.option.collectonly:
+        ffn_options.require_writable(options.results)
+    return State(options, resume, run, held, ranks)
+
+
+def _refuse_of_ranks(config) -> None:
+    """Raises ValueError for what real ranks have no use for."""
+    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
+        raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
+    for name in OF_ONE_PROCESS:
+        if config.getoption(f"ffn_{name}"):
+            raise ValueError(f"--ffn-{name.replace('_', '-')} under torchrun: it is of a run of one process")
+    if config.option.usepdb or config.option.trace:
+        raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
 
 
 def pytest_generate_tests(metafunc):
@@ -204,12 +204,12 @@ def pytest_generate_tests(metafunc):
     own = metafunc.definition.get_closest_marker("parametrize")
     if own or not {"ffn_benchmark", "shape", "contender"} <= set(metafunc.fixturenames):
         return
-    state, pairs = metafunc.config.stash[STATE], []
+    state = metafunc.config.stash[STATE]
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
-    shared = state.ranks is ALONE or operation.between_ranks
-    if shared or not state.options.timed:
-        runner = state.runners.of(operation)
-        pairs = [(case.id, name) for case in operation.sweep(state.options) for name in runner.names(case)]
+    planner, cases = state.runners.planner(operation), []
+    if not (state.epochs and state.options.timed) or operation.between_ranks:
+        cases = operation.sweep(state.options)
+    pairs = [(case.id, name) for case in cases for name in planner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
 
@@ -226,8 +226,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in unset]
     if state.options.timed:
         benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
-        if state.planned is not None:
-            planned = set(state.planned)
+        if state.resumed:
+            planned = set(state.resumed.metadata["cases"])
             benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
         others = [item for item in items if item not in benchmarks]
         for item in others:
@@ -254,24 +254,23 @@ def _case(item) -> tuple[str, str] | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session):
     """Which contenders of each shape were selected. Refuses a selection that cannot be measured."""
-    state = session.config.stash[STATE]
+    config, state = session.config, session.config.stash[STATE]
     for item in session.items:
-        if "ffn_benchmark" in item.fixturenames and (case := _case(item)):
+        if "ffn_benchmark" in item.fixturenames and (case := _case(item)) and state.is_of_shares(case[0]):
             state.selected.setdefault(case[0], []).append(case[1])
     try:
-        for shape in state.selected if state.options.timed else ():
-            state.runners.of(operations.find(operations.parse(shape)[0].op))
+        for shape in state.selected:
+            state.runners.planner(operations.find(operations.parse(shape)[0].op))
     except ValueError as error:
         refuse(f"{error}; ffn_benchmark measures shapes of operations")
-    is_whole = state.options.timed and not state.resumed and state.ranks is ALONE
-    if is_whole and ffn_options.is_default(session.config.getoption):
-        left_out = state.thin()
-        thinned = [item for item in session.items if (case := _case(item)) and case[0] in left_out]
-        session.config.hook.pytest_deselected(items=thinned)
-        session.items[:] = [item for item in session.items if item not in thinned]
-    cases = [case for case, _ in state.left.values()] if state.options.timed else []
     try:
-        selection.check(state.options, state.runners, cases, "" if session.items else session.config.option.keyword)
+        cases = [case for case, _ in state.left.values()]
+        selection.check(state.options, state.runners, cases, "" if session.items else config.option.keyword)
+        if state.selected and not config.option.collectonly:
+            root = None if runs_here(config) and not state.epochs else config.rootpath
+            state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
+            state.session.greet()
+            selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))
 
@@ -281,18 +280,17 @@ def pytest_report_collectionfinish(config):
     state = config.stash[STATE]
     if not (state.options.timed and state.selected):
         return None
-    count = sum(map(len, state.selected.values()))
-    about = state.plan(state.clock.passes, state.clock.processes)
-    return [f"{count} cases on {len(state.selected)} shapes, {about}", *([state.thinned] if state.thinned else [])]
+    counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
+    return f"{counts}, {Plan(state.seconds())}"
 
 
 @pytest.fixture(scope="session")
 def ffn_session(request):
-    """The run: its folder is made, or gone on with, and all is measured."""
+    """The run: its folder is made, or gone on with, and all is measured; in plain pytest, checked."""
     state = request.config.stash[STATE]
-    session = together.or_exit(state.ranks, "beginning the run", partial(_begun, request.config))
-    session.measure()
-    return session
+    _begin(request.config, state)
+    state.session.measure() if state.options.timed else state.session.check()
+    return state.session
 
 
 def runs_here(config) -> bool:
@@ -300,33 +298,34 @@ def runs_here(config) -> bool:
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
-def _begun(config) -> Supervisor:
-    state = config.stash[STATE]
-    options, run = state.options, state.resumed
+def _begin(config, state: State) -> None:
+    options, run, session = state.options, state.resumed, state.session
     cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
     notes = dict.fromkeys(
         note
         for name, operation in operations.OPERATIONS.items()
         for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
     )
-    notes = [*notes, *([state.thinned] if state.thinned else [])]
-    now = metadata.make(options, config.rootpath, cases, notes) | state.ranks.metadata()
-    if run and not state.ranks.rank and (changed := conditions.differences(run.metadata, now)):
+    about, ranks = session.hello["machine"], session.hello.get("ranks")
+    now = metadata.make(options, about, config.rootpath, cases, [*notes])
+    now |= {"ranks": ranks} if ranks else {}
+    if run and (changed := conditions.differences(run.metadata, now)):
         told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
-        refuse(f"--ffn-resume {state.folder}: {told}; go back to what it was, or start a new run")
-    about = {"root": None if runs_here(config) else config.rootpath}
-    about |= {"epochs": Epochs(state.ranks)} if about["root"] and state.ranks is not ALONE else {}
+        refuse(f"--ffn-resume {state.resume}: {told}; go back to what it was, or start a new run")
+    results = options.results
+    if not options.timed:  # a journal that nobody reads
+        results = Path(tempfile.mkdtemp(prefix="roofline-check-"))
+        config.add_cleanup(lambda: shutil.rmtree(results, ignore_errors=True))
+    folder = state.resume or results / metadata.folder_name(about["chip"])
     try:
-        state.session = Supervisor(
-            options, state.folder, state.clock, run or now, state.selected, state.runners, **about
-        )
+        session.open(folder, run or now)
     except OSError as error:
-        refuse(f"cannot write the run folder {state.folder}: {error.strerror}; choose another with --ffn-results=DIR")
-    session = state.session
-    state.folder = session.folder  # another one, where that of its name was there
-    state.held = state.held or journal.hold(state.folder)
+        refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
+    if not options.timed:
+        return
+    state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    narrator.plan = state.plan(state.clock.passes, session.processes)
+    narrator.plan = Plan(state.seconds())
     session.at, session.say = narrator.at, narrator.say
     counting = collect.Counting(session)
     session.observers = [  # the shorter first
@@ -336,7 +335,6 @@ def _begun(config) -> Supervisor:
     if options.device == "cuda" and (findings := doctor.of_any_run()):
         session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
         session.say("\n".join(["roofline doctor finds:", *findings]))
-    return session
 
 
 @pytest.fixture
@@ -348,10 +346,11 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
-        if state.options.timed:
+        if state.is_of_shares(shape):
             session = request.getfixturevalue("ffn_session")
-            entry, found = session.entry(f"{shape}-{contender}"), contender in session.run.measured(shape)
+            entry, is_checked = session.entry(f"{shape}-{contender}"), not state.options.timed
             rejection = (entry["outcome"], entry["reason"]) if entry else None
+            found = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
             if not (entry or found) and session.over:
                 pytest.skip(session.over)
         else:
@@ -366,7 +365,7 @@ def ffn_benchmark(request, benchmark):
             benchmark.pedantic(lambda: None)
             return
         samples = list(session.run.shapes[shape].times_s(contender).values())
-        state.replay.load(session.clock.timer, samples)
+        state.replay.load(session.hello["timer"], samples)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON
@@ -381,9 +380,9 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     machine_info.pop("node", None)
     machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
     state = config.stash[STATE]
-    if state.session:
-        machine_info.update(state.session.run.metadata["machine"])
-    elif state.options.timed:  # to be compared with, before there is a run
+    if state.run:
+        machine_info.update(state.run.metadata["machine"])
+    elif state.options.timed:  # --benchmark-compare asks before there is a run
         machine_info.update(machine.describe(state.options.device))
     for name in ("empty_call_s", "idle_power_w", "hz_actual", "hz_actual_friendly"):
         machine_info.pop(name, None)
@@ -404,7 +403,12 @@ def pytest_runtest_makereport(item, call):
 def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
-    if state.session is None:
+    if state.epochs:
+        signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
+        if (silent := state.epochs.close()) and not (state.session and state.session.over):
+            named = ", ".join(map(str, silent))
+            state.problems.append(f"rank {named} of {state.epochs.size} gave no verdict: lost, or hangs")
+    if not (state.options.timed and state.run):
         return (yield)
     try:
         state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))

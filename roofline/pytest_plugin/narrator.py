@@ -23,7 +23,7 @@ class Narrator:
     """Plugin that says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report, and
     sums up. Notes what interrupted the run.
 
-    `state` is the plugin's: `session`, `folder`, and the `problems` and `interrupted` that are noted here.
+    `state` is the plugin's: `run`, `folder`, and the `problems` and `interrupted` that are noted here.
     """
 
     def __init__(self, config, state):
@@ -71,7 +71,7 @@ class Narrator:
 
     def report(self, session) -> None:
         """Save the JSON and draw the report. What fails is told at the end."""
-        run, folder = self._state.session.run, self._state.folder
+        run, folder = self._state.run, self._state.folder
         self.at(REPORT)
         path = folder / "benchmark.json"
         saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
@@ -94,7 +94,7 @@ class Narrator:
 
     def closing_lines(self) -> list[str]:
         """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
-        run, folder = self._state.session.run, self._state.folder
+        run, folder = self._state.run, self._state.folder
         records = records_of(run)
         lines = []
         for section in sections.sections(run, records):
@@ -109,16 +109,16 @@ class Narrator:
 
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
-        session = self._state.session
+        run = self._state.run
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
-            if session and (record := record_of(session.run, parameters.get("shape"), parameters.get("contender"))):
+            if run and (record := record_of(run, parameters.get("shape"), parameters.get("contender"))):
                 entry["extra_info"] = record
-        output_json["not_measured"] = session.run.missing if session else []
-        output_json["ceilings"] = session.run.ceilings if session else []
-        if session and session.run.void:
+        output_json["not_measured"] = run.missing if run else []
+        output_json["ceilings"] = run.ceilings if run else []
+        if run and run.void:
             output_json["benchmarks"] = []
         self._saved = output_json
 
@@ -134,11 +134,11 @@ class Narrator:
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
 
     def pytest_sessionfinish(self, session):
-        if self._state.session:  # between pytest-benchmark's saving and the terminal's summary
+        if self._state.run:  # between pytest-benchmark's saving and the terminal's summary
             self.report(session)
 
     def pytest_terminal_summary(self, terminalreporter):
-        if self._state.session:
-            terminalreporter.section(self._state.session.run.metadata["title"])
+        if self._state.run:
+            terminalreporter.section(self._state.run.metadata["title"])
             for line in self.closing_lines():
                 terminalreporter.write_line(line)

@@ -4,7 +4,6 @@ import re
 from functools import partial
 
 from roofline import operations
-from roofline.measure import machine
 from roofline.options import Options, one_of, read
 from roofline.theory import wires
 
@@ -14,7 +13,7 @@ SETS = 2
 
 def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
     """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
-    if options.contenders and runners.known:
+    if options.contenders and runners.planners:
         _contenders(options, runners)
     if not options.timed:
         return
@@ -33,18 +32,21 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
                 f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or "
                 "leave the option out"
             )
-    least = SETS * min((case.work.device_bytes for case in cases), default=0)
-    memory = machine.describe(options.device)["memory_bytes"]
+
+
+def require_memory(cases: list, machine: dict) -> None:
+    """Raises ValueError where none of the `cases` fits into the memory of the `machine`."""
+    least, memory = SETS * min((case.work.device_bytes for case in cases), default=0), machine["memory_bytes"]
     if least > memory:
         raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {options.device} has "
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {machine['device']} has "
             f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
         )
 
 
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
-        runners.of(operation)
+        runners.planner(operation)
     known, here = (_names(runners, of) for of in ("known", "here"))
     for name in options.contenders:
         read("contenders", name, partial(one_of, known))
@@ -54,7 +56,7 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
 
 def _names(runners: operations.Runners, of: str) -> list[str]:
     """The contenders of the operations that were collected: `known`, or those that run `here`."""
-    return list(dict.fromkeys(name for runner in runners.known.values() for name in getattr(runner, of)()))
+    return list(dict.fromkeys(name for planner in runners.planners.values() for name in getattr(planner, of)()))
 
 
 def _elsewhere(options: Options, here: list[str]) -> str:

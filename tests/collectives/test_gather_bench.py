@@ -7,7 +7,7 @@ import torch
 from gather_cases import ARMS, all_gather, options_of
 
 from collectives.all_gather_matmul import serial
-from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, operands, weight_prefetch
+from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, weight_prefetch
 from collectives.bench.setting import SETS
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
@@ -200,12 +200,3 @@ def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
     assert found.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert found.contenders == ARMS
-
-
-def test_what_is_kept_for_other_shapes_is_let_go_of(options):
-    runner = all_gather_matmul.Runner(options)
-    runner.prepare(all_gather(), ARMS)
-    kept = operands.normal, operands.shards_of, operands.buffer
-    assert all(cache.cache_info().currsize for cache in kept)
-    runner.release()
-    assert not any(cache.cache_info().currsize for cache in kept)

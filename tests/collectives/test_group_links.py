@@ -14,9 +14,7 @@ from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
 from collectives.group_links import Gloo
 from collectives.links import PacedThread, Transfer
-from roofline.measure import ranks as measured_ranks
-from roofline.measure.device_errors import RankError
-from roofline.measure.ranks import LATE_S, Ranks, RanksCpuClock
+from roofline.measure.ranks import Broken, Ranks, RanksCpuClock
 from roofline.measure.rounds import named
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
@@ -144,49 +142,31 @@ def _on_one_core(rank, of_a_rank, ranks, path):
     of_a_rank(rank, ranks, path)
 
 
-def impatient(late_s=2.0):
-    """In a fork: what another rank does not send is given up so soon."""
-    measured_ranks.LATE_S = Ranks.late_s = late_s
-
-
-def one_fails(rank, ranks, path):
-    """On the first rank, then on the last, an arm raises, before its link starts or after that. No rank waits for
-    ever, all know who was the first, and nothing of that call comes into the next, over a fresh group."""
-    impatient()
+def turns(rank, ranks, path):
+    """The sample is the slowest rank's time. Whose call raises is out of step, and nobody else."""
     world = Ranks(dist.FileStore(path, ranks), rank, ranks)
     clock, link = RanksCpuClock(world), Gloo(world)
-    gathered, w = torch.empty(B, D), whole_numbers(rank, F, D)
-    for culprit in (0, ranks - 1):
-        for seed, when in enumerate(("before", "after", "never")):
-            x = whole_numbers(100 * culprit + seed, B, D)
-            shards = [part.contiguous() for part in x.chunk(ranks, 1)]
-            operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank)
+    gathered, w, x = torch.empty(B, D), whole_numbers(rank, F, D), whole_numbers(100, B, D)
+    shards = [part.contiguous() for part in x.chunk(ranks, 1)]
+    operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank)
 
-            def arm(culprit=culprit, when=when, operands=operands, x=x):
-                if when == "before" and culprit == rank:
-                    raise ArithmeticError("planted")
-                if when == "after" and culprit == rank:
-                    operands.matmul = lambda *tensors: {}["planted"]
-                assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
+    def arm():
+        assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
 
-            arm.long = True
-            began, calls = time.monotonic(), [named("good", lambda: None), named("arm", arm)]
-
-            def turn(calls=calls):
-                return clock.turn(calls)
-
-            if when == "never":
-                times = clock.agreed("a turn", turn)
-                assert times == [max(of_call.values()) for of_call in clock.said]
-            else:
-                with pytest.raises(RankError, match=f"^rank {culprit}: .*planted"):
-                    clock.agreed("a turn", turn)
-            assert time.monotonic() - began < LATE_S / 2
+    arm.long = True
+    times = clock.agreed("a turn", lambda: clock.turn([named("good", lambda: None), named("arm", arm)]))
+    assert times == [max(of_call.values()) for of_call in clock.said]
+    culprit = named("arm", {}.popitem if rank == ranks - 1 else list)
+    if rank == ranks - 1:
+        with pytest.raises(Broken) as raised:
+            clock.agreed("a turn", culprit)
+        name, rejection = raised.value.args
+        assert (name, rejection.reason.partition(":")[0]) == ("arm", "KeyError")
+    else:
+        clock.agreed("a turn", culprit)
 
 
-@pytest.mark.parametrize(
-    "of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, one_fails]
-)
+@pytest.mark.parametrize("of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, turns])
 def test_arms_over_gloo(of_a_rank, tmp_path):
     run(of_a_rank, 4, tmp_path / "store")
 

@@ -1,9 +1,9 @@
 """A pytest plugin that plants one fault in one of several ranks: FAULT in the environment, as in `1 call SIGKILL`.
 
 Places of a share are `prepare` (operands of the weight prefetch), `plan` (in the middle of preparing the all-gather),
-`check` and `call` (of an arm of the all-gather: its first call, and one that is timed). Those of pytest's process are
-`configure`, `collect`, `begin` (of the run), `turns` (a pass was told), `report`, `finish` and `end` (before and after
-the rank leaves). In `seed`, `commit`, `Python` and `select` the rank has something else in mind.
+`check` and `call` (of an arm of the all-gather: its first call, and one that is timed). Those of a rank's own
+process are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it leaves); of rank 0's, which is
+pytest, `report`. In `commit`, `Python` and `words` the rank has something else in mind.
 
 All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
 """
@@ -15,8 +15,6 @@ import platform
 import signal
 import time
 
-import pytest
-
 RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
 ROUNDS, PASSES = 6, 2
 TIMED_CALL = 6
@@ -24,7 +22,6 @@ TIMED_CALL = 6
 LIMIT_S = 6.0
 SITE = "import sys\nif sys.orig_argv[-2] == 'roofline.measure.share':\n    import planted\n    planted.in_share()\n"
 """What Python imports as it starts."""
-LATE_S = 2.0
 
 
 def strike(place: str) -> None:
@@ -32,8 +29,6 @@ def strike(place: str) -> None:
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
-    elif WHAT == "late":
-        time.sleep(LATE_S)
     elif WHAT == "python":
         while True:
             time.sleep(0.01)
@@ -43,23 +38,6 @@ def strike(place: str) -> None:
             ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # with Python's lock held
     else:
         raise ArithmeticError("planted")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config):
-    from roofline.measure import metadata
-
-    if os.environ["RANK"] == RANK and PLACE == "seed":
-        config.option.ffn_seed = WHAT
-    if os.environ["RANK"] == RANK and PLACE == "commit":
-        metadata.commit_of = lambda *given, **more: WHAT
-    if os.environ["RANK"] == RANK and PLACE == "Python":
-        platform.python_version = lambda: WHAT
-
-
-def pytest_collection_modifyitems(items):
-    if os.environ["RANK"] == RANK and PLACE == "select":
-        del items[-1]
 
 
 def before(place, of, name):
@@ -86,35 +64,27 @@ def in_share():
     arms["chunk_launches"] = lambda *given: strike(places.get(next(calls), "")) or arm(*given)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config):
-    strike("configure")
-    from roofline.measure import metadata, ranks, supervisor
-    from roofline.pytest_plugin import narrator
+def pytest_addoption():
+    """Of a rank that only follows, the last that pytest asks for."""
+    from roofline.measure import epochs, metadata, supervisor
+    from roofline.pytest_plugin import hooks, narrator
 
     few_rounds()
+    if (os.environ["RANK"], PLACE) == (RANK, "commit"):
+        metadata.commit_of = lambda *given, **more: WHAT
+    if (os.environ["RANK"], PLACE) == (RANK, "Python"):
+        platform.python_version = lambda: WHAT
+    before("hello", hooks, "identity")
+    before("end", epochs.Epochs, "leave")
+    told = epochs.Child.receive
+    epochs.Child.receive = lambda child: _told(told(child))
     for step in set(supervisor.LIMIT_S) - {supervisor.START, supervisor.PREPARE}:
         supervisor.LIMIT_S[step] = {"cpu": LIMIT_S}
     supervisor.RULE_TIMES = supervisor.HUNG_TIMES = 0
-    if WHAT == "late":
-        ranks.LEAVING_S = 0.0
-    before("begin", metadata, "make")
-    before("turns", supervisor.Measure, "take_turns")
     before("report", narrator, "write")
-    if not config.option.benchmark_only:
-        in_share()
 
 
-def pytest_pycollect_makeitem():
-    strike("collect")
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish():
-    strike("finish")
-    return (yield)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure():
-    strike("end")
+def _told(line):
+    if line and line["tell"] == "turns":
+        strike("turns")
+    return line

@@ -1,8 +1,10 @@
 """The clocks: what is timed is the call, threads are awake and kept apart, and a late host is seen."""
 
+import hashlib
 import os
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -132,3 +134,28 @@ def test_cpu_clock_deals_out_threads_that_a_call_has_just_made():
     assert seen[0] == {cores[0]}  # as the thread that made it
     assert len(seen[-1]) == 1
     assert seen[-1] != {cores[0]}
+
+
+def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
+    waits = iter([0.0, 0.004, 1.0, 1.0001])
+    monkeypatch.setattr(clocks, "waited_s", lambda: next(waits))
+    clock = clocks.CpuClock()
+    clock.turn([lambda: time.sleep(0.011), lambda: time.sleep(0.012)])
+    assert clock.said == [{"waited_s": pytest.approx(0.004)}, {}]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux does not count waits here")
+def test_threads_that_share_a_core_wait_for_it():
+    def spin(until):
+        os.sched_setaffinity(0, {core})
+        while time.perf_counter() < until:
+            hashlib.sha256(data).digest()
+
+    core, data, before_s = min(os.sched_getaffinity(0)), bytes(2**20), clocks.waited_s()
+    threads = [threading.Thread(target=spin, args=(time.perf_counter() + 0.3,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    assert clocks.waited_s() - before_s > 0.02
+    for thread in threads:
+        thread.join()

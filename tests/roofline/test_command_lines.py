@@ -41,20 +41,6 @@ def test_what_will_happen_is_said_at_once(typed, words, said):
     assert said in text
 
 
-def test_what_a_default_run_has_no_time_for_is_left_out_and_named(typed, tmp_path):
-    (tmp_path / "short.py").write_text("from roofline.measure.plan import MOST_S\nMOST_S['cpu'] = 1\n")
-    short = ("-p", "short", *LISTED, MATMUL)
-    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    _, text = typed(*short, **env)
-    assert "4 cases on 2 shapes" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("Left out"))
-    left_out = re.findall(r"matmul-[\w/-]+", line)
-    assert len(left_out) == 26
-    assert not any(f"[{shape}-" in text for shape in left_out)
-    _, chosen = typed(*short, "--ffn-tokens=1,2,4,16,64,256,1024", **env)
-    assert "56 cases on 28 shapes" in chosen
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -68,7 +54,6 @@ def test_what_a_default_run_has_no_time_for_is_left_out_and_named(typed, tmp_pat
             "this machine has no NVIDIA GPU; leave it out to use the CPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
-        (("--ffn-tokens=1000000000", "-k", "test_matmul"), "no shape fits: the operands of the smallest take"),
         (("--ffn-tokens",), "expected one argument"),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
         (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-23-3"), "leave out --ffn-quick"),
@@ -89,6 +74,14 @@ def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
     monkeypatch.setattr(doctor.machine, "cores", lambda: 1)
     _, text = typed(*LISTED, doctor._cores().way_out.rpartition(": ")[2])
     assert "56 cases on 28 shapes" in text
+
+
+def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed, tmp_path):
+    words = "--ffn-device=cpu", "--ffn-tokens=1000000000", f"--ffn-results={tmp_path}"
+    code, text = typed("--benchmark-only", MATMUL, *words)
+    assert code == 2
+    assert "no shape fits: the operands of the smallest take" in text
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "README.md"])

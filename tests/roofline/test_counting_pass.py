@@ -1,6 +1,6 @@
 """The pass that counts, against a tool that is made up call by call: who is to blame, who is counted again."""
 
-import types
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,7 @@ def pass_of(tmp_path, monkeypatch):
     {who was lost: why}, what the tool printed, and how the share ended, at the case behind those that were called."""
     session = Supervisor.__new__(Supervisor)
     session.run, session.folder = journal.load(save(tmp_path / "run", LINES)), tmp_path / "run"
-    session.run.metadata["options"] = {}
-    session.options = types.SimpleNamespace(counters=0, device="cuda")
+    session.options = make_dataclass("Asked", ["counters", "device"])(0, "cuda")
     session.notes, session.asked, session._entries, session.chosen, session.over = [], [], {}, {}, ""
     session.add, session.say, session.epochs = session.run.take, str, None
     session.note = lambda about, text: session.notes.append(text)

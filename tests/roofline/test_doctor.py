@@ -13,9 +13,9 @@ import pytest
 import torch
 from triton.runtime import build
 
-from roofline import doctor, operations
+from roofline import doctor
 from roofline.cli import main
-from roofline.measure import machine, memory
+from roofline.measure import machine
 from roofline.profile import ncu
 
 H100 = types.SimpleNamespace(
@@ -63,8 +63,6 @@ def gpu(monkeypatch, tmp_path):
     for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
         for name, answer in answers.items():
             monkeypatch.setattr(module, name, answer)
-    monkeypatch.setattr(operations.Operation, "load_runner", lambda operation: lambda *given: operation.name)
-    monkeypatch.setattr(memory, "peak_bytes", lambda cases: len(cases) * 2**29)
     monkeypatch.setattr(ncu, "find", lambda: "/usr/local/cuda/bin/ncu")
     monkeypatch.setattr(ncu, "version", lambda tool: "2025.3.1.0")
     return monkeypatch
@@ -90,7 +88,7 @@ def nvml_error(name: str) -> pynvml.NVMLError:
 def test_whole_gpu_has_nothing_lacking(gpu, capsys):
     findings = doctor.examine()
     assert [one.about for one in findings if one.state == doctor.LACKING] == []
-    assert {"packages", "device", "compiler", "cache", "nvml", "mode", "memory"} <= {one.about for one in findings}
+    assert {"packages", "device", "compiler", "cache", "nvml", "mode"} <= {one.about for one in findings}
     assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in found("device").found
     assert found("nvml").found == "1755 MHz, 93 W, 34 C"
     assert main(["doctor"]) == 0
@@ -121,7 +119,7 @@ def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu, warning, he
     assert help in finding.found
     assert main(["doctor"]) == 1
     with pytest.raises(ValueError, match="cannot use it"):
-        machine.choose_device("auto", timed=True)  # a run says the same
+        machine.choose_device("auto", timed=False)  # plain tests say the same
 
 
 NO_HEADERS = "#!/bin/sh\necho 'main.c:1:10: fatal error: Python.h: No such file or directory' >&2; exit 1\n"
@@ -135,8 +133,6 @@ BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
     [
         (torch, "ones", raises(RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")), "device",
          doctor.LACKING, f"{H100.name}: {BUSY}", "compute mode"),
-        (torch.cuda, "mem_get_info", lambda: (2 * 2**30, 80 * 2**30), "memory",
-         doctor.LACKING, "2 of 80 GiB free, the default run takes some 27", ""),
         # github.com/rapidsai/dask-cuda/issues/949
         (pynvml, "nvmlDeviceGetHandleByUUID", raises(nvml_error("LIB_RM_VERSION_MISMATCH")), "nvml",
          doctor.LACKING, "RM has detected an NVML/RM version mismatch", "reboot"),
@@ -158,8 +154,6 @@ def test_answers_of_torch_and_nvml(gpu, module, name, answer, about, state, says
     assert finding.state == state
     assert says in finding.found
     assert help in finding.way_out
-    if about != "memory":  # what fails alone takes no other answer along
-        assert found("memory").state == doctor.OK
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,6 @@ def test_description_has_sizes_and_no_host_name():
 def with_gpu(monkeypatch):
     monkeypatch.setattr(machine, "gpu_driver", lambda: "580.1")
     monkeypatch.setattr(machine, "unusable_gpu", lambda: None)
-    monkeypatch.setattr(machine, "torch_sees_gpu", lambda: True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 

@@ -66,7 +66,7 @@ def quicken(drawn: bool, shares: bool) -> None:
     from roofline.store import journal
 
     journal.ROOM_BYTES = 2**21
-    machine.flops = lambda device: (1e11, 5e10)  # a third of a second's trial
+    machine.flops = lambda *about: (1e11, 5e10)  # a third of a second's trial
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
         Figure.is_drawn = lambda *a: False
@@ -119,7 +119,9 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
             own = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
             os.environ.update({name: str(value) for name, value in (about | own).items()})
             os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
-            code = 1
+            code, (of_rank, place, what) = 1, (os.environ.get("FAULT") or "none nowhere nothing").split()
+            if (of_rank, place) == (str(rank), "words"):
+                arguments = [*arguments, what]
             try:
                 code = __import__("pytest").main(arguments)
             except BaseException:
