@@ -6,7 +6,7 @@
 goes on once that returns. As a program it is a child of a supervisor (`measure.child`), from whose socket in FOLDER it
 takes its request, and to which it tells.
 
-What is told is a table whose `tell` is the name of a method of `measure.supervisor.Job` that takes it: `at` says what
+What is told is a table whose `tell` is the name of a method of `measure.jobs.Job` that takes it: `at` says what
 begins, `line` is a line of the journal as it stands, `done` is the last.
 """
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roofline.measure import device_errors, share
+from roofline.measure.jobs import Job
 from roofline.measure.machine import anonymous
 from roofline.measure.share import Request
-from roofline.measure.supervisor import HUNG, Job, Supervisor
+from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import ncu, parse
 from roofline.stats import grouped
 from roofline.store.run import Run

@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +22,7 @@ import pytest
 
 from roofline import doctor, operations
 from roofline import options as ffn_options
-from roofline.measure import clocks, machine, metadata, signals
+from roofline.measure import clocks, jobs, machine, metadata, signals
 from roofline.measure.epochs import Epochs, Follower, identity, of_environment
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.plan import Plan, estimate
@@ -269,7 +270,7 @@ def pytest_collection_finish(session):
         if state.selected and not config.option.collectonly:
             root = None if runs_here(config) and not state.epochs else config.rootpath
             state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
-            state.session.greet()
+            jobs.greet(state.session)
             selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))
@@ -289,7 +290,7 @@ def ffn_session(request):
     """The run: its folder is made, or gone on with, and all is measured; in plain pytest, checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    state.session.measure() if state.options.timed else state.session.check()
+    jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
     return state.session
 
 
@@ -329,7 +330,7 @@ def _begin(config, state: State) -> None:
     session.at, session.say = narrator.at, narrator.say
     counting = collect.Counting(session)
     session.observers = [  # the shorter first
-        (session.name_kernels, "not all kernels were named"),
+        (partial(jobs.name_kernels, session), "not all kernels were named"),
         (counting.finished, "not all of the counters were read, --ffn-resume reads the rest"),
     ]
     if options.device == "cuda" and (findings := doctor.of_any_run()):
@@ -348,7 +349,7 @@ def ffn_benchmark(request, benchmark):
     def run(shape: str, contender: str) -> None:
         if state.is_of_shares(shape):
             session = request.getfixturevalue("ffn_session")
-            entry, is_checked = session.entry(f"{shape}-{contender}"), not state.options.timed
+            entry, is_checked = session.entries.get(f"{shape}-{contender}"), not state.options.timed
             rejection = (entry["outcome"], entry["reason"]) if entry else None
             found = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
             if not (entry or found) and session.over:

@@ -66,7 +66,7 @@ def in_share():
 
 def pytest_addoption():
     """Of a rank that only follows, the last that pytest asks for."""
-    from roofline.measure import epochs, metadata, supervisor
+    from roofline.measure import epochs, jobs, metadata
     from roofline.pytest_plugin import hooks, narrator
 
     few_rounds()
@@ -78,9 +78,9 @@ def pytest_addoption():
     before("end", epochs.Epochs, "leave")
     told = epochs.Child.receive
     epochs.Child.receive = lambda child: _told(told(child))
-    for step in set(supervisor.LIMIT_S) - {supervisor.START, supervisor.PREPARE}:
-        supervisor.LIMIT_S[step] = {"cpu": LIMIT_S}
-    supervisor.RULE_TIMES = supervisor.HUNG_TIMES = 0
+    for step in set(jobs.LIMIT_S) - {jobs.START, jobs.PREPARE}:
+        jobs.LIMIT_S[step] = {"cpu": LIMIT_S}
+    jobs.RULE_TIMES = jobs.HUNG_TIMES = 0
     before("report", narrator, "write")
 
 

@@ -20,7 +20,7 @@ def pass_of(tmp_path, monkeypatch):
     session = Supervisor.__new__(Supervisor)
     session.run, session.folder = journal.load(save(tmp_path / "run", LINES)), tmp_path / "run"
     session.options = make_dataclass("Asked", ["counters", "device"])(0, "cuda")
-    session.notes, session.asked, session._entries, session.chosen, session.over = [], [], {}, {}, ""
+    session.notes, session.asked, session.entries, session.chosen, session.over = [], [], {}, {}, ""
     session.add, session.say, session.epochs = session.run.take, str, None
     session.note = lambda about, text: session.notes.append(text)
     monkeypatch.setattr(collect.ncu, "why_not", lambda device: None)

@@ -25,11 +25,11 @@ from roofline.store import journal
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 IMPATIENT = """
-from roofline.measure import supervisor
+from roofline.measure import jobs
 
-for step in set(supervisor.LIMIT_S) - {supervisor.START}:
-    supervisor.LIMIT_S[step] = {"cpu": 2.0}
-supervisor.HUNG_TIMES = supervisor.RULE_TIMES = 0
+for step in set(jobs.LIMIT_S) - {jobs.START}:
+    jobs.LIMIT_S[step] = {"cpu": 2.0}
+jobs.HUNG_TIMES = jobs.RULE_TIMES = 0
 """
 """What hangs is waited for no longer."""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
-from roofline.measure import kernel_names, supervisor
+from roofline.measure import jobs, kernel_names, supervisor
 from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
@@ -72,7 +72,7 @@ def test_each_kernel_is_asked_for_once(tmp_path):
     session.supervise = lambda jobs: asked.append(jobs[0].cases)
     first, second = session.run.shapes
     session.run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
-    session.name_kernels()
+    jobs.name_kernels(session)
     assert asked == [{first: ["tiled"], second: ["cublas", "tiled"]}]
 
 

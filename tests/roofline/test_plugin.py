@@ -147,13 +147,6 @@ def test_pytest_benchmarks_own_tool_reads_the_file(timed):
     assert f"{SHAPE}-numpy" in done.stdout
 
 
-def test_a_run_notes_what_its_default_has_no_time_for(three_shapes):
-    run = three_shapes(more="from roofline.measure.plan import MOST_S\nMOST_S['cpu'] = 1\n").kept
-    assert sorted(shape.partition("tp8-")[2] for shape in run.shapes) == ["m256-fp32", "m64-fp32"]
-    assert run.metadata["notes"][-1].startswith("Left out")
-    assert SHAPE.replace("m64", "m128") in run.metadata["notes"][-1]
-
-
 def test_k_measures_the_vendor_beside_the_one_selected(run_project):
     outcome = run_project("--benchmark-only", "-k", "numpy")
     assert outcome.code == 0

@@ -1,0 +1,383 @@
+"""What shares there are, one class a kind, and what becomes of what a share was at when it ends.
+
+A job asks for shares of its kind one after another (`next_request`), takes what they tell (`take`), and knows how long
+each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
+"""
+
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+from roofline import operations
+from roofline.measure import kernel_names, machine, plan, share, telemetry
+from roofline.measure.prepared import FAILED
+from roofline.measure.share import CALL, CEILINGS, IDLE, PREPARE, RECHECK, START, STEADY, TURNS, Request, Stopped
+from roofline.measure.supervisor import HUNG, Supervisor
+from roofline.store.run import INTERRUPTED, Round
+
+LIMIT_S = {
+    START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
+    IDLE: {"cpu": 20.0, "cuda": 30.0},
+    CEILINGS: {"cpu": 180.0, "cuda": 240.0},
+    PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
+    CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
+    RECHECK: {"cpu": 20.0, "cuda": 60.0},
+    TURNS: {"cpu": 10.0, "cuda": 20.0},
+    STEADY: {"cpu": 10.0, "cuda": 20.0},
+}
+"""What a step may take on a device, beside what its calls and its own rule take."""
+
+HUNG_TIMES = 100
+"""A call that takes so many times as long as the reference hangs."""
+RULE_TIMES = 3
+"""So does a step that takes so many times what its rule leaves it."""
+
+TRIES = 3
+"""Shares in a row that may end without anybody to blame."""
+CHECKERS = 4
+"""Shares that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
+
+WHERE = {
+    PREPARE: "while its shape was prepared",
+    CALL: "in its first call",
+    TURNS: "while it was timed",
+    RECHECK: "when it was checked again",
+    STEADY: "in a block",
+}
+STEPS = {CEILINGS: plan.CEILINGS, PREPARE: plan.PREPARE, TURNS: plan.MEASURE, STEADY: plan.STEADY}
+
+
+def greet(supervisor: Supervisor) -> None:
+    """Learn from a share what this machine is. Raises ValueError where nothing can be measured on it."""
+    supervisor.supervise([Hello(supervisor)])
+    if problem := supervisor.hello.get("problem") or supervisor.over:
+        raise ValueError(problem)
+
+
+def measure(supervisor: Supervisor) -> None:
+    """Check and measure all that is left. Afterwards each contender has a record in the run, or an `entry`, unless
+    the run is `over`."""
+    if supervisor.root:
+        check(supervisor)
+    supervisor.supervise([Measure(supervisor)])
+
+
+def check(supervisor: Supervisor) -> None:
+    """Have each contender called in a share of its own kind before it is called in one that measures: what hangs or
+    dies there costs its own row. Compiles on the way."""
+    shapes = {
+        name: names
+        for name in supervisor.planned
+        if name not in supervisor.run.shapes and (names := supervisor.left(name))
+    }
+    gathers = {op for op, one in operations.OPERATIONS.items() if one.analysis == "overlap"}
+    linked = {name: shapes[name] for name in shapes if name.partition("-")[0] in gathers}
+    others = [(name, names) for name, names in shapes.items() if name not in linked]
+    if not shapes:
+        return
+    began, before = time.monotonic(), set(supervisor.entries)
+    # The last one checks alone: a link keeps no pace beside other processes.
+    is_gpu = supervisor.options.device == "cuda" and not supervisor.epochs
+    several = max(1, min(CHECKERS, machine.cores() // 4)) if is_gpu else 0
+    parts = [Check(supervisor, dict(others[index::several])) for index in range(several)]
+    last = Check(supervisor, linked if several else dict(others) | linked, is_alone=True)
+    supervisor.supervise(parts)
+    for part in parts:
+        last.cases = part.again | last.cases
+    supervisor.supervise([last])
+    cases, lost = sum(map(len, shapes.values())), len(set(supervisor.entries) - before)
+    took = f"{cases} cases in {time.monotonic() - began:.0f} s"
+    supervisor.note("check", f"Checked in shares of their own: {took}, {lost} without a number.")
+
+
+def name_kernels(supervisor: Supervisor) -> None:
+    """Journal the names of the kernels that were measured and have none yet. Arms are left out: what they run is
+    the matmul of the same name and the link's copier."""
+    shapes = supervisor.run.shapes.values() if supervisor.options.device == kernel_names.DEVICE else ()
+    matmuls = [shape for shape in shapes if shape.analysis != "overlap"]
+    cases = {one.id: [n for n in one.measured if "kernel_name" not in one.entrants[n]] for one in matmuls}
+    supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])
+
+
+class Job:
+    """Shares of one kind, one after another, until nothing is left for them."""
+
+    kind, under = "", ()
+
+    def __init__(self, supervisor: Supervisor):
+        self.supervisor, self.device = supervisor, supervisor.options.device
+        self.is_done, self.marked, self.printed = False, 0, ""
+        self._lost_at, self._is_fruitful = "", False
+        """Why the share lost the device; whether anything came of it."""
+        self.at = {"step": START, "shape": ""}
+        self._limit_s = self._began = 0.0
+        self.broke: dict | None = None
+        """Who raised, and why: the ranks are out of step."""
+        self._ended = defaultdict(int)
+        """(step, shape) -> how many shares ended there without anybody to blame; "lost" -> how many had no device."""
+
+    def next_request(self) -> Request | None:
+        """What the next share is to do; None where nothing is left."""
+        raise NotImplementedError
+
+    def begin(self, asked: Request) -> None:
+        """A share begins that does what is asked for."""
+        self.is_done, self._lost_at, self._is_fruitful, self.broke = False, "", False, None
+        self.take_at({"step": START, "shape": ""})
+
+    def take(self, line: dict, *, stops: bool = True) -> None:
+        """Take what the share tells. Raises `Stopped` where nothing more can be journalled, unless it does not stop."""
+        getattr(self, f"take_{line.pop('tell')}")(line)
+        if stops and self.supervisor.over:
+            raise Stopped
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until what it is at hangs."""
+        return self._began + self._limit_s - time.monotonic()
+
+    def reference_s(self, shape: str) -> float:
+        """About what a call takes on `shape`: what the baseline took, or else by its work and what the machine does."""
+        case, _ = operations.parse(shape)
+        _, beside_link = machine.flops(self.device, self.supervisor.hello["machine"]["datasheet"])
+        return max(case.work.flop / beside_link, self.supervisor.reference_s.get(shape, 0.0))
+
+    def take_at(self, at: dict) -> None:
+        self.at, self._began = at, time.monotonic()
+        step, shape, told_s = at["step"], at["shape"], at.get("seconds") or 0.0
+        self._limit_s = LIMIT_S[step][self.device]
+        if shape:
+            calls = len(at.get("entrants", "1"))
+            self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
+            self._limit_s = max(self._limit_s, told_s) if step == CALL else self._limit_s + RULE_TIMES * told_s
+
+    def take_line(self, line: dict) -> None:
+        self.supervisor.add(line)
+
+    def take_rejected(self, line: dict) -> None:
+        self._is_fruitful = True
+        self.supervisor.lose(line["shape"], line["name"], line["outcome"], line["reason"])
+
+    def take_lost(self, line: dict) -> None:
+        self._lost_at = line["reason"]
+        self.supervisor.say(f"{line['reason']}; the next share goes on with what is left")
+
+    def take_broke(self, line: dict) -> None:
+        self.broke = line
+
+    def take_done(self, line: dict) -> None:
+        self.is_done = True
+
+    def culprits(self) -> list[str]:
+        """Who may have ended the share, by what it was at: a contender, or where that is not known, all but the
+        baseline. None where it was at no shape."""
+        shape, name = self.at["shape"], self.at.get("name")
+        if name or not shape:
+            return [name] if name else []
+        return self.supervisor.left(shape)
+
+    def end(self, how: str, rank: str = "") -> None:
+        """A share has ended: well, or by `how` on a `rank`, and then what it was at has its outcome. Where that is no
+        single contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next
+        share goes on, a few times."""
+        if self._lost_at and not self._is_fruitful:
+            self._ended["lost"] += 1
+            self.supervisor.over = self._lost_at if self._ended["lost"] >= TRIES else self.supervisor.over
+        if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
+            self.conclude(self.verdict(how, rank))
+
+    def verdict(self, how: str, rank: str) -> dict:
+        """Return who has which outcome, since the share ended by `how`, or broke. It is known to be theirs, or what it
+        was at is tried once more."""
+        step, shape, names = self.at["step"], self.at["shape"], self.culprits()
+        about = {"step": step, "shape": shape}
+        if self.broke:
+            names = [self.broke["name"]] if self.broke["name"] else names
+            why, outcome = rank + self.broke["reason"], self.broke["outcome"]
+            return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
+        where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
+        why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
+        is_known = len(names) == 1 and step != PREPARE
+        return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known}
+
+    def conclude(self, verdict: dict) -> None:
+        """Journal who has which outcome."""
+        step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
+        if step == CEILINGS:
+            return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
+        self._ended[step, shape] += not verdict["is_known"]
+        if verdict["is_known"] or (names and self._ended[step, shape] > 1):
+            for name in names:
+                self.supervisor.lose(shape, name, verdict["outcome"], f"{name}: {why}")
+        elif self._ended[step, shape] >= TRIES:
+            self.supervisor.over = f"{TRIES} shares ended at their {step}: {why}"
+
+
+class Hello(Job):
+    """Learns what the machine is."""
+
+    kind = share.HELLO
+
+    def next_request(self) -> Request | None:
+        is_asked = self.supervisor.hello or self._ended
+        return None if is_asked else self.supervisor.request(self.kind, self.supervisor.planned)
+
+    def take_hello(self, line: dict) -> None:
+        self.supervisor.hello = line
+        if epochs := self.supervisor.epochs:
+            epochs.loopback = line["ranks"]["loopback"]
+
+    def conclude(self, verdict: dict) -> None:
+        self._ended[START, ""] += 1
+        self.supervisor.over = f"a share that only looks at the machine ended: {verdict['why']}"
+
+
+class Check(Job):
+    """Calls each contender before it is trusted."""
+
+    kind = share.CHECK
+
+    def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]], *, is_alone: bool = False):
+        super().__init__(supervisor)
+        self.cases, self.is_alone = dict(cases), is_alone
+        self.again: dict[str, list[str]] = {}
+        """What lacked memory beside others, to be checked alone."""
+
+    def next_request(self) -> Request | None:
+        left = {shape: self.supervisor.left(shape) for shape in self.cases}
+        self.cases = {shape: names for shape, names in left.items() if names}
+        return self.supervisor.request(self.kind, self.cases) if self.cases else None
+
+    def begin(self, asked: Request) -> None:
+        self.cases = asked.cases  # on other ranks than 0, too
+        super().begin(asked)
+
+    def take_rejected(self, line: dict) -> None:
+        if "out of memory" in line["reason"] and not self.is_alone:
+            self.again[line["shape"]] = self.cases[line["shape"]]
+        else:
+            super().take_rejected(line)
+
+    def take_checked(self, line: dict) -> None:
+        shape = line["shape"]
+        self.cases.pop(shape)
+        self.supervisor.reference_s[shape] = line["reference_s"]
+        self.supervisor.chosen[shape] = {"facts": line["facts"], "medians_s": {}}
+        self.supervisor.at()
+
+
+class Measure(Job):
+    """Makes the passes over all shapes, process by process."""
+
+    kind = share.MEASURE
+
+    def __init__(self, supervisor: Supervisor):
+        super().__init__(supervisor)
+        self.when = "resume" if supervisor.run.shapes else "start"
+        self.process = 0
+
+    def next_request(self) -> Request | None:
+        run = self.supervisor.run
+        self.process, passes = self.supervisor.passes_left()
+        if not passes:
+            return None
+        if self.process:
+            self.supervisor.at(plan.BEGIN, self.process)
+        number = 1 + max((one.process for shape in run.shapes.values() for one in shape.rounds), default=-1)
+        cases = {shape: self.supervisor.left(shape) for shape in passes}
+        about = {"processes": self.supervisor.processes, "ceilings": run.ceilings, "when": self.when}
+        self.when = ""
+        return self.supervisor.request(self.kind, cases, passes=passes, process=number, **about)
+
+    def begin(self, asked: Request) -> None:
+        self._number, self._cases = asked.process, asked.cases
+        self._prepared: dict[str, dict] = {}
+        self._before: dict[str, dict] = {}
+        """Shape -> what was known of it when the share began."""
+        super().begin(asked)
+
+    def take_at(self, at: dict) -> None:
+        super().take_at(at)
+        if (step := at["step"]) in STEPS:
+            known = self.supervisor.run.shapes.get(at["shape"])
+            done = known.passes % self.supervisor.passes if known else 0
+            self.supervisor.at(STEPS[step], self.process, at["shape"], *([done + 1] if step == TURNS else []))
+
+    def culprits(self) -> list[str]:
+        shape, entrants = self.at["shape"], self.at.get("entrants", [])
+        if not (shape and entrants):
+            return super().culprits()
+        if not (about := self._prepared.get(shape)):
+            return super().culprits()
+        contenders = [name for name in entrants if "role" not in about["entrants"][name]]
+        at_turn = entrants[self.marked - 1] if self.marked else ""
+        return [at_turn] if at_turn in contenders else [n for n in contenders if n != about["baseline"]] or contenders
+
+    def take_prepared(self, line: dict) -> None:
+        self._prepared[line["id"]] = line
+        self.at = self.at | {"shape": ""}
+
+    def take_turns(self, line: dict) -> None:
+        """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
+        shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
+        self._is_fruitful = True
+        known = supervisor.run.shapes.get(shape)
+        if shape not in self._before:
+            known = known if known and known.passes else None
+            self._before[shape] = {
+                "passes": known.passes if known else 0,
+                "processes": known.processes if known else 0,
+                "rounds": known.round_count if known else 0,
+                "late": known.late if known else {},
+                "telemetry": [known.telemetry] * known.passes if known else [],
+            }
+        before = self._before[shape]
+        rounds = [
+            replace(
+                one,
+                index=one.index + before["rounds"],
+                pass_index=one.pass_index + before["passes"],
+                process=self._number,
+            ).line(shape)
+            for one in (Round(**fields) for fields in line["rounds"])
+        ]
+        passes, each = (known.passes if known else 0) + whole, supervisor.passes
+        is_over = whole and line["stopped_by"] and passes == each * supervisor.processes
+        before["telemetry"] += [line["telemetry"]] * whole
+        now = {
+            "passes": passes,
+            "processes": before["processes"] + 1,
+            "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
+            "round_count": (known.round_count if known else 0) + len(rounds),
+            "telemetry": telemetry.merged(before["telemetry"] or [line["telemetry"]]),
+            "late": {name: count + before["late"].get(name, 0) for name, count in line["late"].items()},
+        }
+        about = {"kind": "pass", "shape": shape} if known else self._prepared[shape]
+        supervisor.add(about | now, *rounds, *line["timelines"])
+        self.at = self.at | {"shape": ""}  # which is over
+
+    def end(self, how: str, rank: str = "") -> None:
+        super().end(how, rank)
+        # A shape that it did not measure is not asked for again.
+        if not (how or self.broke or self._lost_at or self.supervisor.over):
+            for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
+                if shape not in self._before and name in self.supervisor.left(shape):
+                    reason = f"{name}: its runner left it out, and did not say why"
+                    self.supervisor.lose(shape, name, FAILED, reason)
+
+
+class Names(Job):
+    """Names the kernels of what was measured."""
+
+    kind = share.NAMES
+
+    def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]]):
+        super().__init__(supervisor)
+        self.cases = cases
+
+    def next_request(self) -> Request | None:
+        cases, self.cases = self.cases, {}
+        return self.supervisor.request(self.kind, cases) if cases else None
+
+    def conclude(self, verdict: dict) -> None:
+        self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
