@@ -7,12 +7,14 @@ itself.
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kernels.tiles import Config
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
@@ -161,19 +163,41 @@ def reason(require: Callable[..., Any], *args: Any) -> str | None:
     return None
 
 
-def host(
-    x: Tensor, w: Tensor, out: Tensor | None, require: Callable[..., None], prepare: Callable[[Tensor], KernelLaunch]
-) -> Tensor:
-    """What every kernel's host function does: check by `require(x, w, out)`, allocate `out` where it is None, return
-    before any launch where `out` is empty, zero it where K is 0, else run the launch that `prepare(out)` returns."""
-    require(x, w, out)
-    out = empty_out(x, w) if out is None else out
-    if not out.numel():
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """The host side of a Triton matmul, called as `matmul(x, w, out=None, config=None)`."""
+
+    name: str
+    """Its tiles stand in the tables of `kernels.tiles` under this name."""
+    jit: Any
+    """The Triton function, so that nobody times an interpreted one."""
+    require: Callable[..., None]
+    """(x, w, out=None): raises TypeError or ValueError for what the kernel cannot take here."""
+    prepare: Callable[[Tensor, Tensor, Tensor, Config], KernelLaunch]
+    """The launch for checked, non-empty tensors."""
+    example: Callable[[Config, torch.dtype], KernelLaunch]
+    """The launch to be compiled and looked at, like those that count: it is never run."""
+    choose: Callable[[Tensor, Tensor], Config]
+    """The configuration for x and w."""
+    variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
+    """The configurations that share a tile and are code of their own, or take other ways through it."""
+    grid: dict[str, tuple] = field(default_factory=dict)
+    """Values of fields of its configuration that `kernels.tune` tries."""
+
+    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+        """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
+        table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
+        self.require(x, w, out)
+        out = empty_out(x, w) if out is None else out
+        if not out.numel():
+            return out
+        if not x.shape[1]:
+            return out.zero_()
+        self.prepare(x, w, out, config or self.choose(x, w)).run(x.device)
         return out
-    if not x.shape[1]:
-        return out.zero_()
-    prepare(out).run(x.device)
-    return out
+
+    def describe(self, x: Tensor, w: Tensor) -> str:
+        return str(self.choose(x, w))
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:

@@ -29,7 +29,6 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 import triton
@@ -37,9 +36,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import decode_split
-from kernels.contract import KernelLaunch, example_operands, host, reason, validate
+from kernels.contract import Kernel, KernelLaunch, example_operands, validate
 from kernels.hopper import describe, programs, require_hopper, require_tma
-from kernels.registry import Kernel, register
 from kernels.tiles import Config, choose_for
 from kernels.workspace import Workspace, workspace
 
@@ -119,16 +117,6 @@ def decode_kernel(
                     tl.store(counters_ptr + tile, 0)
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter); returns `out` (a new
-    tensor when None).
-
-    `config` overrides the checked-in table; with a `split` of 0 the split is chosen for the shape. Raises what
-    `require` raises, and ValueError for a `config` that does not fit the shape.
-    """
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("decode", x, w)))
-
-
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """What `kernels.contract.validate` refuses. TypeError: a dtype that cannot be run here. ValueError: a GPU that is
     no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
@@ -184,8 +172,9 @@ def variants(config: Config) -> list[Config]:
     return [replace(config, split=split) for split in (0, 1, 3)]
 
 
-register(Kernel(
-    name="decode", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(config_for(x, w)),
-    jit=decode_kernel, prepare=prepare, variants=variants, example=example, least_tma=(1, 0),
-    grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
-))  # fmt: skip
+matmul = Kernel(
+    name="decode", jit=decode_kernel, require=require, prepare=prepare, example=example, choose=config_for,
+    variants=variants, grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
+)  # fmt: skip
+"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter). With a `split` of 0 the split
+is chosen for the shape."""

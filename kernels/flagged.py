@@ -21,7 +21,6 @@ Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris'
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import triton
@@ -32,7 +31,6 @@ from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
 from kernels.hopper import describe
 from kernels.persistent import store_tile
-from kernels.registry import Kernel, register
 from kernels.signals import wait
 from kernels.tiles import Config
 from roofline.theory import schedule
@@ -187,8 +185,8 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
-def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch over 8 ranks by the table that `deal` makes, which spills or does not."""
+def example(config: Config, dtype: torch.dtype, deal: Callable[..., Table] = schedule.tile_outer) -> KernelLaunch:
+    """The launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
     made = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
@@ -196,8 +194,6 @@ def example(deal: Callable[..., Table], config: Config, dtype: torch.dtype) -> K
     return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1))
 
 
-# Each with tiles of its own: what is spilled takes registers.
-for _name, _deal in (("flagged", schedule.tile_outer), ("flagged_spills", schedule.chunk_outer)):
-    register(Kernel(
-        name=_name, jit=flagged_kernel, example=partial(example, _deal), least_tma=(1, 1), beside_link=True,
-    ))  # fmt: skip
+def example_that_spills(config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """The same of a table that spills, which has tiles of its own: what is spilled takes registers."""
+    return example(config, dtype, schedule.chunk_outer)

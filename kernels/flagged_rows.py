@@ -19,7 +19,6 @@ from torch import Tensor
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands
 from kernels.persistent import store_tile, tile_corner
-from kernels.registry import Kernel, register
 from kernels.signalled import Pieces, launch_over, require_whole_tiles
 from kernels.signals import wait
 from kernels.tiles import Config
@@ -88,8 +87,3 @@ def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     flags = torch.empty(7, dtype=torch.int32)
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 1, config)
     return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1))
-
-
-register(Kernel(
-    name="flagged_rows", jit=flagged_rows_kernel, example=example, least_tma=(1, 1), beside_link=True,
-))  # fmt: skip

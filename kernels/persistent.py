@@ -26,9 +26,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import KernelLaunch, example_operands, host, reason
+from kernels.contract import Kernel, KernelLaunch, example_operands
 from kernels.hopper import describe, programs
-from kernels.registry import Kernel, register
 from kernels.tiles import Config, choose_for
 
 
@@ -88,15 +87,6 @@ def persistent_kernel(
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter); returns `out` (a new tensor when
-    None).
-
-    `config` overrides the checked-in table. Raises what `require` raises.
-    """
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("persistent", x, w)))
-
-
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """What `kernels.hopper.require` refuses."""
     hopper.require(persistent_kernel, x, w, out, "persistent")
@@ -125,11 +115,9 @@ def variants(config: Config) -> list[Config]:
     return [replace(config, flatten=flatten) for flatten in (False, True)]
 
 
-register(Kernel(
-    name="persistent", run=matmul, why_not=partial(reason, require),
-    config=lambda x, w: str(choose_for("persistent", x, w)),
-    jit=persistent_kernel, prepare=prepare, variants=variants,
-    example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
-    modelled="sm90", flattens=True,
+matmul = Kernel(
+    name="persistent", jit=persistent_kernel, require=require, prepare=prepare, variants=variants,
+    choose=partial(choose_for, "persistent"), example=lambda config, dtype: prepare(*example_operands(dtype), config),
     grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
-))  # fmt: skip
+)  # fmt: skip
+"""out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter)."""

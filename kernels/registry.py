@@ -1,95 +1,108 @@
-"""The contenders of a benchmark, and all that is to be known of each of our kernels.
+"""The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
 
-A kernel's file declares it in one `Kernel` and registers that when it is imported: how it runs and why it may not, what
-to compile of it, what the compiler has to make of that, and what a tuning tries. Nothing of that stands in a table of
-names elsewhere; what relates kernels to one another is `ORDER`.
+A path is `package.module:name`, as `pkgutil.resolve_name` takes it. A contender's path leads to a callable
+`matmul(x, w, out)`. Its method `require(x, w, out)` raises what the contender refuses, and `describe(x, w)` returns its
+configuration for these inputs. `kernels.contract.Kernel` is such a callable for a Triton kernel,
+`kernels.vendor.Library` for another library's matmul.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
-
-from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One implementation of the matmul. All three callables take `x[M, K]` and `w[N, K]`.
-
-    `run(x, w, out)` writes `out[M, N]` and returns it. `config(x, w)` says in one short string which tile (or which
-    library) these inputs would get. `why_not(x, w, out=None)` returns None, or the reason this contender cannot take
-    these inputs on this machine; it launches nothing.
-    """
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
     name: str
-    kind: str = "triton"  # "vendor" (the baseline of its device), "library" or "triton"
-    device: str = "cuda"  # where it is timed: "cuda" or "cpu"
-    run: Callable[[Tensor, Tensor, Tensor], Tensor]
-    config: Callable[[Tensor, Tensor], str]
-    why_not: Callable[..., str | None]
-    default: bool = True  # measured unless asked otherwise
-    first_call_s: float | None = None  # what a first call may take with all it compiles, if that is more than usual
+    path: str
+    kind: str = "triton"
+    """"vendor" (the baseline of its device), "library" or "triton"."""
+    device: str = "cuda"
+    """Where it is timed: "cuda" or "cpu"."""
+    default: bool = True
+    """Whether it is measured unless other contenders are asked for."""
+    first_call_s: float | None = None
+    """Longest that a first call may take with all it compiles, where that is more than usual."""
+
+    def load(self) -> Any:
+        """Import the callable. Raises what `load` raises."""
+        return load(self.path)
+
+    def why_not(self, x, w, out=None) -> str | None:
+        """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
+        try:
+            self.load().require(x, w, out)
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return None
+
+    def describe(self, x, w) -> str:
+        """Return which tile, or which library, these inputs get."""
+        return self.load().describe(x, w)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kernel(Contender):
-    """One of ours, with its tiles in the tables of `kernels.tiles` under its name. Without `run` it is no contender:
-    an arm runs it, and it is compiled and looked at as the others are."""
-
-    run: Callable[..., Tensor] | None = None
-    """Takes `config=` too where the kernel can be tuned."""
-    config: Callable[[Tensor, Tensor], str] | None = None
-    why_not: Callable[..., str | None] | None = None
-
-    prepare: Callable[..., Any] | None = None
-    """(x, w, out, Config) -> the KernelLaunch for checked tensors, which `kernels.machine` runs."""
-    variants: Callable[[Any], Sequence[Any]] = lambda config: (config,)
-    """Config -> those that share its tile and are code of their own, or take other ways through it."""
-    jit: Any  # the Triton function, so that nobody times an interpreted one; None of a kernel that is absent
-    example: Callable[..., Any]
-    """(Config, dtype) -> the KernelLaunch to be compiled and looked at, as those that count: it is never run."""
-    least_tma: tuple[int, int] = (0, 0)  # TMA loads and stores in its code, if it multiplies on tensor cores
-    register_counts: tuple[int, int] | None = None
-    """Registers a thread that setmaxnreg must give the consumers and the producer, if its warps are specialised."""
-    beside_link: bool = False  # shares SMs with a link's copier, to which it must leave room
-
-    modelled: str = ""  # the table of whose unmeasured entries the model of waves takes the best for a shape
-    flattens: bool = False  # has `flatten`
-    rasters: tuple[str, ...] = ("m", "n")  # dimensions along which it can group tiles
-    grid: dict[str, tuple] = field(default_factory=dict)
-    """Values of fields of its configuration that `kernels.tune` tries; without them it cannot be tuned."""
+def load(path: str) -> Any:
+    """Import what `path` names. ValueError where that needs a Triton, or a part of it, which is not installed."""
+    try:
+        return resolve_name(path)
+    except ImportError as error:
+        if not (error.name or "").startswith("triton"):
+            raise
+        if find_spec("triton"):  # Gluon is experimental: a release may move what another had
+            raise ValueError(f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'") from None
+        raise ValueError(
+            "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
+        ) from None
 
 
-CONTENDERS: dict[str, Contender] = {}
-KERNELS: dict[str, Kernel] = {}
+AUTOTUNE_S = 1800.0
+"""Longest that Inductor may compile and time candidates for one shape: minutes, on a busy host a multiple of that."""
+
+CONTENDERS = {
+    contender.name: contender
+    for contender in (
+        Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor"),
+        Contender(name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu"),
+        Contender(name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu"),
+        Contender(
+            name="inductor", path="kernels.vendor:inductor", kind="library", default=False, first_call_s=AUTOTUNE_S
+        ),
+        Contender(name="decode", path="kernels.decode:matmul"),
+        Contender(name="persistent", path="kernels.persistent:matmul"),
+        Contender(name="tiled", path="kernels.tiled:matmul"),
+        Contender(name="warpgroup", path="kernels.warpgroup:matmul"),
+    )
+}
 
 ORDER = ("decode", "persistent", "tiled")
 """Our kernels for a GPU, as `kernels.matmul` takes them: the first that can run. `warpgroup` is for the same shapes as
 `persistent`."""
 
-
-def register(contender: Contender) -> Contender:
-    """Add a contender, or a kernel, under its name, once."""
-    if contender.name in CONTENDERS or contender.name in KERNELS:
-        raise ValueError(f"contender {contender.name!r} is registered already; give the new one another name")
-    if isinstance(contender, Kernel):
-        KERNELS[contender.name] = contender
-    if contender.run:
-        CONTENDERS[contender.name] = contender
-    return contender
+BESIDE_LINK = {
+    "flagged": "kernels.flagged:example",
+    "flagged_rows": "kernels.flagged_rows:example",
+    "flagged_spills": "kernels.flagged:example_that_spills",
+    "signalled": "kernels.signalled:example",
+}
+"""Kernels that arms of `collectives` run, and the path of an `example(config, dtype)` of each. They share SMs with the
+copier of a link, to which they must leave room."""
 
 
-def register_absent(
-    *names: str, why: str = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
-) -> None:
-    """Stand-ins for kernels that cannot be imported here: they give `why` as the reason, and raise it when they are
-    run or compiled."""
+def examples() -> dict[str, str]:
+    """Return, by the name of each kernel that is compiled, the path of its `example(config, dtype)`: the KernelLaunch
+    to look at, which is never run."""
+    ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
+    return ours | BESIDE_LINK
 
-    def refuse(*args: Any) -> Any:
-        raise ValueError(why)
 
-    for name in names:
-        register(Kernel(
-            name=name, run=refuse, config=lambda x, w: "none", why_not=lambda x, w, out=None: why,
-            jit=None, example=refuse,
-        ))  # fmt: skip
+def names(device: str, timed: bool) -> tuple[str, ...]:
+    """Return the contenders of a run that asked for none: the defaults of `device`, and where nothing is timed the
+    Triton kernels too, which the interpreter runs."""
+    return tuple(
+        name
+        for name, contender in CONTENDERS.items()
+        if contender.default and (contender.device == device or (not timed and contender.kind == "triton"))
+    )

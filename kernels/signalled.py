@@ -29,7 +29,6 @@ from kernels import hopper
 from kernels.contract import KernelLaunch, example_operands, interpreted
 from kernels.hopper import describe, programs
 from kernels.persistent import store_tile, tile_corner
-from kernels.registry import Kernel, register
 from kernels.signals import raise_counter
 from kernels.tiles import Config
 
@@ -140,8 +139,3 @@ def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """The launch over 8 ranks, in two pieces each."""
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 2, config)
     return prepare(*example_operands(dtype), pieces, torch.empty(14, dtype=torch.int32), torch.empty(14).long())
-
-
-register(Kernel(
-    name="signalled", jit=signalled_kernel, example=example, least_tma=(1, 1), beside_link=True,
-))  # fmt: skip

@@ -23,9 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import waves
-from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason, require_runnable, validate
-from kernels.registry import Kernel, register
-from kernels.tiles import GENERIC, Config, capability, choose_for
+from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted, require_runnable, validate
+from kernels.tiles import Config, capability, choose_for
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
 # another proxy: a race (https://github.com/triton-lang/triton/pull/10537). fp32 is multiplied without wgmma.
@@ -77,14 +76,6 @@ def tiled_kernel(
     tl.store(out_tile, acc.to(out_ptr.dtype.element_ty), mask=(rows_m[:, None] < M) & (rows_n[None, :] < N))
 
 
-def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides; returns `out` (a new tensor when None).
-
-    `config` overrides the checked-in table. Raises what `require` raises.
-    """
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("tiled", x, w)))
-
-
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """What `kernels.contract.validate` refuses; TypeError for bf16 in the interpreter; ValueError for CPU tensors
     outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
@@ -111,8 +102,9 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(tiled_kernel, grid, args)
 
 
-register(Kernel(
-    name="tiled", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("tiled", x, w)),
-    jit=tiled_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    modelled=GENERIC, rasters=("m",), grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
-))  # fmt: skip
+matmul = Kernel(
+    name="tiled", jit=tiled_kernel, require=require, prepare=prepare, choose=partial(choose_for, "tiled"),
+    example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
+)  # fmt: skip
+"""out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides."""

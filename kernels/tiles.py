@@ -6,10 +6,10 @@ for Triton's interpreter, which is never timed. Each entry says which MMA instru
 which conditions it was measured (`null`: it was not, it is reasoned from the sources in the kernel's docstring).
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
-`kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that is
-`modelled` (kernels.registry) these are candidates, of which the model of waves (kernels.waves) takes the best
-for the shape and the device, with the group and raster that suit it. Of equals that is the one that stands first:
-128x256 before 256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
+`kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that the
+table names as `modelled` these are candidates, of which the model of waves (kernels.waves) takes the best for the shape
+and the device, with the group and raster that suit it. Of equals that is the one that stands first: 128x256 before
+256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
 """
 
 import json
@@ -21,7 +21,6 @@ from pathlib import Path
 import torch
 
 from kernels import waves
-from kernels.registry import KERNELS
 from kernels.waves import GpuSpec
 from roofline.theory import chips
 
@@ -86,12 +85,15 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
 class Table:
-    """All entries of one architecture. `target`: the compute capability that they are compiled for (None: not
-    compiled)."""
+    """All entries of one architecture."""
 
     arch: str
     target: int | None
+    """The compute capability that they are compiled for; None: they are not compiled."""
     shared_limit_bytes: int | None
+    modelled: dict[str, list[str]]
+    """Kernels for which the model of waves picks among the unmeasured entries, and the fields that it sets beside
+    `group_m`."""
     entries: tuple[Entry, ...]
 
 
@@ -111,7 +113,7 @@ def read(path: Path) -> Table:
     try:
         document = json.loads(path.read_text())
         limits = document["target"], document["shared_limit_bytes"]
-        return Table(path.stem, *limits, tuple(map(_entry, document["entries"])))
+        return Table(path.stem, *limits, document.get("modelled", {}), tuple(map(_entry, document["entries"])))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error.msg}") from None
     except (KeyError, TypeError) as error:
@@ -146,9 +148,9 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
     if measured := next((entry.config for entry in entries if entry.measured_on(machine)), None):
         return measured
     configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
-    if not machine or KERNELS[kernel].modelled != of.arch or not m * n * k:
+    if not machine or kernel not in of.modelled or not m * n * k:
         return configs[0]
-    config = modelled(kernel, configs, m, n, k, dtype.itemsize, machine)
+    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, machine)
     if of.arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
         return config
     return fitted(config, dtype.itemsize, machine.shared_bytes or of.shared_limit_bytes)
@@ -168,17 +170,18 @@ def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
 
 
 def modelled(
-    kernel: str, candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
+    free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
 ) -> Config:
-    """The best of `candidates` for a shape by the model of waves, with the group and raster that `kernel` can have."""
+    """The best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster where
+    the kernel leaves that `free`."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, KERNELS[kernel].rasters)
+    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, ("m", "n") if "raster" in free else ("m",))
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
     # With several tiles to a program, the loads of the next one start under the store of this one.
     return replace(
         by_block[best.block_m, best.block_n],
         group_m=best.group, raster=best.raster,
-        flatten=KERNELS[kernel].flattens and several,
+        flatten="flatten" in free and several,
     )  # fmt: skip
 
 

@@ -24,9 +24,10 @@ from statistics import median
 import torch
 import triton
 
-from kernels import KERNELS, tiles, waves
+from kernels import tiles, waves
 from kernels.bench.checks import reference_sums, relative_error
 from kernels.inspect.compiled import Job, inspect_all
+from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.waves import GpuSpec, Tiling
 from roofline.arguments import Parser
@@ -46,11 +47,11 @@ Shape = tuple[int, int, int]
 def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpec) -> list[Config]:
     """What `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of `arch`
     has no tile for the shape."""
-    (m, n, k), itemsize, table, grid = shape, ITEMSIZE[dtype], tiles.table(arch), KERNELS[kernel].grid
+    (m, n, k), itemsize, table, grid = shape, ITEMSIZE[dtype], tiles.table(arch), CONTENDERS[kernel].load().grid
     now = tiles.choose(kernel, arch, m, n, k, DTYPES[dtype], machine)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, m, n, k, dtype) and not entry.measured]
-    if KERNELS[kernel].modelled == arch:
-        bases = [tiles.modelled(kernel, [base], m, n, k, itemsize, machine) for base in bases]
+    if kernel in table.modelled:
+        bases = [tiles.modelled(table.modelled[kernel], [base], m, n, k, itemsize, machine) for base in bases]
     ranked: dict[Config, float] = {}
     for base, values in product(dict.fromkeys([now, *bases]), product(*grid.values())):
         config = _least_group(replace(base, **dict(zip(grid, values, strict=True))), m, n)
@@ -121,7 +122,7 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
     out, reference, calls = torch.empty((m, n), dtype=x.dtype, device=device), reference_sums(x, w), {}
     for config in (now, *others):
-        run = partial(KERNELS[kernel].run, config=config)
+        run = partial(CONTENDERS[kernel].load(), config=config)
         reasons = problems.get(config)
         if not reasons and (wrong := verdict(kernel, relative_error(run, x, w, out, reference), dtype)):
             reasons = [wrong.reason]
@@ -148,7 +149,9 @@ def shape_of(text: str) -> Shape:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.tune", description=__doc__.splitlines()[0])
-    parser.add_argument("kernel", choices=[name for name, kernel in KERNELS.items() if kernel.grid])
+    parser.add_argument(
+        "kernel", choices=[name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
+    )
     parser.add_argument("--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="of the matmul")
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
     asked = parser.parse_args(arguments)

@@ -8,14 +8,15 @@ configuration string says when it does; Inductor writes its own result and copie
 copy, and that copy is part of its time.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy
 import torch
 from torch import Tensor
 
-from kernels.contract import check, reason, validate
-from kernels.registry import Contender, register
+from kernels.contract import check, validate
 
 
 def mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
@@ -81,19 +82,19 @@ def numpy_config() -> str:
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
-AUTOTUNE_S = 1800.0
-"""Longest that Inductor may compile and time candidates for one shape: minutes, on a busy host a multiple of that."""
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A matmul of another library, called as `matmul(x, w, out=None)`."""
+
+    run: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    require: Callable[..., None]
+    describe: Callable[[Tensor, Tensor], str]
+
+    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.run(x, w, out)
 
 
-def _register(name: str, kind: str, device: str, run, config, require, **more) -> None:
-    why_not = partial(reason, require)
-    register(Contender(name=name, kind=kind, device=device, run=run, config=config, why_not=why_not, **more))
-
-
-_register("cublas", "vendor", "cuda", mm, torch_config, partial(require_device, "cuda"))
-_register("torch", "vendor", "cpu", mm, torch_config, partial(require_device, "cpu"))
-_register("numpy", "library", "cpu", numpy_mm, lambda x, w: numpy_config(), require_numpy)
-_register(
-    "inductor", "library", "cuda", inductor_mm, lambda x, w: f"torch {torch.__version__} max-autotune", validate,
-    default=False, first_call_s=AUTOTUNE_S,
-)  # fmt: skip
+cublas = Library(run=mm, require=partial(require_device, "cuda"), describe=torch_config)
+torch_cpu = Library(run=mm, require=partial(require_device, "cpu"), describe=torch_config)
+numpy_cpu = Library(run=numpy_mm, require=require_numpy, describe=lambda x, w: numpy_config())
+inductor = Library(run=inductor_mm, require=validate, describe=lambda x, w: f"torch {torch.__version__} max-autotune")

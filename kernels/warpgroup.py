@@ -51,10 +51,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
-from kernels.contract import KernelLaunch, example_operands, host, interpreted, reason
+from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted
 from kernels.hopper import programs
 from kernels.persistent import persistent_kernel, tile_corner
-from kernels.registry import Kernel, register
 from kernels.tiles import Config, choose_for
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
@@ -66,8 +65,7 @@ WARPS_PER_CONSUMER = 4  # a warpgroup, which is what wgmma is an instruction of
 ROWS_PER_WGMMA = 64
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
 # one warp is given the registers of four.
-CONSUMER_REGISTERS = gl.constexpr(240)
-PRODUCER_REGISTERS = gl.constexpr(24)
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 
 
 @gluon.jit
@@ -165,6 +163,7 @@ def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.cons
 def warpgroup_kernel(
     x_desc, w_desc, out_desc, M, N, K,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
@@ -188,14 +187,6 @@ def warpgroup_kernel(
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
-
-
-def matmul(x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU; returns `out` (a new tensor when None).
-
-    `config` overrides the checked-in table. Raises what `require` raises.
-    """
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("warpgroup", x, w)))
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
@@ -244,17 +235,15 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         M=m, N=n, K=k,
         STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n",
+        CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
     return KernelLaunch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
 
 
-register(Kernel(
-    name="warpgroup", run=matmul, why_not=partial(reason, require),
-    config=lambda x, w: str(choose_for("warpgroup", x, w)),
-    jit=warpgroup_kernel, prepare=prepare,
-    example=lambda config, dtype: prepare(*example_operands(dtype), config), least_tma=(1, 1),
-    register_counts=(CONSUMER_REGISTERS.value, PRODUCER_REGISTERS.value),
-    modelled="sm90",
+matmul = Kernel(
+    name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare, choose=partial(choose_for, "warpgroup"),
+    example=lambda config, dtype: prepare(*example_operands(dtype), config),
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
-))  # fmt: skip
+)  # fmt: skip
+"""out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

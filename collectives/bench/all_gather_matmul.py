@@ -89,7 +89,7 @@ class AllGather(settings.Setting):
         operands = self.sets[0]
         if ready := operands.prepared.get(arm):
             return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
-        base, ours = base_arm(arm), self.matmul_of(arm).config(*self.factors)
+        base, ours = base_arm(arm), self.matmul_of(arm).describe(*self.factors)
         if base == "chunk_launches":
             x = operands.gathered
             addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)

@@ -16,8 +16,8 @@ import torch
 from collectives.bench import setting as settings
 from collectives.bench.operands import CALIBRATIONS, computing
 from collectives.links import LinkError, WarmUp
-from kernels import CONTENDERS
 from kernels.bench import checks, matmul
+from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations import gathering
 from roofline.operations.gathering import OFF_PACE
@@ -59,7 +59,7 @@ def persistent_arms(arms: dict[str, Callable]) -> dict[str, Callable]:
     """Those of `arms` that are `BY_PERSISTENT`, by our persistent matmul. The fastest is mostly the vendor's, whose
     programs leave the copier no room on an SM: they stay off those that it is on, and tiles that were dealt to them
     begin late."""
-    matmul = CONTENDERS["persistent"].run
+    matmul = CONTENDERS["persistent"].load()
     return {arm + PERSISTENT: functools.partial(arms[arm], matmul=matmul) for arm in BY_PERSISTENT if arm in arms}
 
 

@@ -39,7 +39,7 @@ class Layer(scatters.Telling):
         return up, normal((case.n, case.k), case.dtype, self.device, seed + 1, 1 / math.sqrt(case.k))
 
     def _gemms(self, contender) -> list[Callable]:
-        return [functools.partial(ffn.multiply, one, one.gathered, contender.run) for one in self.sets]
+        return [functools.partial(ffn.multiply, one, one.gathered, contender.load()) for one in self.sets]
 
     gathered_copies = 2 * settings.SETS
     """x as it is and as it comes, products and parts for each set."""

@@ -58,7 +58,7 @@ class Telling(settings.Setting):
         return {"row_blocks": self._prepared(self.sets[0]).pieces.blocks} if told else {}
 
     def config(self, arm: str) -> str:
-        found = self.matmul_of(arm).config(*self.factors)
+        found = self.matmul_of(arm).describe(*self.factors)
         if arm in self.telling_arms(self.device):
             ready = self._prepared(self.sets[0])
             up = f"flagged_rows {ready.rows.config}, " if ready.rows else ""

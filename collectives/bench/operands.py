@@ -8,8 +8,8 @@ from statistics import median
 import torch
 
 from collectives.group_links import shared
-from kernels import CONTENDERS
 from kernels.bench.matmul import DTYPES, beyond_cache_bytes
+from kernels.registry import CONTENDERS
 from roofline.measure import clocks
 
 CALIBRATIONS = 5
@@ -65,7 +65,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
     x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
     out = x.new_empty(m, n)
-    runs = [functools.partial(c.run, x, w, out) for c in unsplit(device, x, w).values()]
+    runs = [functools.partial(c.load(), x, w, out) for c in unsplit(device, x, w).values()]
     return 2 * m * n * k / min(seconds_by_turns(runs, device))
 
 

@@ -22,8 +22,8 @@ from collectives.bench.operands import (
     unsplit,
 )
 from collectives.links import Gather
-from kernels import CONTENDERS
 from kernels.bench import checks, matmul
+from kernels.registry import CONTENDERS
 from roofline.measure.prepared import TOLERANCE
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED
@@ -68,7 +68,7 @@ class Setting:
         self.gather = facts.get("gather", self.link_kind) if earlier else self._fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
-            operands.matmul = self.best.run
+            operands.matmul = self.best.load()
 
     def _fill(self, options, case, ranks: Alone | Ranks) -> None:
         self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
@@ -114,7 +114,7 @@ class Setting:
 
     def _gemms(self, contender) -> list[Callable]:
         """The unsplit matmul by `contender`, on each of `gemms`."""
-        return [functools.partial(contender.run, *tensors) for tensors in self.gemms]
+        return [functools.partial(contender.load(), *tensors) for tensors in self.gemms]
 
     def _fastest_gather(self) -> str:
         """The link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""

@@ -43,7 +43,7 @@ class Prefetch(settings.Setting):
         return operands.x, operands.now.clone()
 
     def config(self, arm: str) -> str:
-        return self.matmul_of(arm).config(*self.factors)
+        return self.matmul_of(arm).describe(*self.factors)
 
 
 class Runner(arms.Runner):

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 
 import torch
 
-from kernels import CONTENDERS
 from kernels.bench import checks
 from kernels.contract import interpreted
+from kernels.registry import CONTENDERS
+from kernels.registry import names as default_names
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
@@ -60,12 +61,7 @@ class Runner(runner.Runner):
         options = self.options
         if options.contenders:
             return [name for name in options.contenders if name in CONTENDERS]
-        return [
-            name
-            for name, contender in CONTENDERS.items()
-            if contender.default
-            and (contender.device == options.device or (not options.timed and contender.kind == "triton"))
-        ]
+        return list(default_names(options.device, options.timed))
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
         """Operands on the device, each contender checked; where timed, the vendor among them."""
@@ -88,22 +84,23 @@ class Runner(runner.Runner):
 
 
 def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict) -> None:
-    """Check {name: `kernels.Contender`} on the operands of `case`; the right ones enter."""
+    """Check `contenders`, of `kernels.registry` by name, on the operands of `case`; the right ones enter."""
     sets = operands(case, options)
     x, w, out = sets[0]
     reference = checks.reference_sums(x, w)
     turn = itertools.cycle(sets)
 
     def check(name: str, contender) -> Entrant | Rejection:
-        error = checks.relative_error(contender.run, x, w, out, reference)
+        run = contender.load()
+        error = checks.relative_error(run, x, w, out, reference)
         limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-        again = functools.partial(checks.refuse, name, contender.run, x, w, out, reference, case.dtype, limit)
+        again = functools.partial(checks.refuse, name, run, x, w, out, reference, case.dtype, limit)
         if refused := verdict(name, error, case.dtype, limit) or again():
             return refused
         return Entrant(
             name,
-            lambda: contender.run(*next(turn)),
-            config=contender.config(x, w),
+            lambda: run(*next(turn)),
+            config=contender.describe(x, w),
             relative_error=error,
             recheck=functools.partial(checks.inputs_kept, name, x, w, again),
         )
@@ -130,10 +127,11 @@ def why_not(contender, options, x, w) -> str | None:
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
-    jit = getattr(contender, "jit", None)  # a plain `Contender` of a user's own names none
-    if options.timed and contender.kind == "triton" and jit and interpreted(jit):
+    if reason := contender.why_not(x, w):
+        return reason
+    if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
-    return contender.why_not(x, w)
+    return None
 
 
 def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -213,12 +211,12 @@ def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor
         return reason
     dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
     limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
-    reference = checks.reference_sums(x, w)
+    reference, run = checks.reference_sums(x, w), contender.load()
 
     def wrong() -> Rejection | None:
-        error = checks.relative_error(contender.run, x, w, out, reference)
+        error = checks.relative_error(run, x, w, out, reference)
         return verdict(contender.name, error, dtype, limit) or checks.refuse(
-            contender.name, contender.run, x, w, out, reference, dtype, limit
+            contender.name, run, x, w, out, reference, dtype, limit
         )
 
     rejection = checks.inputs_kept(contender.name, x, w, wrong)
@@ -239,7 +237,7 @@ def probes(options) -> list[Probe]:
         out = x.new_empty(m, n)
         found += [
             Probe(
-                "matmul", f"{c.name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(c.run, x, w, out), dtype,
+                "matmul", f"{c.name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(c.load(), x, w, out), dtype,
                 functools.partial(_why_no_probe, c, x, w, out),
             )
             for c in libraries
@@ -258,7 +256,7 @@ def probes(options) -> list[Probe]:
         found.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
         found += [
             Probe(
-                "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.run, vector, turns, product),
+                "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.load(), vector, turns, product),
                 why_not=functools.partial(_why_no_probe, c, vector, part, product),
             )
             for c in libraries

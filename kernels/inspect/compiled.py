@@ -5,8 +5,8 @@ instruction found beside the one the table declares, TMA loads and stores. One t
 measures, and the command exits with 1. What shares an SM with a link's copier must leave room for that and for the
 link's waits (`kernels.hopper.room`). `--table FILE` looks at candidates before they are measured.
 
-How a cubin is read stands in `cubin`; what is asked of a kernel in its `kernels.registry.Kernel`; tables in
-`kernels.tiles`. Whether what synchronises is right a look cannot tell: `kernels.machine` runs the same code.
+How a cubin is read stands in `cubin`, tables in `kernels.tiles`, which kernels there are in `kernels.registry`. Whether
+what synchronises is right a look cannot tell: `kernels.machine` runs the same code.
 """
 
 import json
@@ -22,11 +22,13 @@ import triton
 
 from kernels.hopper import WARP_SIZE, allotted, room
 from kernels.inspect.cubin import Cubin, compile_launch
-from kernels.registry import KERNELS, Kernel
+from kernels.registry import BESIDE_LINK, examples, load
 from kernels.tiles import DTYPE_NAMES, Config, Entry, Table, architectures, read, table
 from roofline.arguments import Parser
 
 SCHEMA = "kernels.compiled/3"
+SETMAXNREG = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
+"""Arguments of a launch whose warps are specialised."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class Finding:
     job: Job
     cubin: Cubin | None
     error: str | None = None
-
-    @property
-    def kernel(self) -> Kernel:
-        return KERNELS[self.job.kernel]
+    least_tma: tuple[int, int] = (0, 0)
+    """TMA loads and stores that the launch has descriptors for."""
+    register_counts: tuple[int, ...] = ()
+    """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
 
     @property
     def mma(self) -> str:
@@ -62,12 +64,12 @@ class Finding:
         """Each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
-        job, kernel, cubin = self.job, self.kernel, self.cubin
+        job, cubin, beside_link = self.job, self.cubin, self.job.kernel in BESIDE_LINK
         registers, (registers_left, bytes_left) = allotted(cubin.registers, job.config.num_warps), room()
         limit, who = job.shared_limit_bytes, ""
-        if kernel.beside_link and limit > bytes_left:
+        if beside_link and limit > bytes_left:
             limit, who = bytes_left, " beside the copier"
-        loads, stores = kernel.least_tma if job.mma != "fma" else (0, 0)
+        loads, stores = self.least_tma
         checks = (
             (cubin.spills,
              f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
@@ -75,7 +77,7 @@ class Finding:
             (cubin.shared_bytes > limit,
              f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
              "take fewer stages or subtile the epilogue"),
-            (kernel.beside_link and registers > registers_left,
+            (beside_link and registers > registers_left,
              f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the copier; "
              "take a smaller tile"),
             (self.mma != job.mma,
@@ -88,8 +90,8 @@ class Finding:
              "check the descriptors"),
         )  # fmt: skip
         found = [sentence for broken, sentence in checks if broken]
-        if kernel.register_counts:
-            found += _unspecialised(cubin, job.config.num_warps, *kernel.register_counts)
+        if self.register_counts:
+            found += _unspecialised(cubin, job.config.num_warps, *self.register_counts)
         return found
 
     def as_row(self) -> dict:
@@ -124,15 +126,17 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
     """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
     dtype."""
     tables = tuple(tables)
-    if unknown := {entry.kernel for t in tables for entry in t.entries} - KERNELS.keys():
-        raise ValueError(f"no kernels {sorted(unknown)}, there are {', '.join(KERNELS)}; import what registers them")
+    if unknown := {entry.kernel for t in tables for entry in t.entries} - examples().keys():
+        raise ValueError(
+            f"no kernels {sorted(unknown)}, there are {', '.join(examples())}; enter them in kernels/registry.py"
+        )
     found = [
         Job(entry.kernel, t.arch, config, dtype, t.target, t.shared_limit_bytes, entry.mma)
         for t in tables
         if t.target is not None
         for entry in t.entries
         for dtype in entry.dtypes
-        for config in _variants(entry, t.arch, dtype)
+        for config in _variants(entry, t, dtype)
         if not kernels or entry.kernel in kernels
     ]
     if one_per_kernel:
@@ -141,10 +145,9 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
     return list(dict.fromkeys(found))
 
 
-def _variants(entry: Entry, arch: str, dtype: str) -> list[Config]:
+def _variants(entry: Entry, of: Table, dtype: str) -> list[Config]:
     """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
-    kernel = KERNELS[entry.kernel]
-    if kernel.modelled != arch or not kernel.flattens or dtype != entry.dtypes[0] or entry.measured:
+    if "flatten" not in of.modelled.get(entry.kernel, ()) or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True)]
 
@@ -157,7 +160,10 @@ def inspect(job: Job) -> Finding:
     """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
     dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
     try:
-        return Finding(job, compile_launch(KERNELS[job.kernel].example(job.config, dtype), job.target))
+        launch = load(examples()[job.kernel])(job.config, dtype)
+        least_tma = 1 if "x_desc" in launch.args else 0, 1 if "out_desc" in launch.args else 0
+        registers = [launch.args[name] for name in SETMAXNREG if name in launch.args]
+        return Finding(job, compile_launch(launch, job.target), None, least_tma, tuple(registers))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -197,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.inspect", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
     parser.add_argument(
-        "--kernel", action="append", choices=sorted(KERNELS), default=[], help="only this kernel (may be repeated)"
+        "--kernel", action="append", choices=sorted(examples()), default=[], help="only this kernel (may be repeated)"
     )
     parser.add_argument("--one-per-kernel", action="store_true", help="only the largest tile of each kernel")
     parser.add_argument(

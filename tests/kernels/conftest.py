@@ -91,12 +91,8 @@ def tables(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def registered():
-    """`registered(kernel)`: it is, until the test ends."""
-    from kernels.registry import CONTENDERS, KERNELS, register
+def registered(monkeypatch):
+    """`registered(contender)`: it is, until the test ends."""
+    from kernels.registry import CONTENDERS
 
-    before = [(known, dict(known)) for known in (CONTENDERS, KERNELS)]
-    yield register
-    for known, own in before:
-        known.clear()
-        known.update(own)
+    return lambda contender: monkeypatch.setitem(CONTENDERS, contender.name, contender)

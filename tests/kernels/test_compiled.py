@@ -168,7 +168,9 @@ def test_kernels_that_wait_leave_room_for_the_copier():
 def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
     def problems(kernel: str, found: cubin.Cubin) -> list[str]:
         config = next(entry.config for entry in table("sm90").entries if entry.kernel == kernel)
-        return Finding(Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma"), found).problems()
+        asked = (240, 24) if kernel == "warpgroup" else ()
+        job = Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma")
+        return Finding(job, found, register_counts=asked).problems()
 
     plain = cubin.Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
     said = "\n".join(problems("warpgroup", plain))
@@ -181,7 +183,8 @@ def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
 SPECIALISED = """
 import json, torch
 from kernels import warpgroup
-from kernels.tiles import Config
+from kernels.inspect.compiled import Job, inspect
+from kernels.tiles import Config, table
 from kernels.inspect.cubin import compile_launch
 
 config = Config(128, 64, 32, num_warps=8, num_stages=3, subtile=2)
@@ -190,12 +193,16 @@ for m, n, k in ((1, 1, 1), (130, 1, 33)):
     padded = lambda rows, columns: torch.empty((rows, -(-columns // 8) * 8), dtype=torch.float16)[:, :columns]
     cubin = compile_launch(warpgroup.prepare(padded(m, k), padded(n, k), padded(m, n), config), 90)
     found.append([cubin.spills, cubin.wgmma_waits, cubin.register_counts])
-print(json.dumps(found))
+config = next(entry.config for entry in table("sm90").entries if entry.kernel == "warpgroup")
+finding = inspect(Job("warpgroup", "sm90", config, "bf16", 90, 232_448, "wgmma.m64n256k16"))
+print(json.dumps([found, finding.least_tma, finding.register_counts, finding.problems()]))
 """
 
 
 def test_every_specialisation_of_a_ring_is_pipelined(printed_elsewhere):
-    for spills, waits, registers in printed_elsewhere(SPECIALISED):
+    specialisations, *shipped = printed_elsewhere(SPECIALISED)
+    assert shipped == [[1, 1], [240, 24], []]
+    for spills, waits, registers in specialisations:
         assert (spills, waits) == (False, [0, 1])
         assert {24, 240} <= set(registers)
 

@@ -1,15 +1,18 @@
 """Every refusal names the value, the limit and the way out; and `matmul` picks the right kernel of ours."""
 
-import dataclasses
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import CONTENDERS, contract, decode, hopper, persistent, tiled, vendor, warpgroup
+from kernels import contract, decode, hopper, persistent, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, check, shares_memory
+from kernels.registry import BESIDE_LINK, CONTENDERS, load, names
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -24,6 +27,7 @@ def strided(shape: tuple, row: int) -> torch.Tensor:
     return BUFFER.as_strided(shape, (row, 1))
 
 
+ROOT = Path(__file__).parents[2]
 BUFFER = half(64, 64)
 X, W, EIGHT = half(4, 8), half(6, 8), half(8, 8)
 GROWING = W.clone().requires_grad_()
@@ -120,7 +124,7 @@ def test_compiled_kernels_refuse_the_cpu(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
     words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]
     for name in ("tiled", "persistent", "decode"):
-        refused(partial(CONTENDERS[name].run, X, EIGHT, half(4, 8)), ValueError, words)
+        refused(partial(CONTENDERS[name].load(), X, EIGHT, half(4, 8)), ValueError, words)
         assert "x is on cpu" in CONTENDERS[name].why_not(X, EIGHT)
 
 
@@ -174,13 +178,20 @@ def test_decode_refuses_many_rows_and_what_tma_does(gpu_of):
 )
 def test_matmul_picks(where, able, picked, monkeypatch):
     ran = []
-    for name in ("tiled", "persistent", "decode", "warpgroup"):
-        stub = dataclasses.replace(
-            CONTENDERS[name],
-            run=lambda x, w, out, name=name: ran.append(name) or out,
-            why_not=lambda x, w, out=None, name=name: None if name in able else "no TMA",
-        )
-        monkeypatch.setitem(CONTENDERS, name, stub)
+
+    class Stub:
+        def __init__(self, name):
+            self.name = name
+
+        def __call__(self, x, w, out):
+            return ran.append(self.name) or out
+
+        def require(self, x, w, out):
+            if self.name not in able:
+                raise ValueError("no TMA")
+
+    for module in (tiled, persistent, decode, warpgroup):
+        monkeypatch.setattr(module, "matmul", Stub(module.__name__.partition(".")[2]))
     with FakeTensorMode():  # a CUDA tensor without a GPU
         x, w = (torch.empty((8, 8), dtype=torch.float16, device=where) for _ in range(2))
         kernels.matmul(x, w)
@@ -192,9 +203,10 @@ import json, sys
 sys.modules[{!r}] = None
 import torch, kernels
 from kernels.contract import reason
+from kernels.registry import CONTENDERS
 x = torch.ones(8, 8)
-assert kernels.CONTENDERS["torch"].run(x, x, torch.empty(8, 8))[0, 0] == 8
-whys = {{name: kernels.CONTENDERS[name].why_not(x, x) for name in ("tiled", "persistent", "warpgroup")}}
+assert CONTENDERS["torch"].load()(x, x, torch.empty(8, 8))[0, 0] == 8
+whys = {{name: CONTENDERS[name].why_not(x, x) for name in ("tiled", "persistent", "warpgroup")}}
 print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
 """
 
@@ -209,6 +221,24 @@ def test_without_gluon_the_others_work(printed_elsewhere):
     assert whys["warpgroup"].startswith("this Triton lacks a part of Gluon")
     assert whys["warpgroup"].endswith("take 3.7 to 3.9 or 'persistent'")
     assert whys["persistent"].startswith("x is on cpu")
+
+
+def test_the_registry_lists_contenders_without_torch_and_triton():
+    code = "import kernels.registry, sys; assert 'torch' not in sys.modules and 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    assert names("cpu", timed=True) == ("torch", "numpy")
+    assert names("cuda", timed=True) == ("cublas", "decode", "persistent", "tiled", "warpgroup")
+    assert names("cpu", timed=False) == ("torch", "numpy", "decode", "persistent", "tiled", "warpgroup")
+
+
+def test_every_path_of_the_registry_is_found_under_its_own_name():
+    for name, contender in CONTENDERS.items():
+        found = contender.load()
+        assert contender.name == name
+        assert callable(found)
+        if contender.kind == "triton":
+            assert (found.name, found.jit.__name__) == (name, f"{name}_kernel")
+    assert all(callable(load(path)) for path in BESIDE_LINK.values())
 
 
 def test_shares_memory_is_exact():

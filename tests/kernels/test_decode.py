@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from kernels import CONTENDERS, decode
+from kernels import decode
+from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.workspace import Workspace
 
@@ -145,4 +146,4 @@ def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
     assert str(decode.deal_for(x, w, Config(16, 128, 128, 4, 6)).split) == "5"
-    assert CONTENDERS["decode"].config(x, w).endswith(f"split{decode.config_for(x, w).split}")
+    assert CONTENDERS["decode"].describe(x, w).endswith(f"split{decode.config_for(x, w).split}")

@@ -74,7 +74,7 @@ def test_empty_out_returns_before_any_launch(kernel, shape, device, monkeypatch)
     m, n, k = map(int, shape.split("x"))
     x, w = (torch.ones((rows, k), dtype=torch.float16, device=device) for rows in (m, n))
     assert kernel.matmul(x, w).shape == (m, n)
-    assert CONTENDERS[kernel.__name__.rpartition(".")[2]].config(x, w)
+    assert CONTENDERS[kernel.__name__.rpartition(".")[2]].describe(x, w)
 
 
 @and_decode

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import CONTENDERS
+from kernels import tiled, vendor
 from kernels.bench import checks, matmul
-from kernels.registry import Contender
+from kernels.registry import CONTENDERS, Contender
 from roofline.measure import device_errors
 from roofline.measure.prepared import PreparedCase, verdict
 from roofline.operations.matmul import Matmul, sweep
 from roofline.options import Options
 
+NUMPY = vendor.numpy_cpu
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 
 
@@ -24,8 +25,7 @@ OPTIONS = Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None
 @pytest.fixture
 def contender(monkeypatch):
     """`contender(run)` stands in for NumPy's."""
-    numpy = CONTENDERS["numpy"]
-    return lambda run: monkeypatch.setitem(CONTENDERS, "numpy", dataclasses.replace(numpy, run=run))
+    return lambda run: monkeypatch.setattr(vendor, "numpy_cpu", dataclasses.replace(NUMPY, run=run))
 
 
 def prepare(names=("numpy",), case=CASE, options=OPTIONS, **more):
@@ -123,7 +123,7 @@ def test_inputs_are_as_they_were_after_the_checks(contender):
     ("written", "raises", "said"),
     [("x", False, "input x,"), ("xw", False, "input x and w,"), ("w", True, "no such instruction")],
 )
-def test_who_writes_into_inputs_is_refused_and_the_next_is_not(written, raises, said):
+def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, written, raises, said):
     def run(x, w, out):
         right(x, w, out)
         for operand in written:
@@ -132,9 +132,9 @@ def test_who_writes_into_inputs_is_refused_and_the_next_is_not(written, raises, 
             raise RuntimeError("no such instruction")
         return out
 
-    contenders = {"numpy": dataclasses.replace(CONTENDERS["numpy"], run=run), "torch": CONTENDERS["torch"]}
+    contender(run)
     found = PreparedCase(CASE, "torch")
-    matmul.enter(found, CASE, OPTIONS, contenders)
+    matmul.enter(found, CASE, OPTIONS, {name: CONTENDERS[name] for name in ("numpy", "torch")})
     assert found.contenders == ["torch"]
     assert found.rejected["numpy"].outcome == "failed"
     assert said in found.rejected["numpy"].reason
@@ -146,9 +146,9 @@ def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(monkeypatch,
         exact = x.float() @ w.float().T
         return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))
 
-    torch_mm = CONTENDERS["torch"]
-    for name, kind in (("torch", "vendor"), ("numpy", "library")):
-        monkeypatch.setitem(CONTENDERS, name, dataclasses.replace(torch_mm, name=name, kind=kind, run=rounds))
+    rounding = dataclasses.replace(vendor.torch_cpu, run=rounds)
+    for path in ("torch_cpu", "numpy_cpu"):
+        monkeypatch.setattr(vendor, path, rounding)
     options, case = dataclasses.replace(OPTIONS, dtypes=("bf16",)), dataclasses.replace(CASE, dtype="bf16")
     found = prepare(case=case, options=options)
     assert found.contenders == ready
@@ -183,11 +183,12 @@ def test_lost_device_leaves_nobody_ready(contender, monkeypatch):
     assert "torch" not in found.rejected
 
 
-def test_triton_is_not_timed_on_a_cpu_nor_interpreted():
+def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     assert "timed on cuda only" in prepare(["tiled"]).rejected["tiled"].reason
-    interpreted = dataclasses.replace(CONTENDERS["tiled"], jit=object())
+    interpreted = dataclasses.replace(tiled.matmul, jit=object(), require=lambda x, w, out: None)
+    monkeypatch.setattr(tiled, "matmul", interpreted)
     on_a_gpu = dataclasses.replace(OPTIONS, device="cuda")
-    assert "interpreted, which is never timed" in matmul.why_not(interpreted, on_a_gpu, None, None)
+    assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, None, None)
 
 
 def test_operands_rotate_beyond_the_cache():
@@ -234,8 +235,8 @@ def test_a_contender_that_cannot_be_asked_fails_alone(monkeypatch):
     def cannot_say(x, w, out=None):
         raise AttributeError("no attribute 'shape'")
 
-    mute = Contender(name="mute", kind="triton", device="cpu", run=right, why_not=cannot_say, config=lambda x, w: "")
-    monkeypatch.setitem(CONTENDERS, "mute", mute)
+    monkeypatch.setattr(vendor, "mute", dataclasses.replace(NUMPY, require=cannot_say), raising=False)
+    monkeypatch.setitem(CONTENDERS, "mute", Contender(name="mute", path="kernels.vendor:mute", device="cpu"))
     prepared = prepare(["mute", "numpy"])
     assert prepared.contenders == ["torch", "numpy"]
     assert prepared.rejected["mute"].reason.startswith("mute: AttributeError: no attribute 'shape'")

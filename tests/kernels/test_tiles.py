@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from kernels import tiles
-from kernels.registry import KERNELS
 from kernels.tiles import FOLDER, Config, arch_of, architectures, choose, read, table
 from kernels.tune import candidates
 from kernels.waves import GpuSpec
@@ -65,7 +64,7 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
         m, n, k = entry.m_max or 10**6, entry.n or entry.n_max or 10**6, entry.k or 4096
         machine = None if not entry.measured else replace(H200, sms=entry.measured.get("sms", H200.sms))
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[entry.dtypes[0]]
-        if KERNELS[entry.kernel].modelled == arch and not entry.measured:
+        if entry.kernel in table(arch).modelled and not entry.measured:
             tile = (entry.config.block_m, entry.config.block_n)
             shapes = [(2**i, n, k) for i in range(14) for n in (6656, 6784, 53248) for k in (6656, 53248)]
             monkeypatch.setattr(tiles, "table", unmeasured)

@@ -1,15 +1,15 @@
 """A kernel that a test registers is run, compiled and tuned as ours are."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from toy import ENTRY, TOY
 
-from kernels import CONTENDERS, KERNELS, tiles
+from kernels import tiles
 from kernels.bench import matmul
+from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.tune import as_text, candidates
 from kernels.waves import GpuSpec
@@ -29,13 +29,13 @@ def toy(tables, registered):
         document["entries"].append(ENTRY | ({"mma": None} if arch == "interpreter" else {}))
         (tables / f"{arch}.json").write_text(as_text(document))
     tiles.table.cache_clear()
-    return registered(TOY)
+    registered(TOY)
 
 
 def test_it_multiplies(toy, operands, device):
     case = operands(100, 200, 72, torch.float16)
     assert CONTENDERS["toy"].why_not(case.x, case.w) is None
-    case.verify(CONTENDERS["toy"].run(case.x, case.w, case.out))
+    case.verify(CONTENDERS["toy"].load()(case.x, case.w, case.out))
 
 
 def test_the_benchmark_runs_it_by_its_name(toy, device):
@@ -57,7 +57,7 @@ from kernels import tiles, registry
 from kernels.inspect import compiled
 from command import main
 
-registry.register(TOY)
+registry.CONTENDERS["toy"] = TOY
 tiles.FOLDER = Path({tables!r})
 (finding,) = (compiled.inspect(job) for job in compiled.jobs([tiles.table("sm90")], ["toy"]))
 with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -77,12 +77,3 @@ def test_it_is_compiled_and_the_machine_runs_it(toy, tables, printed_elsewhere, 
 def test_it_is_tuned(toy):
     found = candidates("toy", SHAPE, "fp16", "sm90", H200)
     assert found == [Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1)]  # 12 stages do not fit
-
-
-def test_a_name_is_given_once_and_those_that_an_arm_runs_are_no_contenders(registered):
-    with pytest.raises(ValueError, match="tiled"):
-        registered(replace(TOY, name="tiled"))
-    with pytest.raises(ValueError, match="flagged"):
-        registered(replace(TOY, name="flagged"))
-    registered(replace(TOY, run=None))
-    assert "toy" in KERNELS.keys() - CONTENDERS.keys()

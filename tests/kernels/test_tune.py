@@ -1,14 +1,13 @@
 """Which configurations a tuning tries, how it decides, and that its choice is written and read back whole."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kernels import tune
-from kernels.registry import KERNELS
+from kernels import persistent, tune
+from kernels.registry import CONTENDERS
 from kernels.tiles import FOLDER, Config, architectures, choose
 from kernels.tune import as_text, candidates, save, turns, winner
 from kernels.waves import GpuSpec
@@ -33,7 +32,7 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, k
     assert found[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     assert 3 <= len(found) == len(set(found)) <= 1 + tune.MOST
     assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in found[1:])
-    grid = KERNELS[kernel].grid
+    grid = CONTENDERS[kernel].load().grid
     assert all(getattr(config, name) in values for config in found[1:] for name, values in grid.items()
                if name != "group_m")  # fmt: skip
 
@@ -81,8 +80,9 @@ def gpu(monkeypatch, tables):
     """As if the CPU were an H200, where all configurations run but those that are `wrong` or do not compile."""
     about = SimpleNamespace(wrong=[], spills=[])
 
-    def run(x, w, out, config):
-        return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
+    class Run(type(persistent.matmul)):
+        def __call__(self, x, w, out, config):
+            return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
 
     def inspect_all(jobs, workers):
         return [
@@ -93,7 +93,7 @@ def gpu(monkeypatch, tables):
     monkeypatch.setattr(tune.tiles, "machine_of", lambda device: H200)
     monkeypatch.setattr(tune, "inspect_all", inspect_all)
     monkeypatch.setattr(tune.torch.cuda, "get_device_name", lambda device: "H200")
-    monkeypatch.setitem(KERNELS, "persistent", replace(KERNELS["persistent"], run=run))
+    monkeypatch.setattr(persistent, "matmul", Run(**vars(persistent.matmul)))
     monkeypatch.setattr(tune.tiles, "FOLDER", tables)
     return about
 
@@ -143,7 +143,7 @@ def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):
         assert rows[expected:] == before
     save(path, "persistent", SHAPE, "fp16", Config(128, 128, 64, 8, 5), MMA, MEASURED)
     assert len(json.loads(path.read_text())["entries"]) == len(before) + 3
-    assert path.read_text().count("\n") == len(before) + 3 + 6  # one line each
+    assert path.read_text().count("\n") == len(before) + 3 + 7  # one line each
 
 
 @pytest.mark.parametrize(

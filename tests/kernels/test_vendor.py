@@ -26,7 +26,7 @@ def test_baselines_write_out(kind, shape, operands, device):
     for dtype in (torch.float32,) if name == "numpy" else (torch.float32, torch.float16, torch.bfloat16):
         case = operands(*map(int, shape.split("x")), dtype, where=where, behind=BEHIND)
         assert contender.why_not(case.x, case.w) is None
-        case.verify(contender.run(case.x, case.w, case.out))
+        case.verify(contender.load()(case.x, case.w, case.out))
 
 
 def test_vendors_refuse_what_is_not_theirs():
@@ -43,5 +43,5 @@ def test_inductor(operands, device):
     if device == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
         pytest.skip("Inductor needs a C++ compiler on the CPU")
     case = operands(48, 64, 32, torch.float32)
-    result = CONTENDERS["inductor"].run(case.x, case.w, case.out)
+    result = CONTENDERS["inductor"].load()(case.x, case.w, case.out)
     case.verify(result)

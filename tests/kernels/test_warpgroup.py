@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import CONTENDERS, hopper, persistent, warpgroup
+from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect.cubin import compile_launch
+from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
@@ -20,7 +21,7 @@ def test_it_is_measured_by_default_and_says_that_it_has_no_interpreter(monkeypat
     if interpreted(persistent.persistent_kernel):
         assert "TRITON_INTERPRET is set" in contender.why_not(X, X)
         with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):
-            contender.run(X, X, X.clone())
+            contender.load()(X, X, X.clone())
     monkeypatch.setattr(hopper, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(hopper, "interpreted", lambda kernel: False)
     monkeypatch.setattr(hopper, "capability", lambda device: (10, 0))

@@ -1,4 +1,4 @@
-"""A kernel as somebody would add one: all there is to it stands here, but for its entries in a table."""
+"""A kernel as somebody would add one: all there is to it stands here, but for its lines in the registry and a table."""
 
 # ruff: noqa: N803
 
@@ -7,8 +7,8 @@ from functools import partial
 import triton
 import triton.language as tl
 
-from kernels.contract import KernelLaunch, example_operands, host, reason, require_runnable, validate
-from kernels.registry import Kernel
+from kernels.contract import Kernel, KernelLaunch, example_operands, require_runnable, validate
+from kernels.registry import Contender
 from kernels.tiles import choose_for
 
 ENTRY = {
@@ -34,10 +34,6 @@ def toy_kernel(
     tl.store(out_ptr + m * out_row + n.T, acc.to(out_ptr.dtype.element_ty), mask=(m < M) & (n.T < N))
 
 
-def matmul(x, w, out=None, config=None):
-    return host(x, w, out, require, lambda out: prepare(x, w, out, config or choose_for("toy", x, w)))
-
-
 def require(x, w, out=None):
     validate(x, w, out)
     require_runnable(toy_kernel, x)
@@ -53,8 +49,8 @@ def prepare(x, w, out, config):
     return KernelLaunch(toy_kernel, grid, args)
 
 
-TOY = Kernel(
-    name="toy", run=matmul, why_not=partial(reason, require), config=lambda x, w: str(choose_for("toy", x, w)),
-    jit=toy_kernel, prepare=prepare, example=lambda config, dtype: prepare(*example_operands(dtype), config),
-    grid=dict(num_stages=(3, 4, 12)),
+matmul = Kernel(
+    name="toy", jit=toy_kernel, require=require, prepare=prepare, choose=partial(choose_for, "toy"),
+    example=lambda config, dtype: prepare(*example_operands(dtype), config), grid=dict(num_stages=(3, 4, 12)),
 )  # fmt: skip
+TOY = Contender(name="toy", path="toy:matmul")

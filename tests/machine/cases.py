@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels import hopper, workspace
+from kernels.contract import Kernel
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
 from kernels.machine.run import enqueue
-from kernels.registry import KERNELS, Kernel
+from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPE_NAMES, Config, table
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -164,7 +165,7 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         yield matmul(kernel, variant, dtype, (rows[2], 24, short), 1, **more)
         yield matmul(kernel, replace(variant, raster="n"), dtype, (rows[3], 2 * bn, 3 * bk), 3, slots=1, **more)
         yield matmul(kernel, variant, dtype, (rows[4], bn + 1, 3 * bk), 2 + 3 * (number % 2), slots=2, **more)
-        if not kernel.least_tma[0]:
+        if "x_desc" not in kernel.jit.arg_names:  # TMA wants aligned rows
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
 
 
@@ -173,7 +174,7 @@ def cases() -> list[Case]:
     return [
         case
         for entry in table("sm90").entries
-        if (kernel := KERNELS[entry.kernel]).prepare
+        if entry.kernel in CONTENDERS
         for dtype in entry.dtypes
-        for case in matmuls(kernel, entry.config, dtype, entry.m_max)
+        for case in matmuls(CONTENDERS[entry.kernel].load(), entry.config, dtype, entry.m_max)
     ]

@@ -19,12 +19,11 @@ from collectives import device_links, ffn, flagged_arms
 from collectives import links as protocol
 from collectives import matmul_reduce_scatter as scatters
 from collectives import signalled as signalled_arm
-from kernels import hopper, tiles
+from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import address, enqueue, raise_flag
-from kernels.registry import KERNELS
 
 SCATTERING = scatters.ARMS | {"signalled": signalled_arm.run}
 LAYERS = ffn.ARMS | {"layer_signalled": signalled_arm.run}
@@ -124,7 +123,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
         def add(machine: Machine) -> None:
             machine.host(opens)
             for rank, mine in enumerate(ranks):
-                mine.matmul = KERNELS["persistent"].run
+                mine.matmul = persistent.matmul
                 with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
                     wires.append(Wire(bytes_per_s, programs=programs))
                     instruments.gate_launch(gate, 1, gap=1).run(gate.device)
@@ -151,7 +150,7 @@ def scatter(
         xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
         w = whole_numbers(padded(136, depth, **kind), seed - 1).sign_()
         outs = [torch.full((height, 136), torch.nan, **kind) for _ in xs]
-        mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=KERNELS["persistent"].run)
+        mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=persistent.matmul)
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
 
@@ -184,7 +183,7 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **mo
 
         x, up, down = few((rows, width), 1), few((hidden, width), 2), few((width, hidden), 3)
         out, rank, wires = padded(rows // RANKS, width, dtype=x.dtype).contiguous(), seed % RANKS, []
-        mine = ffn.Operands(x, up, down, out, RANKS, rank, matmul=KERNELS["persistent"].run)
+        mine = ffn.Operands(x, up, down, out, RANKS, rank, matmul=persistent.matmul)
         for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.whole):
             tensor.fill_(torch.nan)
         mine.scatter.block(mine.gathered, rank).copy_(mine.scatter.block(x, rank))

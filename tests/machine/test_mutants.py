@@ -17,7 +17,7 @@ from waiting import for_chunks, for_rows
 
 from kernels.machine.device import Machine
 from kernels.machine.program import LANES, Program, Step
-from kernels.registry import KERNELS
+from kernels.registry import CONTENDERS
 from kernels.tiles import table
 
 SEEDS, PATIENCE = 3, 5  # orders of events; times the instructions of the kernel as it is: then a mutant is stuck
@@ -60,7 +60,7 @@ def subjects() -> dict[str, list]:
 
     def plain(kernel: str, shape: tuple[int, int, int], programs=3, *, number=0, unit=8, **changes):
         config = [entry.config for entry in table("sm90").entries if entry.kernel == kernel][number]
-        return matmul(KERNELS[kernel], replace(config, **changes), "bf16", shape, programs, unit=unit)
+        return matmul(CONTENDERS[kernel].load(), replace(config, **changes), "bf16", shape, programs, unit=unit)
 
     chain = links.copier("bf16", 3, 1e9, (37, 72), (9, 1032))
     slow = partial(links.layer, "layer_signalled", "bf16", bytes_per_s=1e9)

@@ -15,7 +15,7 @@ import command
 import pytest
 import torch
 
-from kernels.registry import KERNELS
+from kernels.registry import CONTENDERS
 from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def exact(names: tuple[str, ...], *arguments: str) -> list[str]:
 def test_every_shipped_configuration_is_exact(names, dtype, seed):
     found = exact(names, "--seeds", "1", "--seed", str(seed), "--only", f" {dtype} ")
     for entry in (entry for entry in table("sm90").entries if entry.kernel in names and dtype in entry.dtypes):
-        for variant in KERNELS[entry.kernel].variants(entry.config):
+        for variant in CONTENDERS[entry.kernel].load().variants(entry.config):
             start = f"exact {entry.kernel} {variant} {dtype}"
             assert any(line.startswith(start) for line in found), start
 
