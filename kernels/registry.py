@@ -98,11 +98,34 @@ def examples() -> dict[str, str]:
     return ours | BESIDE_LINK
 
 
-def names(device: str, timed: bool) -> tuple[str, ...]:
-    """Return the contenders of a run that asked for none: the defaults of `device`, and where nothing is timed the
-    Triton kernels too, which the interpreter runs."""
-    return tuple(
-        name
-        for name, contender in CONTENDERS.items()
-        if contender.default and (contender.device == device or (not timed and contender.kind == "triton"))
-    )
+class Listing:
+    """Lists the contenders of a matmul by name, as `roofline.measure.runner.Runner` does, for its `options`."""
+
+    options: Any
+
+    def known(self) -> list[str]:
+        return list(CONTENDERS)
+
+    def here(self) -> list[str]:
+        return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
+
+    def names(self, case) -> list[str]:
+        """Return those asked for, else the defaults of the device. Where nothing is timed, the interpreter also runs
+        the Triton kernels."""
+        options = self.options
+        if options.contenders:
+            return [name for name in options.contenders if name in CONTENDERS]
+        is_interpreted = not options.timed
+        return [
+            name
+            for name, contender in CONTENDERS.items()
+            if contender.default
+            and (contender.device == options.device or (is_interpreted and contender.kind == "triton"))
+        ]
+
+
+class Planner(Listing):
+    """Lists them before anything imports torch."""
+
+    def __init__(self, options):
+        self.options = options

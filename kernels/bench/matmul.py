@@ -11,8 +11,7 @@ import torch
 
 from kernels.bench import checks
 from kernels.contract import interpreted
-from kernels.registry import CONTENDERS
-from kernels.registry import names as default_names
+from kernels.registry import CONTENDERS, Listing
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
@@ -47,21 +46,8 @@ POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
 
 
-class Runner(runner.Runner):
+class Runner(Listing, runner.Runner):
     """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
-
-    def known(self) -> list[str]:
-        return list(CONTENDERS)
-
-    def here(self) -> list[str]:
-        return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
-
-    def names(self, case) -> list[str]:
-        """Those asked for, else the device's own; a plain CPU test also takes the kernels, interpreted."""
-        options = self.options
-        if options.contenders:
-            return [name for name in options.contenders if name in CONTENDERS]
-        return list(default_names(options.device, options.timed))
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
         """Operands on the device, each contender checked; where timed, the vendor among them."""

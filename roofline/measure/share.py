@@ -123,8 +123,9 @@ class Share:
     def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
         self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
         self.options, self.device, self.lost = runners.options, runners.options.device, ""
-        for name, chosen in request.chosen.items():
-            runners.of(operations.find(name.partition("-")[0])).earlier[name] = chosen
+        of_shape = {shape: runners.of(operations.find(shape.partition("-")[0])) for shape in request.cases}
+        for shape, chosen in request.chosen.items():
+            of_shape[shape].earlier[shape] = chosen
 
     def at(self, step: str, shape: str = "", **about) -> None:
         self.tell({"tell": "at", "step": step, "shape": shape} | about)
@@ -553,8 +554,6 @@ def main(folder: Path) -> None:
 
         ranks.world = World(ranks)
     runners = operations.Runners(of_values(request.options), ranks)
-    for shape in request.cases:
-        runners.of(operations.find(shape.partition("-")[0]))
     with suppress(Stopped, KeyboardInterrupt):
         run(request, tell, runners, mark)
     if request.kind != COUNTERS:  # the tool that it runs under writes at its end

@@ -80,6 +80,7 @@ OPERATION = register(
         analysis="throughput",
         sweep=sweep,
         runner="kernels.bench.matmul:Runner",
+        contenders="kernels.registry:Planner",
         # A model's name has dashes of its own, so all that follows it is read from the right.
         pattern=re.compile(
             r"(?P<model>.+)-(?P<layer>\w+)-tp(?P<tp>\d+)-m(?P<m>\d+)-(?P<dtype>\w+?)(?:-(?P<contender>\w+))?"

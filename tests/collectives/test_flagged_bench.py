@@ -1,5 +1,6 @@
 """Cases with arms that wait on the device, prepared with their kernel in Triton's interpreter."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -37,7 +38,7 @@ def small(**more):
 
 
 def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
-    on_cpu = [*ARMS, *["serial_all_cores"] * (torch.get_num_threads() > 1)]
+    on_cpu = [*ARMS, *["serial_all_cores"] * (len(os.sched_getaffinity(0)) > 1)]
     assert all_gather_matmul.Runner(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
     assert all_gather_matmul.Runner(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]

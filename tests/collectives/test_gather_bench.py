@@ -200,3 +200,11 @@ def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
     assert found.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert found.contenders == ARMS
+
+
+@pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_listed_is_what_runs(module, device):
+    runner = module.Runner(options_of())
+    listed = runner.of_device(device)
+    assert [name for name in runner.arms(device) if name != ALL_CORES] == [name for name in listed if name != ALL_CORES]

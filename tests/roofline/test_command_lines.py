@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
     monkeypatch.setattr(doctor.machine, "cores", lambda: 1)
     _, text = typed(*LISTED, doctor._cores().way_out.rpartition(": ")[2])
     assert "56 cases on 28 shapes" in text
+
+
+def test_a_run_is_planned_without_torch(environment):
+    code = (
+        "import sys, pytest\nclass Heavy:\n    def pytest_collection_finish(self):\n"
+        "        print([name for name in ('torch', 'triton', 'pandas', 'matplotlib') if name in sys.modules])\n"
+        "pytest.main(sys.argv[1:], plugins=[Heavy()])"
+    )
+    command = [sys.executable, "-c", code, "-p", "no:hypothesispytest", *LISTED, ALL]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
+    assert "127 cases on 47 shapes, about " in done.stdout
+    assert "\n[]\n" in done.stdout
 
 
 def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed, tmp_path):
