@@ -1,14 +1,16 @@
-"""How long a collective takes: on a torus of chips, or on nodes of GPUs with a network between the nodes.
+"""What a device receives in a collective: on a torus of chips, or on nodes of GPUs with a network between the nodes.
 
-Bandwidth only: the latency of hops and launches is left out. V is the size of the whole array, all shards together. Of
-an all-gather or a reduce-scatter over P devices, each receives (P - 1) / P of V; where a collective is not `exact`,
-what a device has already is counted as if it were sent, as the source does.
+Only bandwidth counts: the latency of hops and launches is left out. V is the size of the whole array, all shards
+together. In an all-gather or a reduce-scatter over P devices, each receives (P - 1) / P of V. Where a collective is not
+`exact`, the part that a device has already counts as if it were sent, as the source does.
 
 Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
 """
 
-import math
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from roofline.theory.chips import Chip
 
 KINDS = ("tp", "fsdp")
 """Tensor and fully sharded data parallelism. On nodes the first is the inner one: its devices are neighbours."""
@@ -30,96 +32,62 @@ class Sharding:
         return self.tp * self.fsdp
 
     @property
-    def used(self) -> list[str]:
-        """The kinds that cut anything."""
-        return [kind for kind in KINDS if getattr(self, kind) > 1]
+    def used(self) -> dict[str, float]:
+        """The kinds that cut anything, with their degrees."""
+        return {kind: degree for kind in KINDS if (degree := getattr(self, kind)) > 1}
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """What one device receives over one fabric in a collective: `amount` of V bytes, at `bytes_per_s`."""
+class Crossing(NamedTuple):
+    """What one device receives over one fabric in a collective: a share of V, at a rate."""
 
     fabric: str
-    amount: float
+    received_share: float
     bytes_per_s: float
 
-    @property
-    def seconds(self) -> float:
-        """For each byte of V."""
-        return self.amount / self.bytes_per_s
 
+def misfit(chip: Chip, sharding: Sharding) -> str | None:
+    """Return why `sharding` does not fit the chip's torus or nodes, if it does not.
 
-@dataclass(frozen=True)
-class Torus:
-    """Chips in rings along `all_axes` axes, on each of which a chip receives `axis_bytes_per_s`. Tensor parallelism
-    beside FSDP has one axis, and FSDP the rest; either of them alone has all."""
-
-    axis_bytes_per_s: float
-    exact: bool = False
-    all_axes: int = 3
-
-    def axes_of(self, kind: str, sharding: Sharding) -> int:
-        if sharding.used == [kind]:
-            return self.all_axes
-        return self.all_axes - 1 if kind == "fsdp" else 1
-
-    def misfit(self, sharding: Sharding) -> str | None:
-        """The kind for which no axis is left.
-
-        >>> Torus(180e9, all_axes=1).misfit(Sharding(tp=4, fsdp=16))
-        'fsdp'
-        """
-        return next(iter(sharding.used[self.all_axes :]), None)
-
-    def crossings(self, kind: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective of the devices of `kind`, two or more, takes."""
-        amount = _amount(getattr(sharding, kind), self.exact)
-        return (Crossing(f"{kind} axes", amount, self.axes_of(kind, sharding) * self.axis_bytes_per_s),)
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """GPUs in nodes of `size`: NVLink inside a node, a network port for each GPU between nodes.
-
-    A collective over several nodes uses the ports of all its devices in a node, and runs through both fabrics at the
-    same time, piece by piece.
+    On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
     """
-
-    size: int
-    link_bytes_per_s: float
-    network_bytes_per_s: float | None = None
-    exact: bool = True
-
-    def misfit(self, sharding: Sharding) -> str | None:
-        """The innermost kind whose groups neither divide a node nor fill nodes: their traffic is not counted right.
-
-        >>> Nodes(8, 450e9).misfit(Sharding(tp=4, fsdp=3))
-        'fsdp'
-        """
-        groups = {"tp": sharding.tp, "fsdp": sharding.devices}
-        return next((kind for kind in sharding.used if self.size % groups[kind] and groups[kind] % self.size), None)
-
-    def crossings(self, kind: str, sharding: Sharding) -> tuple[Crossing, ...]:
-        """What a collective of the devices of `kind`, two or more, takes: both fabrics run at the same time."""
-        parts = getattr(sharding, kind)
-        here = min(parts, max(1, self.size / (sharding.tp if kind == "fsdp" else 1)))
-        away = parts / here
-        if away > 1 and not self.network_bytes_per_s:
-            raise ValueError(
-                f"{kind}={parts:.0f} spans {math.ceil(away)} nodes of {self.size}, and the chip's network is not "
-                "known: shard over fewer devices, or take a --chip with a network"
+    if chip.torus_axes:
+        degrees = ", ".join(f"{kind}={degree:g}" for kind, degree in sharding.used.items())
+        axes = f"{degrees}: each needs an axis of its own, and the torus has {chip.torus_axes}: leave one out"
+        return axes if len(sharding.used) > chip.torus_axes else None
+    node, groups = chip.node_size, {"tp": sharding.tp, "fsdp": sharding.devices}
+    for kind, degree in sharding.used.items():
+        if node % groups[kind] and groups[kind] % node:
+            return (
+                f"{kind}={degree:g}: groups of {groups[kind]:g} devices do not pack into nodes of {node}: let them "
+                "divide it, or be a multiple of it"
             )
-        inner, outer = (_amount(count, self.exact) if count > 1 else 0 for count in (here, away))
-        both = (
-            Crossing("node", inner, self.link_bytes_per_s),
-            Crossing("network", outer / here, self.network_bytes_per_s),
+    if sharding.devices > node and not chip.port_bytes_per_s:
+        return (
+            f"{sharding.devices:g} devices span nodes of {node}, and the chip's network is not known: shard over at "
+            f"most {node}, or take a --chip with a network"
         )
-        return tuple(crossing for crossing in both if crossing.amount)
+    return None
 
 
-Mesh = Torus | Nodes
+def crossings(kind: str, sharding: Sharding, chip: Chip, exact: bool) -> list[Crossing]:
+    """Return what a collective of the devices of `kind`, two or more, takes on each fabric that it crosses.
+
+    On a torus, tensor parallelism beside FSDP has one axis, and FSDP the rest; either of them alone has all.
+    On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several
+    nodes uses the ports of all its devices in a node, and runs through both fabrics at the same time, piece by piece.
+    """
+    if chip.torus_axes:
+        axes = chip.torus_axes if len(sharding.used) == 1 else chip.torus_axes - 1 if kind == "fsdp" else 1
+        bytes_per_s = axes * (chip.links // chip.torus_axes * chip.link_bandwidth_bytes_per_s)
+        return [Crossing(f"{kind} axes", _received(sharding.used[kind], exact), bytes_per_s)]
+    parts = sharding.used[kind]
+    inside = min(parts, max(1, chip.node_size / (sharding.tp if kind == "fsdp" else 1)))
+    nodes = parts / inside
+    fabrics = [Crossing("node", _received(inside, exact), chip.received_bytes_per_s)] if inside > 1 else []
+    if nodes > 1 and chip.port_bytes_per_s:
+        fabrics.append(Crossing("network", _received(nodes, exact) / inside, chip.port_bytes_per_s))
+    return fabrics
 
 
-def _amount(parts: float, exact: bool) -> float:
-    """The share of V that one device receives."""
+def _received(parts: float, exact: bool) -> float:
     return (parts - 1) / parts if exact else 1
