@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from roofline.account.answer import answer
 from roofline.account.memory import SAVED
-from roofline.account.meshes import Sharding
 from roofline.account.question import Question
 from roofline.account.text import text
 from roofline.arguments import flops, number
@@ -56,8 +55,8 @@ def question(options: argparse.Namespace) -> Question:
     if options.memory:
         chip = replace(chip, memory_bytes=options.memory, source=f"{chip.source}; memory: given")
     exact = options.collectives == "exact" if options.collectives else not chip.torus_axes
-    sharding = Sharding(options.tp, options.fsdp)
-    return Question(parse_model(options.model), chip, sharding, exact, options.tokens, options.saved)
+    model = parse_model(options.model)
+    return Question(model, chip, options.tp, options.fsdp, exact, options.tokens, options.saved)
 
 
 def size(text: str) -> int:

@@ -9,7 +9,7 @@ bound of training too.
 import math
 from dataclasses import dataclass, replace
 
-from roofline.account import meshes
+from roofline.account.meshes import crossings
 from roofline.account.question import BF16_BYTES, Question
 
 
@@ -67,7 +67,7 @@ class Bound:
 def terms(question: Question) -> list[Term]:
     """Return all that a block's collectives take, a row for each fabric that they cross."""
     weights = question.gathers * question.block_weights * question.gathered_weight_bytes
-    activations = question.model.d_model * BF16_BYTES / question.sharding.fsdp  # of each token, on one device
+    activations = question.model.d_model * BF16_BYTES / question.fsdp  # of each token, on one device
     collectives = (
         ("gather weights", "fsdp", weights, 0),
         ("gather activations", "tp", 0, activations),
@@ -76,8 +76,8 @@ def terms(question: Question) -> list[Term]:
     return [
         Term(name, fixed, per_token, *crossing)
         for name, kind, fixed, per_token in collectives
-        if kind in question.sharding.used
-        for crossing in meshes.crossings(kind, question.sharding, question.chip, question.exact)
+        if kind in question.degrees
+        for crossing in crossings(question, kind)
     ]
 
 
@@ -104,9 +104,7 @@ def bound(question: Question, name: str = "") -> Bound:
     tokens = meets.get(fabric, 0.0)
     at_bound = forward(replace(question, tokens=tokens)) if 0 < tokens < math.inf else None
     use = at_bound.math_s / at_bound.serial_s if at_bound else None
-    return Bound(
-        name, question.sharding.fsdp, question.sharding.tp, tokens, tokens / question.devices, fabric, serial_use=use
-    )
+    return Bound(name, question.fsdp, question.tp, tokens, tokens / question.devices, fabric, serial_use=use)
 
 
 def least_d_ff(question: Question) -> float | None:

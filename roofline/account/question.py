@@ -4,8 +4,6 @@ import bisect
 import math
 from dataclasses import dataclass
 
-from roofline.account import meshes
-from roofline.account.meshes import Sharding
 from roofline.theory.chips import Chip
 from roofline.theory.models import Model
 
@@ -23,7 +21,10 @@ class Question:
     model: Model
     chip: Chip
     """As in the datasheet, or with other FLOP/s and another memory."""
-    sharding: Sharding
+    tp: float = 1
+    """Into how many parts tensor parallelism cuts F. On nodes the devices of a group are neighbours."""
+    fsdp: float = 1
+    """Into how many parts fully sharded data parallelism cuts the weights and the tokens."""
     exact: bool = True
     """Whether a collective sends a device no more than what it lacks: (P - 1) / P of V, and not V."""
     tokens: int = 0
@@ -40,12 +41,17 @@ class Question:
     """Of how many blocks a device holds the gathered weights at a time."""
 
     @property
-    def flop_per_s(self) -> float:
-        return self.chip.flops["bf16"]
+    def degrees(self) -> dict[str, float]:
+        """The kinds of parallelism that cut anything, the inner one first."""
+        return {kind: degree for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)) if degree > 1}
 
     @property
     def devices(self) -> float:
-        return self.sharding.devices
+        return self.tp * self.fsdp
+
+    @property
+    def flop_per_s(self) -> float:
+        return self.chip.flops["bf16"]
 
     @property
     def parameters(self) -> int:
@@ -54,17 +60,17 @@ class Question:
     @property
     def block_weights(self) -> float:
         """Of one block, those that the devices of an FSDP group share."""
-        return self.model.matrices * self.model.d_model * self.model.d_ff / self.sharding.tp
+        return self.model.matrices * self.model.d_model * self.model.d_ff / self.tp
 
     @property
     def block_gathered_bytes(self) -> float:
         """Of a block's gathered weights, which a device holds for a moment."""
-        return self.block_weights * self.gathered_weight_bytes if self.sharding.fsdp > 1 else 0.0
+        return self.block_weights * self.gathered_weight_bytes if self.fsdp > 1 else 0.0
 
     @property
     def flop_per_token(self) -> float:
         """Of one device, in the forward pass of one block."""
-        return 2 * self.block_weights / self.sharding.fsdp
+        return 2 * self.block_weights / self.fsdp
 
     @property
     def s_per_token(self) -> float:
@@ -73,16 +79,39 @@ class Question:
 
     def check(self) -> None:
         """Raise ValueError where the degrees do not divide what they cut, or do not fit the chip's torus or nodes."""
-        for kind in ("tp", "fsdp"):
-            if (degree := getattr(self.sharding, kind)) < 1:
+        for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)):
+            if degree < 1:
                 raise ValueError(f"--{kind} {degree} is below 1: leave it out where nothing is cut")
-        if self.model.d_ff % self.sharding.tp:
+        if self.model.d_ff % self.tp:
             choices = divisors(self.model.d_ff)
-            below = bisect.bisect(choices, self.sharding.tp)
+            below = bisect.bisect(choices, self.tp)
             near = " or ".join(map(str, choices[below - 1 : below + 1]))
-            raise ValueError(f"--tp {self.sharding.tp} does not divide F = {self.model.d_ff}: take {near}")
-        if misfit := meshes.misfit(self.chip, self.sharding):
+            raise ValueError(f"--tp {self.tp} does not divide F = {self.model.d_ff}: take {near}")
+        if misfit := self.misfit():
             raise ValueError(misfit)
+
+    def misfit(self) -> str | None:
+        """Return why the degrees do not fit the chip's torus or nodes, or None where they do.
+
+        On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
+        """
+        node, axes, groups = self.chip.node_size, self.chip.torus_axes, {"tp": self.tp, "fsdp": self.devices}
+        if axes:
+            degrees = ", ".join(f"{kind}={degree:g}" for kind, degree in self.degrees.items())
+            sentence = f"{degrees}: each needs an axis of its own, and the torus has {axes}: leave one out"
+            return sentence if len(self.degrees) > axes else None
+        for kind, degree in self.degrees.items():
+            if node % groups[kind] and groups[kind] % node:
+                return (
+                    f"{kind}={degree:g}: groups of {groups[kind]:g} devices do not pack into nodes of {node}: let them "
+                    "divide it, or be a multiple of it"
+                )
+        if self.devices > node and not self.chip.port_bytes_per_s:
+            return (
+                f"{self.devices:g} devices span nodes of {node}, and the chip's network is not known: shard over at "
+                f"most {node}, or take a --chip with a network"
+            )
+        return None
 
 
 def divisors(number: int) -> list[int]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from roofline.account.communication_bound import bound
-from roofline.account.meshes import Sharding, misfit
 from roofline.account.question import Question, divisors
 
 GRID = 256
@@ -18,8 +17,8 @@ def whole(question: Question) -> Iterator[Question]:
     """Yield `question` with its devices divided in every way that fits the mesh; Y divides F."""
     devices = round(question.devices)
     for tp in divisors(math.gcd(devices, question.model.d_ff)):
-        split = replace(question, sharding=Sharding(tp=tp, fsdp=devices // tp))
-        if not misfit(split.chip, split.sharding):
+        split = replace(question, tp=tp, fsdp=devices // tp)
+        if not split.misfit():
             yield split
 
 
@@ -34,12 +33,12 @@ def best_real(question: Question) -> Question:
     devices = question.devices
 
     def at(part: float) -> Question:
-        return replace(question, sharding=Sharding(tp=devices**part, fsdp=devices ** (1 - part)))
+        return replace(question, tp=devices**part, fsdp=devices ** (1 - part))
 
     def tokens(part: float) -> float:
         split = at(part)
         # Of a torus only: a real Y packs into no node.
-        fits = not question.chip.torus_axes or not misfit(split.chip, split.sharding)
+        fits = not question.chip.torus_axes or not split.misfit()
         return bound(split).tokens if fits else math.inf
 
     grid = [i / GRID for i in range(GRID + 1)]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from roofline.account import memory, splits
 from roofline.account.communication_bound import bound, terms
-from roofline.account.meshes import misfit
 from roofline.account.question import Question
 from roofline.theory.chips import GB
 
@@ -93,20 +92,18 @@ def _received_bytes(question: Question, tokens: float) -> float:
 
 def _pipeline(now: Question) -> Question | str:
     """Return the largest stage: fewer blocks, on fewer devices. On a torus the stages have an axis of their own."""
-    if now.sharding.fsdp % STAGES:
-        return f"fsdp={now.sharding.fsdp:g} does not divide into {STAGES}"
+    if now.fsdp % STAGES:
+        return f"fsdp={now.fsdp:g} does not divide into {STAGES}"
     if now.model.blocks < STAGES:
         return f"the model has fewer blocks, {now.model.blocks}"
-    model = replace(now.model, blocks=math.ceil(now.model.blocks / STAGES))
-    sharding = replace(now.sharding, fsdp=now.sharding.fsdp / STAGES)
-    chip, axes = now.chip, now.chip.torus_axes
+    blocks, chip, axes = math.ceil(now.model.blocks / STAGES), now.chip, now.chip.torus_axes
     if axes:
         chip = replace(chip, torus_axes=axes - 1, links=chip.links - chip.links // axes)
-        if len(sharding.used) >= axes:
-            return "the torus has no axis left for stages"
-    if problem := misfit(chip, sharding):
-        return f"a stage does not fit: {problem}"
-    return replace(now, model=model, sharding=sharding, chip=chip, gathered_blocks=model.blocks)
+    model = replace(now.model, blocks=blocks)
+    stage = replace(now, model=model, chip=chip, fsdp=now.fsdp / STAGES, gathered_blocks=blocks)
+    if axes and len(stage.degrees) >= axes:
+        return "the torus has no axis left for stages"
+    return f"a stage does not fit: {misfit}" if (misfit := stage.misfit()) else stage
 
 
 IDLE, SLOTS = STAGES - 1, MICROBATCHES * STAGES + STAGES - 1
@@ -121,7 +118,7 @@ TECHNIQUES = (
     Technique(
         "a better split of X and Y",
         splits.best_whole,
-        "X = {after.sharding.fsdp:g}, Y = {after.sharding.tp:g} is the best of the whole ones",
+        "X = {after.fsdp:g}, Y = {after.tp:g} is the best of the whole ones",
     ),
     Technique(
         f"{STAGES} pipeline stages",
@@ -132,7 +129,7 @@ TECHNIQUES = (
     ),
     Technique(
         "8-bit gathers of weights",
-        lambda now: replace(now, gathered_weight_bytes=1) if now.sharding.fsdp > 1 else "no weights are gathered",
+        lambda now: replace(now, gathered_weight_bytes=1) if now.fsdp > 1 else "no weights are gathered",
         "half the bytes (of training three quarters, whose gradients are scattered in 16 bits); the scales, and the "
         "digits lost, are not counted",
     ),

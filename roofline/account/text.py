@@ -49,14 +49,14 @@ TECHNIQUES = {
 def text(answer: Answer) -> str:
     """Return the report: the answers in sentences, then every term, to check each figure by hand."""
     question, forward = answer.question, answer.forward
-    model, chip, sharding = question.model, question.chip, question.sharding
+    model, chip = question.model, question.chip
     matmuls = [
         *("  matmuls", "chips", "", f"{_number(forward.flop_per_token)} FLOP", ""),
         *(f"{question.flop_per_s / 1e12:.4g} TFLOP/s", "-", _time(forward.s_per_token)),
     ]
     lines = [
         f"{model.name}, FFN only: {model.matrices} matrices a block; attention and embeddings are not counted",
-        f"devices: N = {answer.devices:,}, X = {sharding.fsdp} (fsdp), Y = {sharding.tp} (tp)",
+        f"devices: N = {answer.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
     ]
     for reading in answer.readings:
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]

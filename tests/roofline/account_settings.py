@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from roofline.account.meshes import Sharding
 from roofline.account.question import Question
 from roofline.theory.chips import Chip, find
 from roofline.theory.models import Model, parse
@@ -19,7 +18,7 @@ def ask(chip, degrees, flops=None, model=XXL, **more) -> Question:
     """Return a question about `chip`, with `flops` FLOP/s in place of its own."""
     chip = find(chip) if isinstance(chip, str) else chip
     chip = replace(chip, flops={"bf16": flops or chip.flops["bf16"]})
-    return Question(model, chip, Sharding(**degrees), **{"exact": not chip.torus_axes} | more)
+    return Question(model, chip, **{"exact": not chip.torus_axes} | degrees | more)
 
 
 def v5p(flops=4.6e14, degrees=None, **more) -> Question:

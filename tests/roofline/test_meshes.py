@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from account_settings import ask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.meshes import KINDS, Crossing, Sharding, crossings, misfit
+from roofline.account.meshes import Crossing, crossings
 from roofline.theory.chips import find
 
 AXIS = 180e9  # TPU v5p, both ways
@@ -27,7 +28,7 @@ H100, V5P, RING = find("H100 SXM"), find("TPU v5p"), replace(find("TPU v5p"), li
 )
 def test_what_a_device_receives_on_a_torus(kind, degrees, chip, exact, share, axes):
     expected = [Crossing(f"{kind} axes", pytest.approx(share), axes * AXIS)]
-    assert crossings(kind, Sharding(**degrees), chip, exact) == expected
+    assert crossings(ask(chip, degrees, exact=exact), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_what_a_device_receives_on_a_torus(kind, degrees, chip, exact, share, ax
 )
 def test_what_a_device_receives_on_nodes(kind, degrees, exact, port, node, network):
     expected = [Crossing("node", pytest.approx(node), LINK), Crossing("network", pytest.approx(network), PORT)]
-    rows = crossings(kind, Sharding(**degrees), replace(H100, port_bytes_per_s=port), exact)
+    rows = crossings(ask(replace(H100, port_bytes_per_s=port), degrees, exact=exact), kind)
     assert rows == [crossing for crossing in expected if crossing.received_share != 0]
 
 
@@ -64,15 +65,15 @@ def test_what_a_device_receives_on_nodes(kind, degrees, exact, port, node, netwo
     ],
 )
 def test_what_does_not_fit(chip, degrees, problem):
-    sentence = misfit(chip, Sharding(**degrees))
+    sentence = ask(chip, degrees).misfit()
     assert sentence is None if problem is None else problem in sentence
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.sampled_from(KINDS), st.integers(1, 10), st.sampled_from([1, 2, 4, 8, 64]))
+@given(st.sampled_from(["tp", "fsdp"]), st.integers(1, 10), st.sampled_from([1, 2, 4, 8, 64]))
 def test_larger_nodes_take_traffic_off_the_network(kind, power, size):
     def seconds(size, exact=True):
-        rows = crossings(kind, Sharding(**{kind: 2**power}), replace(H100, node_size=size), exact)
+        rows = crossings(ask(replace(H100, node_size=size), {kind: 2**power}, exact=exact), kind)
         return {"node": 0, "network": 0} | {row.fabric: row.received_share / row.bytes_per_s for row in rows}
 
     before, larger, whole = seconds(size), seconds(2 * size), seconds(size, exact=False)

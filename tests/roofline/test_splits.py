@@ -18,7 +18,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=25)
 
 
 def degrees(split):
-    return split.sharding.fsdp, split.sharding.tp
+    return split.fsdp, split.tp
 
 
 def tokens(split):
@@ -41,8 +41,8 @@ def test_splits_at_the_edges():
     few = v5p(degrees={"fsdp": 8})
     for best in (splits.best_whole(few), splits.best_real(few)):
         assert (degrees(best), tokens(best)) == ((1, 8), 0)
-    # On a torus FSDP and tensor parallelism cannot be used together.
-    assert [split.sharding.tp for split in splits.whole(EXERCISE)] == [1, 8]
+    # On a ring FSDP and tensor parallelism cannot be used together.
+    assert [split.tp for split in splits.whole(EXERCISE)] == [1, 8]
     assert degrees(splits.best_real(ask("exercise", {"fsdp": 8}, flops=1e15))) == (8, 1)
 
 
@@ -64,9 +64,9 @@ def test_best_split_of_1024_h100():
 
 def test_whole_splits_are_all_divisors_that_pack():
     odd = replace(v5p(degrees={"fsdp": 6, "tp": 2}), model=Model("odd", 64, 18, 4))
-    assert [split.sharding.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
-    assert all(split.sharding.devices == 12 for split in splits.whole(odd))
-    assert [split.sharding.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
+    assert [split.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
+    assert all(split.devices == 12 for split in splits.whole(odd))
+    assert [split.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
 
 
 @quick
@@ -78,7 +78,7 @@ def test_the_best_splits_are_not_worse_than_any_other(question, fabrics_overlap)
     assert tokens(whole) == min(map(tokens, splits.whole(question)))
     assert tokens(real) <= tokens(whole) * (1 + 1e-6)
     x, y = degrees(real)
-    assert x * y == pytest.approx(question.sharding.devices)
+    assert x * y == pytest.approx(question.devices)
     assert min(x, y) >= 1 - 1e-9
 
 
