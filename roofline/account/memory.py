@@ -38,8 +38,6 @@ class Reading:
     """A way to read how the saved activations are sharded, and what each device holds then."""
 
     name: str
-    sharded_bytes: int
-    """Divided among all devices."""
     whole_bytes: int
     """On every device, however many there are."""
     device_bytes: float
@@ -77,7 +75,7 @@ def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
     device_bytes = sharded / question.devices + whole_bytes
     least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
     fits = device_bytes <= memory_bytes if memory_bytes else None
-    return Reading(name, sharded, whole_bytes, device_bytes, fits, least)
+    return Reading(name, whole_bytes, device_bytes, fits, least)
 
 
 def state_bytes(question: Question) -> int:
