@@ -50,10 +50,7 @@ def text(answer: Answer) -> str:
     """Return the report: the answers in sentences, then every term, to check each figure by hand."""
     question, forward = answer.question, answer.forward
     model, chip = question.model, question.chip
-    matmuls = [
-        *("  matmuls", "chips", "", f"{_number(forward.flop_per_token)} FLOP", ""),
-        *(f"{question.flop_per_s / 1e12:.4g} TFLOP/s", "-", _time(forward.s_per_token)),
-    ]
+    matmuls = f"{_number(forward.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
         f"{model.name}, FFN only: {model.matrices} matrices a block; attention and embeddings are not counted",
         f"devices: N = {answer.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
@@ -75,7 +72,8 @@ def text(answer: Answer) -> str:
         *_table(MEMORY, answer.memory, "<>><"),
         "",
         "CHIPS OR LINKS, forward pass of one block",
-        *_table(TERMS, slowest(answer.terms), "<<>>>>>>", first=matmuls),
+        f"  matmuls: a token is {matmuls}, {_time(forward.s_per_token)}",
+        *_table(TERMS, slowest(answer.terms), "<<>>>>>>"),
         *_table(BOUNDS, answer.bounds, "<>>>>>"),
     ]
     if least := answer.least_d_ff:
@@ -114,11 +112,11 @@ def _links(chip: Chip) -> str:
     return f"nodes of {chip.node_size}, {received:g} GB/s inside, network {network}"
 
 
-def _table(columns: dict[str, Callable], rows: Iterable, sides: str, first: list[str] | None = None) -> list[str]:
-    """Return lines of cells under each other, each column at its side: `<` or `>`. `first` stands above the rows."""
-    cells = [[*columns], *([first] if first else []), *([cell(row) for cell in columns.values()] for row in rows)]
+def _table(columns: dict[str, Callable], rows: Iterable, sides: str) -> list[str]:
+    """Return lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
+    cells = [[*columns], *([cell(row) for cell in columns.values()] for row in rows)]
     form = "  ".join(f"{{:{side}{max(map(len, column))}}}" for side, *column in zip(sides, *cells, strict=True))
-    return [form.format(*row).rstrip() for row in cells]
+    return [form.format(*row).rstrip() for row in cells] if cells[1:] else []
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -62,9 +62,9 @@ def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
     assert [text for text in texts if text not in report] == []
     lines = report.splitlines()
     assert max(map(len, lines)) <= 150
-    first = next(number for number, line in enumerate(lines) if "V, a token" in line)
+    first = next(number for number, line in enumerate(lines) if line.startswith("  matmuls: ")) + 1
     last = next(number for number, line in enumerate(lines) if line.startswith("  compute-bound above  "))
-    assert {len(line) for line in lines[first:last]} == {len(lines[first])}
+    assert len({len(line) for line in lines[first:last]}) <= 1
     assert not re.search(r"nan|inf\b|None", report)
 
 
