@@ -16,7 +16,7 @@ SCHEMA = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """All that is worked out of a question."""
+    """What follows from a question: each list is a table of the report."""
 
     schema: int
     question: Question
@@ -38,7 +38,7 @@ class Answer:
 
 
 def answer(question: Question) -> Answer:
-    """Work out all rows. Raises ValueError where the degrees do not divide what they cut, or do not fit the mesh."""
+    """Return all rows. Raises ValueError where the question does not pass its `check`."""
     question.check()
     return Answer(
         schema=SCHEMA,

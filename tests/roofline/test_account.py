@@ -52,7 +52,7 @@ def printed(capsys):
         ("--chip L40S --fsdp 1", "network unknown"),
         ("--chip 'H100 PCIe' --tp 2", "compute-bound"),
         ("--fsdp 8 --tp 2 --saved checkpointed --tokens 65536 --model llama-3-70b", "it is used already"),
-        ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, "),
+        ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
     ],
     ids=lambda case: case[0],
 )

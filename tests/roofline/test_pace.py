@@ -1,4 +1,4 @@
-"""Where chips and wires meet, against the figures of the sources and figures worked out by hand."""
+"""Where chips and links meet, against the figures of the sources and figures worked out by hand."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ from account_settings import EXERCISE, H100, D, F, ask, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.communication_bound import bound, forward, slowest, terms
+from roofline.account.communication_bound import bound, forward, least_d_ff, slowest, terms
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 
@@ -41,7 +41,7 @@ def test_tokens_on_each_device_at_the_bound(question, each):
 
 
 def test_without_a_bound():
-    """Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the wire than on the chip."""
+    """Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the link than on the chip."""
     for degrees, tokens, fabric in (
         ({"fsdp": 2, "tp": 32}, math.inf, "tp axes"),
         ({"tp": 4}, 0, "tp axes"),
@@ -68,6 +68,23 @@ def test_the_bound_names_what_the_chips_wait_for(fabrics_overlap, fabric):
     # Inside a node 2 * 7/8 of the activations take longer than the matmuls of a chip that is so fast.
     row = bound(h100({"tp": 8}, flops=1e16, fabrics_overlap=fabrics_overlap))
     assert (row.tokens, row.fabric) == (math.inf, fabric)
+
+
+def test_the_least_d_ff_is_that_of_tensor_parallelism():
+    assert least_d_ff(v5p()) == pytest.approx(4 * 4.6e14 / 180e9)
+    assert least_d_ff(v5p(degrees={"fsdp": 16})) is None
+
+
+@pytest.mark.parametrize("tokens", [22000, 22000 * 5 / 37])
+def test_rounding_does_not_decide_at_the_bound(tokens):
+    times = forward(replace(EXERCISE, tokens=tokens, gathered_weight_bytes=2 * tokens / 22000))
+    assert times.link_s == pytest.approx(times.math_s)
+    assert not times.chips_wait
+
+
+def test_a_degree_below_1_is_refused():
+    with pytest.raises(ValueError, match="--fsdp 0 is below 1: leave it out"):
+        ask("exercise", {"fsdp": 0}).check()
 
 
 def test_terms_as_listed_by_hand():

@@ -104,7 +104,7 @@ def test_what_does_not_fit_a_device_is_no_choice():
     assert full["4 pipeline stages"].tokens is None
 
 
-def test_techniques_for_a_wire_that_is_too_slow_for_every_token():
+def test_techniques_for_a_link_that_is_too_slow_for_every_token():
     now = v5p(degrees={"fsdp": 2, "tp": 32})
     assert bound(now).tokens == math.inf
     rows = by_name(now)
