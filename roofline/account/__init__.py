@@ -1,1 +1,1 @@
-"""`roofline account`: memory, the bound of the wire, and what moves it, for a model, a sharding and a chip."""
+"""`roofline account`: memory, the bound that the links set, and what moves it, for a model, a sharding and a chip."""

@@ -1,134 +1,131 @@
-"""What sets the pace of a sharded model, the chips or the wires between them, and from how many tokens on.
+"""What sets the pace of a sharded model, the chips or the links between them, and from how many tokens on.
 
 The forward pass of one block, D -> F -> D: its FLOP, and what it gathers and scatters. Every term is fixed, or grows
-with the tokens B, so that the bound is where two straight lines meet. All that crosses a wire is taken to run beside
-the matmuls; `wires` says what of it also runs beside each other. The backward pass has twice the FLOP for twice the
-weights and 3/2 of the activations, so that the forward pass sets the bound of training too.
+with the tokens B, so that the bound is where two straight lines meet. All collectives run beside the matmuls. The
+backward pass has twice the FLOP for twice the weights and 3/2 of the activations, so that the forward pass sets the
+bound of training too.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
-from roofline.account.memory import BF16_BYTES
-from roofline.account.meshes import Crossing, Mesh, Sharding
-from roofline.theory.models import Model
-
-WIRES = {
-    "fabric": "fabrics beside each other (max), as taken here",
-    "shared": "one after the other (sum)",
-}
-"""What adds up: all that crosses one fabric (the axes of a kind, NVLink, the network), or all that crosses any."""
+from roofline.account.meshes import crossings
+from roofline.account.question import BF16_BYTES, Question
 
 
 @dataclass(frozen=True)
 class Term:
-    """One collective of a block: V is `fixed_bytes` + `token_bytes` B."""
+    """A collective of a block over one of the fabrics that it crosses: V is `fixed_bytes` + `bytes_per_token` B."""
 
     name: str
-    kind: str
     fixed_bytes: float
-    token_bytes: float
-    crossings: tuple[Crossing, ...]
+    bytes_per_token: float
+    fabric: str
+    received_share: float
+    """Of V, what one device receives over the fabric."""
+    bytes_per_s: float
 
     @property
-    def slowest(self) -> Crossing:
-        return max(self.crossings, key=lambda crossing: crossing.seconds)
+    def s_per_byte(self) -> float:
+        """Seconds for each byte of V."""
+        return self.received_share / self.bytes_per_s
 
-    def seconds(self, tokens: float) -> float:
-        """Of the slowest fabric that it crosses."""
-        return (self.fixed_bytes + self.token_bytes * tokens) * self.slowest.seconds
+
+@dataclass(frozen=True)
+class Forward:
+    """The forward pass of a block on one device: of its matmuls for each token, and its times at all tokens."""
+
+    flop_per_token: float
+    s_per_token: float
+    math_s: float
+    link_s: float
+    chips_wait: bool
+    """For a link. Rounding does not decide at the bound itself."""
+    serial_s: float
+    """Where every collective waits for the matmuls before it, and they for it."""
+    overlapped_s: float
+    """Where matmuls and collectives run beside each other, as the bound has it."""
 
 
 @dataclass(frozen=True)
 class Bound:
     """From `tokens` (on all devices) on the chips set the pace, and `fabric` is the last to hold them up.
 
-    `tokens` is infinite where the wire takes longer for a token than the chip does: then no number of them helps.
+    `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
     """
 
+    name: str
+    fsdp: float
+    tp: float
     tokens: float
+    tokens_per_device: float
     fabric: str | None
+    serial_use: float | None
+    """The share of time for which chips work at the bound where gathers do not overlap."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A model, sharded over a mesh of chips of `flops` FLOP/s each.
+def terms(question: Question) -> list[Term]:
+    """Return all that a block's collectives take, a row for each fabric that they cross."""
+    weights = question.gathers * question.block_weights * question.gathered_weight_bytes
+    activations = question.model.d_model * BF16_BYTES / question.fsdp  # of each token, on one device
+    collectives = (
+        ("gather weights", "fsdp", weights, 0),
+        ("gather activations", "tp", 0, activations),
+        ("scatter partial sums", "tp", 0, activations),
+    )
+    return [
+        Term(name, fixed, per_token, *crossing)
+        for name, kind, fixed, per_token in collectives
+        if kind in question.degrees
+        for crossing in crossings(question, kind)
+    ]
 
-    Degrees may be real numbers, as a best split has them: whether they divide what they cut is not checked here.
-    """
 
-    model: Model
-    flops: float
-    mesh: Mesh
-    sharding: Sharding
-    wires: str = "fabric"
-    gathers: int = 1
-    """How often the weights are gathered in a step: once for each of its microbatches."""
-    gathered_itemsize: int = BF16_BYTES
-    """Bytes of a weight on its way to those who need it."""
+def slowest(rows: list[Term]) -> list[Term]:
+    """Return one row of each collective: that of the fabric which it waits for."""
+    names = dict.fromkeys(row.name for row in rows)
+    return [max((row for row in rows if row.name == name), key=lambda row: row.s_per_byte) for name in names]
 
-    @property
-    def block_weights(self) -> float:
-        """Of one block, those that the devices of an FSDP group share."""
-        return self.model.matrices * self.model.d_model * self.model.d_ff / self.sharding.tp
 
-    @property
-    def gathered_bytes(self) -> float:
-        """Of a block's gathered weights, which a device holds for a moment."""
-        return self.block_weights * self.gathered_itemsize if self.sharding.fsdp > 1 else 0.0
+def forward(question: Question) -> Forward:
+    tokens, per_token = question.tokens, (question.flop_per_token, question.s_per_token)
+    math_s = question.flop_per_token * tokens / question.flop_per_s
+    link_s = max((fixed_s + s_per_token * tokens for fixed_s, s_per_token in _lines(question).values()), default=0.0)
+    chips_wait = link_s > math_s * (1 + 1e-9)
+    collectives = slowest(terms(question))
+    serial_s = math_s + sum((row.fixed_bytes + row.bytes_per_token * tokens) * row.s_per_byte for row in collectives)
+    return Forward(*per_token, math_s, link_s, chips_wait, serial_s, overlapped_s=max(math_s, link_s))
 
-    @property
-    def math_flop(self) -> float:
-        """Of one device in one block, for each token (of all devices)."""
-        return 2 * self.block_weights / self.sharding.fsdp
 
-    @cached_property
-    def terms(self) -> tuple[Term, ...]:
-        """All that crosses a wire in a block."""
-        return tuple(
-            Term(name, kind, fixed, of_token, self.mesh.crossings(kind, self.sharding))
-            for name, kind, fixed, of_token in self._collectives()
-            if getattr(self.sharding, kind) > 1
-        )
+def bound(question: Question, name: str = "") -> Bound:
+    """Return from how many tokens on the chips set the pace."""
+    meets = {fabric: _meet(question, *line) for fabric, line in _lines(question).items()}
+    fabric = max(meets, key=meets.get, default=None)
+    tokens = meets.get(fabric, 0.0)
+    at_bound = forward(replace(question, tokens=tokens)) if 0 < tokens < math.inf else None
+    use = at_bound.math_s / at_bound.serial_s if at_bound else None
+    return Bound(name, question.fsdp, question.tp, tokens, tokens / question.devices, fabric, serial_use=use)
 
-    def _collectives(self) -> Iterator[tuple[str, str, float, float]]:
-        activations = self.model.d_model * BF16_BYTES / self.sharding.fsdp  # of each token, what is on one device
-        yield "gather weights", "fsdp", self.gathers * self.block_weights * self.gathered_itemsize, 0
-        yield "gather activations", "tp", 0, activations
-        yield "scatter partial sums", "tp", 0, activations
 
-    def math_s(self, tokens: float) -> float:
-        """Seconds of one block's matmuls on one device, for `tokens` on all devices."""
-        return self.math_flop * tokens / self.flops
+def least_d_ff(question: Question) -> float | None:
+    """Return the F above which activations take less time than matmuls; None without tensor parallelism."""
+    activations_s = [row.bytes_per_token * row.s_per_byte for row in slowest(terms(question)) if row.bytes_per_token]
+    return question.model.d_ff * sum(activations_s) / question.s_per_token if activations_s else None
 
-    def wire_s(self, tokens: float) -> float:
-        """Seconds in which a block's collectives cross the wires, beside each other or not as `wires` says."""
-        return max((fixed + slope * tokens for fixed, slope in self._lines().values()), default=0.0)
 
-    def serial_s(self, tokens: float) -> float:
-        """Seconds of one block where every collective waits for the matmuls before it, and they for it."""
-        return self.math_s(tokens) + sum(term.seconds(tokens) for term in self.terms)
+def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
+    if not fixed_s:
+        return 0.0 if s_per_token <= question.s_per_token else math.inf
+    return fixed_s / (question.s_per_token - s_per_token) if s_per_token < question.s_per_token else math.inf
 
-    def bound(self) -> Bound:
-        """From how many tokens on the chips set the pace."""
-        bounds = [Bound(self._meet(fixed, slope), fabric) for fabric, (fixed, slope) in self._lines().items()]
-        return max(bounds, key=lambda bound: bound.tokens, default=Bound(0.0, None))
 
-    def _meet(self, fixed: float, slope: float) -> float:
-        rate = self.math_flop / self.flops
-        if not fixed:
-            return 0.0 if slope <= rate else math.inf
-        return fixed / (rate - slope) if slope < rate else math.inf
-
-    def _lines(self) -> dict[str, tuple[float, float]]:
-        """{what waits in line: (seconds, seconds for each token)}: the terms, added up as `wires` says."""
-        lines: dict[str, tuple[float, float]] = {}
-        for term in self.terms:
-            for crossing in (term.slowest,) if self.wires == "shared" else term.crossings:
-                name = "wires" if self.wires == "shared" else crossing.fabric
-                fixed, slope = lines.get(name, (0.0, 0.0))
-                fixed += term.fixed_bytes * crossing.seconds
-                lines[name] = (fixed, slope + term.token_bytes * crossing.seconds)
-        return lines
+def _lines(question: Question) -> dict[str, tuple[float, float]]:
+    """Return {fabric: (seconds, seconds for each token)}, or the sum of all where fabrics do not work side by side."""
+    rows = terms(question)
+    lines: dict[str, tuple[float, float]] = {}
+    for row in rows if question.fabrics_overlap else slowest(rows):
+        fabric = row.fabric if question.fabrics_overlap else "links"
+        fixed_s, s_per_token = lines.get(fabric, (0.0, 0.0))
+        fixed_s += row.fixed_bytes * row.s_per_byte
+        lines[fabric] = fixed_s, s_per_token + row.bytes_per_token * row.s_per_byte
+    return lines

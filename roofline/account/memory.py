@@ -6,91 +6,112 @@ backward one. Not counted: what is alive for a moment only, as gathered weights 
 
 from dataclasses import dataclass
 
-from roofline.theory.models import Model
+from roofline.account.question import BF16_BYTES, Question
+from roofline.theory.chips import GB, GIB
 
 STATE_BYTES = {"weights": 4, "gradients": 4, "optimizer": 2 * 4}
 """Of each parameter, in fp32. The optimizer, AdamW, has two moments."""
 
-BF16_BYTES = 2
-"""Of an element that is saved, or that crosses a wire."""
-
 SAVED = {
-    "all": "the inputs of both layers",
-    "half": "the inputs of both layers of every second block",
+    "all": "{inputs}",
+    "half": "{inputs} of every second block",
     "checkpointed": "the blocks' inputs, and one block's inner ones",
 }
 """What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again.
 Of a block with a gate, F counts twice: the outputs of `gate` and `up`, whose product is the input of `down`."""
 
-READINGS = {
-    "sharded": "all sharded",
-    "dropped": "the other half dropped, and computed again",
-    "whole": "the other half kept, whole on every device",
-}
-"""Where the saved activations are. Of `half` there are the last two readings; what is saved is sharded in each."""
+INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's outputs"}
+"""By the number of matrices in a block."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of one model in training, on all devices together.
+class Part:
+    """What takes memory, on all devices together or as its note says."""
 
-    >>> from roofline.theory.models import parse
-    >>> xxl = Memory(parse("xxl"))
-    >>> xxl.parameters, round(xxl.state_bytes / 1e9, 2), xxl.state_bytes / 2**30
-    (219848638464, 3517.58, 3276.0)
+    name: str
+    size_bytes: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to read how the saved activations are sharded, and what each device holds then."""
+
+    name: str
+    whole_bytes: int
+    """On every device, however many there are."""
+    device_bytes: float
+    fits: bool | None
+    """None where the memory of a device is not known."""
+    least_devices: dict[str, int | None]
+    """By the size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does."""
+
+
+def parts(question: Question) -> list[Part]:
+    """Return the rows of memory: the state in parts and their sum, what is saved, and what is alive for a moment."""
+    state = [Part(f"{name}, fp32", question.parameters * size) for name, size in STATE_BYTES.items()]
+    policy = SAVED[question.saved].format(inputs=INPUTS[question.model.matrices])
+    note = f"of B = {question.tokens:,}: {saved_bytes_per_token(question):,} bytes a token, {policy}"
+    rows = [*state, Part("state", state_bytes(question), "the three together")]
+    rows.append(Part("saved activations, bf16", saved_bytes(question), note))
+    if question.block_gathered_bytes:
+        rows.append(Part("gathered weights", question.block_gathered_bytes, "of a block, on each device; not counted"))
+    return rows
+
+
+def readings(question: Question) -> list[Reading]:
+    """Return the ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
+    names = {"all sharded": 0}
+    if question.saved == "half":
+        names = {
+            "the other half dropped, and computed again": 0,
+            "the other half kept, whole on every device": saved_bytes(question),
+        }
+    return [_reading(question, name, whole_bytes) for name, whole_bytes in names.items()]
+
+
+def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
+    sharded, memory_bytes = sharded_bytes(question), question.chip.memory_bytes
+    device_bytes = sharded / question.devices + whole_bytes
+    least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
+    fits = device_bytes <= memory_bytes if memory_bytes else None
+    return Reading(name, whole_bytes, device_bytes, fits, least)
+
+
+def state_bytes(question: Question) -> int:
+    return question.parameters * sum(STATE_BYTES.values())
+
+
+def saved_bytes_per_token(question: Question) -> int:
+    model = question.model
+    inner = (model.matrices - 1) * model.d_ff
+    if question.saved == "checkpointed":
+        return (model.blocks * model.d_model + inner) * BF16_BYTES
+    return model.blocks * (model.d_model + inner) * BF16_BYTES // (2 if question.saved == "half" else 1)
+
+
+def saved_bytes(question: Question) -> int:
+    return question.tokens * saved_bytes_per_token(question)
+
+
+def sharded_bytes(question: Question) -> int:
+    """Return all that is divided among the devices."""
+    return state_bytes(question) + saved_bytes(question)
+
+
+def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> int | None:
+    """Return the fewest devices of `device_bytes` that hold it all, or None where what stays whole leaves no room.
+
+    >>> least_devices(3_517_578_215_424, 0, 95 * 10**9)
+    38
     """
+    room = device_bytes - whole_bytes
+    return -(-sharded_bytes // room) if room > 0 else None
 
-    model: Model
-    tokens: int = 0
-    """Alive at once, on all devices: those of a step, or of each of its microbatches."""
-    saved: str = "all"
 
-    @property
-    def parameters(self) -> int:
-        return self.model.blocks * self.model.matrices * self.model.d_model * self.model.d_ff
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of the weights, the gradients and the optimizer."""
-        return {part: self.parameters * size for part, size in STATE_BYTES.items()}
-
-    @property
-    def state_bytes(self) -> int:
-        return sum(self.parts.values())
-
-    @property
-    def saved_bytes_per_token(self) -> int:
-        """What the policy saves. Under `half` the other half comes on top where it is `whole`."""
-        inner = (self.model.matrices - 1) * self.model.d_ff
-        if self.saved == "checkpointed":
-            return (self.model.blocks * self.model.d_model + inner) * BF16_BYTES
-        return self.model.blocks * (self.model.d_model + inner) * BF16_BYTES // (2 if self.saved == "half" else 1)
-
-    @property
-    def saved_bytes(self) -> int:
-        return self.tokens * self.saved_bytes_per_token
-
-    @property
-    def readings(self) -> list[str]:
-        """Those of `READINGS` that the policy has."""
-        return ["dropped", "whole"] if self.saved == "half" else ["sharded"]
-
-    @property
-    def sharded_bytes(self) -> int:
-        """All that is divided among the devices."""
-        return self.state_bytes + self.saved_bytes
-
-    def whole_bytes(self, reading: str) -> int:
-        """What every device holds, however many there are, in a reading of the policy."""
-        return self.saved_bytes if reading == "whole" else 0
-
-    def least_degree(self, device_bytes: int, reading: str) -> int | None:
-        """The fewest devices of `device_bytes` that hold it all; None where no number does, since what stays whole
-        leaves no room.
-
-        >>> from roofline.theory.models import parse
-        >>> [Memory(parse("xxl"), tokens=t, saved="half").least_degree(95 * 10**9, "dropped") for t in (0, 131072)]
-        [38, 50]
-        """
-        room = device_bytes - self.whole_bytes(reading)
-        return -(-self.sharded_bytes // room) if room > 0 else None
+def _sizes(device_bytes: int | None) -> dict[str, int]:
+    """Return the device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
+    if not device_bytes:
+        return {}
+    figure = min((device_bytes / unit for unit in (GB, GIB)), key=lambda figure: len(f"{figure:g}"))
+    return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}

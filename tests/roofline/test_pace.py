@@ -1,15 +1,14 @@
-"""Where chips and wires meet, against the figures of the sources and figures worked out by hand."""
+"""Where chips and links meet, against the figures of the sources and figures worked out by hand."""
 
 import math
 from dataclasses import replace
 
 import pytest
-from account_settings import EXERCISE, H100, D, F, h100, made_up, tokens_each, v5p
+from account_settings import EXERCISE, H100, D, F, ask, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.communication_bound import Bound
-from roofline.account.meshes import Sharding, Torus
+from roofline.account.communication_bound import bound, forward, least_d_ff, slowest, terms
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 
@@ -17,16 +16,16 @@ WEIGHTS = 4 * D * F
 """Bytes of a block's weights in bf16; also the FLOP of a token in it."""
 
 
-EXACT = replace(EXERCISE, mesh=replace(EXERCISE.mesh, exact=True))
+EXACT = replace(EXERCISE, exact=True)
 
 
 @pytest.mark.parametrize(
-    ("setting", "each"),
+    ("question", "each"),
     [
         (EXERCISE, 2750),
-        (replace(EXERCISE, sharding=Sharding(fsdp=4096)), 2750),
+        (ask("exercise", {"fsdp": 4096}), 2750),
         (EXACT, 2406.25),  # 7/8 of it
-        (replace(EXERCISE, gathered_itemsize=1), 2750 / 2),
+        (replace(EXERCISE, gathered_weight_bytes=1), 2750 / 2),
         # The source's 850 on three axes.
         (v5p(flops=4.59e14, degrees={"fsdp": 512}), 850),
         # Inside a node, over 1024 GPUs, and as the source counts these.
@@ -34,45 +33,72 @@ EXACT = replace(EXERCISE, mesh=replace(EXERCISE.mesh, exact=True))
         (h100({"fsdp": 1024}), H100 / 400e9 * 127 / 128),
         (h100({"fsdp": 1024}, exact=False, flops=9.9e14), 2475),
         # One collective over both fabrics takes what the slower one does, also where collectives wait for each other.
-        (h100({"fsdp": 1024}, wires="shared"), H100 / 400e9 * 127 / 128),
+        (h100({"fsdp": 1024}, fabrics_overlap=False), H100 / 400e9 * 127 / 128),
     ],
 )
-def test_tokens_on_each_device_at_the_bound(setting, each):
-    assert tokens_each(setting) == pytest.approx(each)
+def test_tokens_on_each_device_at_the_bound(question, each):
+    assert bound(question).tokens_per_device == pytest.approx(each)
 
 
 def test_without_a_bound():
-    """Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the wire than on the chip."""
-    assert v5p(degrees={"fsdp": 2, "tp": 32}).bound() == Bound(math.inf, "tp axes")
-    assert v5p(degrees={"tp": 4}).bound() == Bound(0, "tp axes")
-    assert v5p(degrees={}).bound() == Bound(0, None)
+    """Y = 32: activations need F above 32 * 2555.6, so each token takes longer on the link than on the chip."""
+    for degrees, tokens, fabric in (
+        ({"fsdp": 2, "tp": 32}, math.inf, "tp axes"),
+        ({"tp": 4}, 0, "tp axes"),
+        ({}, 0, None),
+    ):
+        without = bound(v5p(degrees=degrees))
+        assert (without.tokens, without.fabric, without.serial_use) == (tokens, fabric, None)
 
 
-@pytest.mark.parametrize(("setting", "most"), [(EXERCISE, 19), (EXACT, 20)])
-def test_tensor_parallelism_crosses_2750(setting, most):
+def test_chips_are_used_to_a_half_at_the_bound_where_gathers_are_serial():
+    assert bound(EXERCISE).serial_use == pytest.approx(1 / 2)
+    assert round(bound(v5p()).serial_use, 2) == 0.46
+
+
+@pytest.mark.parametrize(("question", "most"), [(EXERCISE, 19), (EXACT, 20)])
+def test_tensor_parallelism_crosses_2750(question, most):
     """Between 19 and 20 chips, or between 20 and 21 where the gather is exact."""
     for chips, tokens in ((most, 0), (most + 1, math.inf)):
-        assert replace(setting, sharding=Sharding(tp=chips)).bound().tokens == tokens
+        assert bound(ask("exercise", {"tp": chips}, exact=question.exact)).tokens == tokens
 
 
-@pytest.mark.parametrize(("wires", "fabric"), [("fabric", "node"), ("shared", "wires")])
-def test_the_bound_names_what_the_chips_wait_for(wires, fabric):
+@pytest.mark.parametrize(("fabrics_overlap", "fabric"), [(True, "node"), (False, "links")])
+def test_the_bound_names_what_the_chips_wait_for(fabrics_overlap, fabric):
     # Inside a node 2 * 7/8 of the activations take longer than the matmuls of a chip that is so fast.
-    assert h100({"tp": 8}, flops=1e16, wires=wires).bound() == Bound(math.inf, fabric)
+    row = bound(h100({"tp": 8}, flops=1e16, fabrics_overlap=fabrics_overlap))
+    assert (row.tokens, row.fabric) == (math.inf, fabric)
+
+
+def test_the_least_d_ff_is_that_of_tensor_parallelism():
+    assert least_d_ff(v5p()) == pytest.approx(4 * 4.6e14 / 180e9)
+    assert least_d_ff(v5p(degrees={"fsdp": 16})) is None
+
+
+@pytest.mark.parametrize("tokens", [22000, 22000 * 5 / 37])
+def test_rounding_does_not_decide_at_the_bound(tokens):
+    times = forward(replace(EXERCISE, tokens=tokens, gathered_weight_bytes=2 * tokens / 22000))
+    assert times.link_s == pytest.approx(times.math_s)
+    assert not times.chips_wait
+
+
+def test_a_degree_below_1_is_refused():
+    with pytest.raises(ValueError, match="--fsdp 0 is below 1: leave it out"):
+        ask("exercise", {"fsdp": 0}).check()
 
 
 def test_terms_as_listed_by_hand():
-    setting = h100({"fsdp": 128, "tp": 8})
-    assert [(term.name, term.kind, term.fixed_bytes, term.token_bytes) for term in setting.terms] == [
-        ("gather weights", "fsdp", WEIGHTS / 8, 0),
-        ("gather activations", "tp", 0, 2 * D / 128),
-        ("scatter partial sums", "tp", 0, 2 * D / 128),
+    question = h100({"fsdp": 128, "tp": 8})
+    assert [(term.name, term.fabric, term.fixed_bytes, term.bytes_per_token) for term in slowest(terms(question))] == [
+        ("gather weights", "network", WEIGHTS / 8, 0),
+        ("gather activations", "node", 0, 2 * D / 128),
+        ("scatter partial sums", "node", 0, 2 * D / 128),
     ]
-    assert setting.math_flop == WEIGHTS / 1024
-    assert replace(setting, gathers=4).terms[0].fixed_bytes == 4 * WEIGHTS / 8
-    gated = replace(setting, model=replace(setting.model, matrices=3))
-    assert (gated.math_flop, gated.terms[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 1.5 * WEIGHTS / 8)
-    assert gated.terms[1].token_bytes == 2 * D / 128
+    assert question.flop_per_token == WEIGHTS / 1024
+    assert terms(replace(question, gathers=4))[0].fixed_bytes == 4 * WEIGHTS / 8
+    gated = replace(question, model=replace(question.model, matrices=3))
+    assert (gated.flop_per_token, terms(gated)[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 1.5 * WEIGHTS / 8)
+    assert terms(gated)[1].bytes_per_token == 2 * D / 128
 
 
 # What holds for all
@@ -84,24 +110,29 @@ def at_most(left, right):
 
 @quick
 @given(made_up(), st.floats(1.01, 100))
-def test_faster_chips_raise_the_bound_and_faster_wires_lower_it(setting, factor):
-    bound = setting.bound().tokens
-    assert at_most(bound, replace(setting, wires="shared").bound().tokens)
-    assert at_most(bound, replace(setting, gathers=2).bound().tokens)
-    assert at_most(bound, replace(setting, flops=setting.flops * factor).bound().tokens)
-    names = ("axis_bytes_per_s",) if isinstance(setting.mesh, Torus) else ("link_bytes_per_s", "network_bytes_per_s")
-    faster = replace(setting.mesh, **{name: getattr(setting.mesh, name) * factor for name in names})
-    assert at_most(replace(setting, mesh=faster).bound().tokens, bound)
+def test_faster_chips_raise_the_bound_and_faster_links_lower_it(question, factor):
+    def tokens(chip_factor=1, link_factor=1, **more):
+        chip = replace(
+            question.chip,
+            flops={"bf16": question.flop_per_s * chip_factor},
+            link_bandwidth_bytes_per_s=question.chip.link_bandwidth_bytes_per_s * link_factor,
+            port_bytes_per_s=question.chip.port_bytes_per_s * link_factor,
+        )
+        return bound(replace(question, chip=chip, **more)).tokens
+
+    assert at_most(tokens(), tokens(fabrics_overlap=False))
+    assert at_most(tokens(), tokens(gathers=2))
+    assert at_most(tokens(), tokens(chip_factor=factor))
+    assert at_most(tokens(link_factor=factor), tokens())
     # Only the balance counts.
-    same = replace(setting, mesh=faster, flops=setting.flops * factor).bound().tokens
-    assert same == pytest.approx(bound, rel=1e-6)
+    assert tokens(factor, factor) == pytest.approx(tokens(), rel=1e-6)
 
 
 @quick
 @given(made_up(), st.floats(1, 1e9))
-def test_the_bound_is_where_the_times_cross(setting, tokens):
-    bound = setting.bound().tokens
+def test_the_bound_is_where_the_times_cross(question, tokens):
+    least = bound(question).tokens
     for factor, faster in ((1.001, True), (0.999, False)):
-        at = bound * factor if 0 < bound < math.inf else tokens
-        keeps_up = setting.wire_s(at) <= setting.math_s(at) * (1 + 1e-9)
-        assert keeps_up == (bound < math.inf and (bound == 0 or faster))
+        at = least * factor if 0 < least < math.inf else tokens
+        keeps_up = not forward(replace(question, tokens=at)).chips_wait
+        assert keeps_up == (least < math.inf and (least == 0 or faster))

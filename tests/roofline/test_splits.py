@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from account_settings import EXERCISE, H100, D, F, h100, made_up, v5p
+from account_settings import EXERCISE, H100, D, F, ask, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofline.account import splits
-from roofline.account.communication_bound import WIRES
-from roofline.account.meshes import Nodes, Sharding, Torus
+from roofline.account.communication_bound import bound
+from roofline.theory.chips import Chip, find
 from roofline.theory.models import Model
 
 ALPHA = 4.6e14 / 1.8e11
@@ -18,17 +18,17 @@ quick = settings(deadline=None, derandomize=True, max_examples=25)
 
 
 def degrees(split):
-    return split.sharding.fsdp, split.sharding.tp
+    return split.fsdp, split.tp
 
 
 def tokens(split):
-    return split.bound().tokens
+    return bound(split).tokens
 
 
 def test_best_whole_splits_of_64_v5p():
     best = splits.best_whole(v5p())
     assert (degrees(best), round(tokens(best))) == ((4, 16), 5111)
-    shared = splits.best_whole(v5p(wires="shared"))
+    shared = splits.best_whole(v5p(fabrics_overlap=False))
     # Y = 8: 4 D F / (8 W 2) / (4 D F / 64 / C - 4 D / 8 / W)
     assert (degrees(shared), tokens(shared)) == ((8, 8), pytest.approx(64 / 16 * ALPHA / (1 - 8 * ALPHA / F)))
 
@@ -42,8 +42,8 @@ def test_splits_at_the_edges():
     for best in (splits.best_whole(few), splits.best_real(few)):
         assert (degrees(best), tokens(best)) == ((1, 8), 0)
     # On a ring FSDP and tensor parallelism cannot be used together.
-    assert [split.sharding.tp for split in splits.whole(EXERCISE)] == [1, 8]
-    assert degrees(splits.best_real(replace(EXERCISE, flops=1e15))) == (8, 1)
+    assert [split.tp for split in splits.whole(EXERCISE)] == [1, 8]
+    assert degrees(splits.best_real(ask("exercise", {"fsdp": 8}, flops=1e15))) == (8, 1)
 
 
 def test_best_split_of_1024_h100():
@@ -58,27 +58,27 @@ def test_best_split_of_1024_h100():
     assert tokens(real) < 0.995 * tokens(best)
     assert 14 < degrees(real)[1] < 16
     # Over a slow network tp beyond a node takes it from the weights' gathers: the least is at the kink.
-    slow = replace(h100({"fsdp": 1024}), mesh=Nodes(8, 450e9, 5e9))
+    slow = ask(replace(find("H100 SXM"), port_bytes_per_s=5e9), {"fsdp": 1024})
     assert tokens(splits.best_real(slow)) <= tokens(splits.best_whole(slow)) * (1 + 1e-9)
 
 
 def test_whole_splits_are_all_divisors_that_pack():
     odd = replace(v5p(degrees={"fsdp": 6, "tp": 2}), model=Model("odd", 64, 18, 4))
-    assert [split.sharding.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
-    assert all(split.sharding.devices == 12 for split in splits.whole(odd))
-    assert [split.sharding.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
+    assert [split.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
+    assert all(split.devices == 12 for split in splits.whole(odd))
+    assert [split.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
 
 
 @quick
-@given(made_up(), st.sampled_from([*WIRES]))
-def test_the_best_splits_are_not_worse_than_any_other(setting, wires):
-    setting = replace(setting, wires=wires)
-    whole, real = splits.best_whole(setting), splits.best_real(setting)
-    assert setting in splits.whole(setting)
-    assert tokens(whole) == min(map(tokens, splits.whole(setting)))
+@given(made_up(), st.booleans())
+def test_the_best_splits_are_not_worse_than_any_other(question, fabrics_overlap):
+    question = replace(question, fabrics_overlap=fabrics_overlap)
+    whole, real = splits.best_whole(question), splits.best_real(question)
+    assert question in splits.whole(question)
+    assert tokens(whole) == min(map(tokens, splits.whole(question)))
     assert tokens(real) <= tokens(whole) * (1 + 1e-6)
     x, y = degrees(real)
-    assert x * y == pytest.approx(setting.sharding.devices)
+    assert x * y == pytest.approx(question.devices)
     assert min(x, y) >= 1 - 1e-9
 
 
@@ -90,12 +90,9 @@ def test_closed_form_of_the_real_bound(m_x, alpha, power, added):
     f, chips = 2**17, 2**power
     most = f / alpha  # as far as the activations keep up
     y = most / 2 if added else most
-    mesh = Torus(1e11, all_axes=m_x + 1)
-    setting = replace(
-        v5p(), model=Model("any", 1000, f, 3), flops=alpha * 1e11, mesh=mesh, sharding=Sharding(fsdp=chips),
-        wires="shared" if added else "fabric",
-    )  # fmt: skip
-    best = splits.best_real(setting)
+    torus = Chip("any", {"bf16": alpha * 1e11}, "", links=m_x + 1, link_bandwidth_bytes_per_s=1e11, torus_axes=m_x + 1)
+    question = ask(torus, {"fsdp": chips}, model=Model("any", 1000, f, 3), fabrics_overlap=not added)
+    best = splits.best_real(question)
     if y > 4.01 and most * (m_x + 1) < chips / 1.01:
         assert tokens(best) / chips == pytest.approx((4 if added else 1) * alpha**2 / (m_x * f), rel=1e-5)
         assert degrees(best)[1] == pytest.approx(y, rel=1e-2)

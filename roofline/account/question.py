@@ -1,0 +1,119 @@
+"""The question of `roofline account`: which model trains, on which chips, and how it is sharded over them."""
+
+import bisect
+import math
+from dataclasses import dataclass
+
+from roofline.theory.chips import Chip
+from roofline.theory.models import Model
+
+BF16_BYTES = 2
+"""Of an element that is saved, or that crosses a fabric."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model in training, sharded over chips.
+
+    `check` refuses what nobody could build. What is only compared, as the best real split, need not pass it.
+    """
+
+    model: Model
+    chip: Chip
+    """As in the datasheet, or with other FLOP/s and another memory."""
+    tp: float = 1
+    """Into how many parts tensor parallelism cuts F. On nodes the devices of a group are neighbours."""
+    fsdp: float = 1
+    """Into how many parts fully sharded data parallelism cuts the weights and the tokens."""
+    exact: bool = True
+    """Whether a collective sends a device no more than what it lacks: (P - 1) / P of V, and not V."""
+    tokens: int = 0
+    """Alive at once, on all devices: those of a step, or of each of its microbatches."""
+    saved: str = "all"
+    """A policy of `memory.SAVED`."""
+    fabrics_overlap: bool = True
+    """Whether the axes of a kind, NVLink and the network work beside each other, or collectives one after the other."""
+    gathers: int = 1
+    """How often the weights are gathered in a step: once for each of its microbatches."""
+    gathered_weight_bytes: int = BF16_BYTES
+    """Of one weight, on its way to those who need it."""
+    gathered_blocks: int = 1
+    """Of how many blocks a device holds the gathered weights at a time."""
+
+    @property
+    def degrees(self) -> dict[str, float]:
+        """The kinds of parallelism that cut anything, the inner one first."""
+        return {kind: degree for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)) if degree > 1}
+
+    @property
+    def devices(self) -> float:
+        return self.tp * self.fsdp
+
+    @property
+    def flop_per_s(self) -> float:
+        return self.chip.flops["bf16"]
+
+    @property
+    def parameters(self) -> int:
+        return self.model.blocks * self.model.matrices * self.model.d_model * self.model.d_ff
+
+    @property
+    def block_weights(self) -> float:
+        """Of one block, those that the devices of an FSDP group share."""
+        return self.model.matrices * self.model.d_model * self.model.d_ff / self.tp
+
+    @property
+    def block_gathered_bytes(self) -> float:
+        """Of a block's gathered weights, which a device holds for a moment."""
+        return self.block_weights * self.gathered_weight_bytes if self.fsdp > 1 else 0.0
+
+    @property
+    def flop_per_token(self) -> float:
+        """Of one device, in the forward pass of one block."""
+        return 2 * self.block_weights / self.fsdp
+
+    @property
+    def s_per_token(self) -> float:
+        """Of one device's matmuls, in the forward pass of one block."""
+        return self.flop_per_token / self.flop_per_s
+
+    def check(self) -> None:
+        """Raise ValueError where the degrees do not divide what they cut, or do not fit the chip's torus or nodes."""
+        for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)):
+            if degree < 1:
+                raise ValueError(f"--{kind} {degree} is below 1: leave it out where nothing is cut")
+        if self.model.d_ff % self.tp:
+            choices = divisors(self.model.d_ff)
+            below = bisect.bisect(choices, self.tp)
+            near = " or ".join(map(str, choices[below - 1 : below + 1]))
+            raise ValueError(f"--tp {self.tp} does not divide F = {self.model.d_ff}: take {near}")
+        if misfit := self.misfit():
+            raise ValueError(misfit)
+
+    def misfit(self) -> str | None:
+        """Return why the degrees do not fit the chip's torus or nodes, or None where they do.
+
+        On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
+        """
+        node, axes, groups = self.chip.node_size, self.chip.torus_axes, {"tp": self.tp, "fsdp": self.devices}
+        if axes:
+            degrees = ", ".join(f"{kind}={degree:g}" for kind, degree in self.degrees.items())
+            sentence = f"{degrees}: each needs an axis of its own, and the torus has {axes}: leave one out"
+            return sentence if len(self.degrees) > axes else None
+        for kind, degree in self.degrees.items():
+            if node % groups[kind] and groups[kind] % node:
+                return (
+                    f"{kind}={degree:g}: groups of {groups[kind]:g} devices do not pack into nodes of {node}: let them "
+                    "divide it, or be a multiple of it"
+                )
+        if self.devices > node and not self.chip.port_bytes_per_s:
+            return (
+                f"{self.devices:g} devices span nodes of {node}, and the chip's network is not known: shard over at "
+                f"most {node}, or take a --chip with a network"
+            )
+        return None
+
+
+def divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
