@@ -62,12 +62,16 @@ def run(as_json: bool = False) -> int:
     findings = examine()
     whole = all(finding.state != LACKING for finding in findings)
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "whole": whole, "findings": [asdict(one) for one in findings]}, indent=2))
+        print(
+            json.dumps(
+                {"schema": SCHEMA, "whole": whole, "findings": [asdict(finding) for finding in findings]}, indent=2
+            )
+        )
         return int(not whole)
     for finding in findings:
         print(f"{finding.state:<8} {finding.about:<12} {finding.found}")
-        for said in filter(None, (finding.costs, finding.way_out)):
-            print(f"{'':<21} {said}")
+        for more in filter(None, (finding.costs, finding.way_out)):
+            print(f"{'':<21} {more}")
     print("the default run would be whole here" if whole else "the default run would not be whole here")
     return int(not whole)
 
@@ -77,7 +81,7 @@ def of_any_run() -> list[str]:
     command = [sys.executable, "-m", "roofline", "doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     try:
-        findings = [Finding(**one) for one in json.loads(done.stdout)["findings"]]
+        findings = [Finding(**fields) for fields in json.loads(done.stdout)["findings"]]
     except ValueError:
         return [f"{' '.join(command[1:])} ended with exit code {done.returncode}"]
     return [str(finding) for finding in findings if finding.is_of_any_run]
@@ -110,21 +114,21 @@ def _packages() -> Finding:
     else:
         asked = metadata.requires("roofline-ffn") or []
     environment = {"extra": "bench"}
-    wrong, found = [], {}
+    wrong, installed = [], {}
     for wanted in map(Requirement, asked):
         if wanted.marker and not wanted.marker.evaluate(environment):
             continue
         try:
-            found[wanted.name] = metadata.version(wanted.name)
+            installed[wanted.name] = metadata.version(wanted.name)
         except metadata.PackageNotFoundError:
             wrong.append(f"no {wanted}")
             continue
-        if not wanted.specifier.contains(found[wanted.name], prereleases=True):
-            wrong.append(f"{wanted.name} {found[wanted.name]}, asked for is {wanted.specifier}")
+        if not wanted.specifier.contains(installed[wanted.name], prereleases=True):
+            wrong.append(f"{wanted.name} {installed[wanted.name]}, asked for is {wanted.specifier}")
     if wrong:
         way_out = 'pip install -e ".[bench]", or make bench, which sets up an environment of its own'
         return Finding("packages", LACKING, ", ".join(wrong), "nothing can be relied upon without them", way_out)
-    named = [f"{name} {found[name]}" for name in ("torch", "triton", "pytest-benchmark") if name in found]
+    named = [f"{name} {installed[name]}" for name in ("torch", "triton", "pytest-benchmark") if name in installed]
     return Finding("packages", OK, ", ".join(named))
 
 
@@ -144,18 +148,20 @@ def _device() -> Finding:
     try:
         torch.ones(1, device="cuda").add_(1).item()
     except RuntimeError as error:
-        said = str(error).splitlines()[0]
-        return Finding("device", LACKING, f"{about['chip']}: {said}", "nothing is measured", machine.way_out(said))
+        problem = str(error).splitlines()[0]
+        return Finding(
+            "device", LACKING, f"{about['chip']}: {problem}", "nothing is measured", machine.way_out(problem)
+        )
     capability = about["compute_capability"]
-    found = (
+    described = (
         f"{about['chip']}, {about['sms']} SMs, compute capability {capability}; driver {about['driver']}, torch for "
         f"CUDA {about['cuda']}"
     )
     if float(capability) < 8:
-        return Finding("device", LACKING, found, "below 8.0 there is no bf16", "take an A100 or newer")
+        return Finding("device", LACKING, described, "below 8.0 there is no bf16", "take an A100 or newer")
     if not capability.startswith("9."):
-        return Finding("device", OK, f"{found}; what is made for Hopper is left out, and its rows say so")
-    return Finding("device", OK, found)
+        return Finding("device", OK, f"{described}; what is made for Hopper is left out, and its rows say so")
+    return Finding("device", OK, described)
 
 
 def _compiler() -> Finding:
@@ -195,14 +201,16 @@ def _cache() -> Finding:
 def _nvml() -> Finding:
     readings = telemetry.GpuTelemetry()
     readings.read()
-    found = readings.summary()
-    if error := found.get("telemetry_error"):
+    summary = readings.summary()
+    if error := summary.get("telemetry_error"):
         costs = "clock, power and throttling are unknown, and a throttled row is not marked"
         return Finding("nvml", LACKING, error, costs, machine.way_out(error) or "pip install nvidia-ml-py")
-    blind = [name for name in ("sm_clock_mhz", "power_w", "temperature_c", "throttled") if found[name] is None]
+    blind = [name for name in ("sm_clock_mhz", "power_w", "temperature_c", "throttled") if summary[name] is None]
     if blind:
         return Finding("nvml", LIMITED, f"it does not tell {', '.join(blind)}", "these columns stay empty")
-    return Finding("nvml", OK, f"{found['sm_clock_mhz']:.0f} MHz, {found['power_w']:.0f} W, {found['temperature_c']} C")
+    return Finding(
+        "nvml", OK, f"{summary['sm_clock_mhz']:.0f} MHz, {summary['power_w']:.0f} W, {summary['temperature_c']} C"
+    )
 
 
 def _mode() -> Finding:
@@ -239,14 +247,16 @@ def _others() -> Finding:
     if processes is None:
         return Finding("others", LIMITED, "NVML does not tell", "somebody else's work may disturb what is measured")
     # In a container NVML tells the host's numbers of processes, among which the own one is not to be known.
-    own = next((one for one in processes if one.pid == os.getpid()), processes[0] if processes else None)
-    others = [one for one in processes if one is not own or not torch.cuda.is_initialized()]
+    this_process = next(
+        (process for process in processes if process.pid == os.getpid()), processes[0] if processes else None
+    )
+    others = [process for process in processes if process is not this_process or not torch.cuda.is_initialized()]
     if not others:
         return Finding("others", OK, "no other process is on the card")
-    held = sum(one.usedGpuMemory or 0 for one in others) / 2**30
+    held = sum(process.usedGpuMemory or 0 for process in others) / 2**30
     costs = "they take clocks, bandwidth and memory from what is measured"
-    found = f"{len(others)} other processes on the card hold {held:.1f} GiB"
-    return Finding("others", LIMITED, found, costs, "end them, or come back later")
+    text = f"{len(others)} other processes on the card hold {held:.1f} GiB"
+    return Finding("others", LIMITED, text, costs, "end them, or come back later")
 
 
 def _counters() -> Finding:
@@ -272,8 +282,8 @@ def _peers() -> Finding:
     reach = torch.cuda.can_device_access_peer
     apart = [index for index in range(1, count) if not (reach(0, index) and machine.native_atomics(0, index))]
     if apart:
-        found = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))} with atomics"
-        return Finding("peers", LIMITED, found, "real ranks take the link nccl alone, not symmetric")
+        text = f"{count} GPUs, and GPU 0 does not reach {', '.join(map(str, apart))} with atomics"
+        return Finding("peers", LIMITED, text, "real ranks take the link nccl alone, not symmetric")
     return Finding("peers", OK, f"{count} GPUs that reach one another")
 
 
@@ -292,10 +302,10 @@ def _results() -> Finding:
     if not os.access(there, os.W_OK):
         return Finding("results", LACKING, f"{there} cannot be written", "a run is refused", "choose --ffn-results=DIR")
     free = shutil.disk_usage(there).free
-    found = f"{there}: {free / 1e9:.3g} GB free"
+    text = f"{there}: {free / 1e9:.3g} GB free"
     if free >= RESULTS_BYTES:
-        return Finding("results", OK, found)
-    return Finding("results", LACKING, found, "a run may be cut off", "make room, or choose --ffn-results=DIR")
+        return Finding("results", OK, text)
+    return Finding("results", LACKING, text, "a run may be cut off", "make room, or choose --ffn-results=DIR")
 
 
 def _commit() -> Finding:

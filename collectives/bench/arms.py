@@ -178,5 +178,5 @@ def _references(setting) -> dict[str, Entrant]:
     }
     if setting.keeps_step:
         unsplit = found[f"gemm {setting.best.name}"].call
-        unsplit.told, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
+        unsplit.listen, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
     return found

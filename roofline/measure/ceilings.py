@@ -84,16 +84,16 @@ def measure(
                 del group[error.name]
         if not group:
             continue
-        found = []
+        reached = []
         for name, times in turns.times_s.items():
             if times:
                 time, amount = time_of(times), group[name].amount
                 rates = amount / time.value, amount / time.high, amount / time.low
-                found.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
-        if found:
-            highest = max(found, key=lambda ceiling: ceiling.value)
+                reached.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
+        if reached:
+            highest = max(reached, key=lambda ceiling: ceiling.value)
             least = (NEAR if kind == "read" else 1.0) * highest.value
-            near = next(ceiling.probe for ceiling in found if ceiling.value >= least)
+            near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
             best.append(replace(highest, beside=near))
         else:
             late = "each of its samples was late; is the host overloaded?"
@@ -127,7 +127,7 @@ def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
         return None
     line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul
     key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
-    probe = next((one for one in probes if (one.kind, one.name, one.dtype) == key), None)
+    probe = next((candidate for candidate in probes if (candidate.kind, candidate.name, candidate.dtype) == key), None)
     if probe is None:
         return None
     call = partial(probe.call)

@@ -4,7 +4,7 @@ A clock has `timer` (the name saved with every record), `processes` (how many me
 `passes` (how many times each of them comes back to it),
 `now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
 or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
-without a pause. It may have `said`: a dict for each call of the last turn, of what else it read beside the time.
+without a pause. It may have `readings`: a dict for each call of the last turn, of what else it read beside the time.
 """
 
 import gc
@@ -46,18 +46,18 @@ class CpuClock:
     """Waking takes a worker less than a hundredth of it."""
 
     TOLD_SHARE = 0.05
-    """Of a sample: where threads of the process waited for a core for longer, others had it, and `said` tells."""
+    """Of a sample: where threads of the process waited for a core for longer, others had it, and `readings` tells."""
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
-        self.said: list[dict] = []
+        self.readings: list[dict] = []
 
     @staticmethod
     def now() -> float:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times, self.said = [], []
+        times, self.readings = [], []
         with _no_collection(), _pinned() as pin:
             for call in calls:
                 self._settle()
@@ -68,7 +68,7 @@ class CpuClock:
                 lost_s = waited_s() - before_s
                 self._last_s[call] = times[-1] or 0.0
                 is_told = lost_s > self.TOLD_SHARE * self._last_s[call]
-                self.said.append({"waited_s": lost_s} if is_told else {})
+                self.readings.append({"waited_s": lost_s} if is_told else {})
         return times
 
     def _timed(self, call: Call) -> float | None:
@@ -166,7 +166,7 @@ class CudaClock:
     The stream is held before every start event, so that the launches of the work are hidden. With `instruments` a gate
     holds it, which the host opens once the stop event is enqueued: it fits calls of one launch and of thirty alike, and
     the same idle gap is before both. The clock of an SM is read behind the stop event, outside the timed interval, and
-    `said` as `sm_clock_hz`. Without `instruments`, a kernel spins for a time set beforehand, the pre-roll.
+    `readings` as `sm_clock_hz`. Without `instruments`, a kernel spins for a time set beforehand, the pre-roll.
 
     Whether it held is checked: once the stop event is enqueued, the start event must not have happened yet. If it has,
     the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need. The pre-roll
@@ -186,7 +186,7 @@ class CudaClock:
         self.preroll_s = self._shortest_preroll_s = preroll_s
         self.while_busy: Callable[[], None] = lambda: None  # called once a turn, before the host waits
         self.instruments = None  # a `kernels.bench.instruments.Instruments`, from whoever knows kernels
-        self.said: list[dict] = []
+        self.readings: list[dict] = []
 
     @staticmethod
     def now() -> float:
@@ -198,7 +198,7 @@ class CudaClock:
         self.while_busy()
         self._synchronize()
         if self.instruments:
-            self.said = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
+            self.readings = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
         elif any(late for _, _, late in events):
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
         else:

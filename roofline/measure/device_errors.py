@@ -16,10 +16,10 @@ UNSUPPORTED = (
 def lack(error: BaseException) -> str | None:
     """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
-    said = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
-    if any(words in said for words in UNSUPPORTED):
+    text = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
+    if any(words in text for words in UNSUPPORTED):
         return "not supported"
-    return "out of memory" if any(words in said for words in OUT_OF_MEMORY) else None
+    return "out of memory" if any(words in text for words in OUT_OF_MEMORY) else None
 
 
 def reason(error: BaseException) -> str:

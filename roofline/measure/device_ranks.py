@@ -59,11 +59,11 @@ class World:
             return "symmetric memory is shared within a machine, and the ranks are on several: take nccl"
         if self.shared and os.environ.get(OVERLAPPING) != "1":
             return f"{self.here} ranks share {self.gpus} GPUs: for tests set {OVERLAPPING}=1"
-        for one, other in ((a, b) for a in range(min(self.here, self.gpus)) for b in range(a)):
-            if not torch.cuda.can_device_access_peer(one, other):
-                return f"GPU {one} cannot read GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
-            if not native_atomics(one, other):  # by which torch's barrier has ranks meet
-                return f"GPU {one} has no atomics in GPU {other}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
+        for gpu, peer in ((a, b) for a in range(min(self.here, self.gpus)) for b in range(a)):
+            if not torch.cuda.can_device_access_peer(gpu, peer):
+                return f"GPU {gpu} cannot read GPU {peer}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
+            if not native_atomics(gpu, peer):  # by which torch's barrier has ranks meet
+                return f"GPU {gpu} has no atomics in GPU {peer}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
         return None
 
     def align(self) -> None:
@@ -92,7 +92,7 @@ class World:
 
 class RanksCudaClock(CudaClock):
     """Device time of a call that all ranks make together: their streams are aligned before each start event, and the
-    slowest rank's time is the sample. `said` has each rank's own."""
+    slowest rank's time is the sample. `readings` has each rank's own."""
 
     processes = 1
     """A process is a rank, and lasts as long as the run."""
@@ -104,10 +104,10 @@ class RanksCudaClock(CudaClock):
     def turn(self, calls: list[Call]) -> list[float | None]:
         self.ranks.barrier()
         self._align()  # a group that is new begins here, and not behind the gate
-        self.said = []
+        self.readings = []
         times, said = self.ranks.slowest(super().turn(calls))
-        own = self.said or [{}] * len(said)
-        self.said = [of_rank | of_all for of_rank, of_all in zip(own, said, strict=True)]
+        of_clock = self.readings or [{}] * len(said)
+        self.readings = [of_rank | of_all for of_rank, of_all in zip(of_clock, said, strict=True)]
         return times
 
     def _align(self) -> None:

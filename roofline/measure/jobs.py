@@ -70,7 +70,7 @@ def check(supervisor: Supervisor) -> None:
         for name in supervisor.planned
         if name not in supervisor.run.shapes and (names := supervisor.left(name))
     }
-    gathers = {op for op, one in operations.OPERATIONS.items() if one.analysis == "overlap"}
+    gathers = {op for op, operation in operations.OPERATIONS.items() if operation.analysis == "overlap"}
     linked = {name: shapes[name] for name in shapes if name.partition("-")[0] in gathers}
     others = [(name, names) for name, names in shapes.items() if name not in linked]
     if not shapes:
@@ -95,7 +95,7 @@ def name_kernels(supervisor: Supervisor) -> None:
     the matmul of the same name and the link's copier."""
     shapes = supervisor.run.shapes.values() if supervisor.options.device == kernel_names.DEVICE else ()
     matmuls = [shape for shape in shapes if shape.analysis != "overlap"]
-    cases = {one.id: [n for n in one.measured if "kernel_name" not in one.entrants[n]] for one in matmuls}
+    cases = {shape.id: [n for n in shape.measured if "kernel_name" not in shape.entrants[n]] for shape in matmuls}
     supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])
 
 
@@ -283,7 +283,7 @@ class Measure(Job):
             return None
         if self.process:
             self.supervisor.at(plan.BEGIN, self.process)
-        number = 1 + max((one.process for shape in run.shapes.values() for one in shape.rounds), default=-1)
+        number = 1 + max((round_.process for shape in run.shapes.values() for round_ in shape.rounds), default=-1)
         cases = {shape: self.supervisor.left(shape) for shape in passes}
         about = {"processes": self.supervisor.processes, "ceilings": run.ceilings, "when": self.when}
         self.when = ""
@@ -299,8 +299,8 @@ class Measure(Job):
     def take_at(self, at: dict) -> None:
         super().take_at(at)
         if (step := at["step"]) in STEPS:
-            known = self.supervisor.run.shapes.get(at["shape"])
-            done = known.passes % self.supervisor.passes if known else 0
+            measured = self.supervisor.run.shapes.get(at["shape"])
+            done = measured.passes % self.supervisor.passes if measured else 0
             self.supervisor.at(STEPS[step], self.process, at["shape"], *([done + 1] if step == TURNS else []))
 
     def culprits(self) -> list[str]:
@@ -321,38 +321,38 @@ class Measure(Job):
         """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
         shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
         self._is_fruitful = True
-        known = supervisor.run.shapes.get(shape)
+        measured = supervisor.run.shapes.get(shape)
         if shape not in self._before:
-            known = known if known and known.passes else None
+            measured = measured if measured and measured.passes else None
             self._before[shape] = {
-                "passes": known.passes if known else 0,
-                "processes": known.processes if known else 0,
-                "rounds": known.round_count if known else 0,
-                "late": known.late if known else {},
-                "telemetry": [known.telemetry] * known.passes if known else [],
+                "passes": measured.passes if measured else 0,
+                "processes": measured.processes if measured else 0,
+                "rounds": measured.round_count if measured else 0,
+                "late": measured.late if measured else {},
+                "telemetry": [measured.telemetry] * measured.passes if measured else [],
             }
         before = self._before[shape]
         rounds = [
             replace(
-                one,
-                index=one.index + before["rounds"],
-                pass_index=one.pass_index + before["passes"],
+                round_,
+                index=round_.index + before["rounds"],
+                pass_index=round_.pass_index + before["passes"],
                 process=self._number,
             ).line(shape)
-            for one in (Round(**fields) for fields in line["rounds"])
+            for round_ in (Round(**fields) for fields in line["rounds"])
         ]
-        passes, each = (known.passes if known else 0) + whole, supervisor.passes
+        passes, each = (measured.passes if measured else 0) + whole, supervisor.passes
         is_over = whole and line["stopped_by"] and passes == each * supervisor.processes
         before["telemetry"] += [line["telemetry"]] * whole
         now = {
             "passes": passes,
             "processes": before["processes"] + 1,
             "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
-            "round_count": (known.round_count if known else 0) + len(rounds),
+            "round_count": (measured.round_count if measured else 0) + len(rounds),
             "telemetry": telemetry.merged(before["telemetry"] or [line["telemetry"]]),
             "late": {name: count + before["late"].get(name, 0) for name, count in line["late"].items()},
         }
-        about = {"kind": "pass", "shape": shape} if known else self._prepared[shape]
+        about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]
         supervisor.add(about | now, *rounds, *line["timelines"])
         self.at = self.at | {"shape": ""}  # which is over
 

@@ -77,11 +77,11 @@ the driver is 580 or newer."""
 
 def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:
     """Raises ValueError where an environment variable has a GPU multiply in TF32 what is measured as fp32."""
-    found = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
-    if found and device == "cuda" and "fp32" in dtypes:
+    variable = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
+    if variable and device == "cuda" and "fp32" in dtypes:
         raise ValueError(
-            f"{found} is set to {os.environ[found]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply it in TF32, "
-            "10 of its 23 bits; unset it, or leave fp32 out"
+            f"{variable} is set to {os.environ[variable]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply "
+            "it in TF32, 10 of its 23 bits; unset it, or leave fp32 out"
         )
 
 
@@ -102,9 +102,9 @@ WAYS_OUT = {
 pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version mismatch); 803 and 804 are cudaError_t's."""
 
 
-def way_out(said: str) -> str:
+def way_out(words_of_error: str) -> str:
     """What helps where CUDA, torch or NVML `said` that; "" where it is not known."""
-    return next((help for words, help in WAYS_OUT.items() if words in said), "")
+    return next((help for words, help in WAYS_OUT.items() if words in words_of_error), "")
 
 
 def unusable_gpu() -> str | None:
@@ -118,19 +118,19 @@ def unusable_gpu() -> str | None:
     if driver is None or usable:
         return None
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
-    said = "; ".join([build, *(" ".join(str(one.message).split()) for one in caught)])
-    helps = way_out(said) or "check CUDA_VISIBLE_DEVICES, or install a torch that fits the driver (see pytorch.org)"
+    warned = "; ".join([build, *(" ".join(str(warning.message).split()) for warning in caught)])
+    helps = way_out(warned) or "check CUDA_VISIBLE_DEVICES, or install a torch that fits the driver (see pytorch.org)"
     return (
-        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({said}) cannot use it: "
+        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({warned}) cannot use it: "
         f"{helps}; or measure the CPU with --ffn-device cpu"
     )
 
 
-def native_atomics(one: int, other: int) -> bool:
+def native_atomics(gpu: int, peer: int) -> bool:
     """Whether GPU `one`'s atomics are atomic in GPU `other`'s memory, which over PCIe they are not, though it reads
     there. Asked of the driver, since torch does not."""
-    found, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
-    return not library.cuDeviceGetP2PAttribute(ctypes.byref(found), NATIVE_ATOMIC, one, other) and bool(found.value)
+    answer, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    return not library.cuDeviceGetP2PAttribute(ctypes.byref(answer), NATIVE_ATOMIC, gpu, peer) and bool(answer.value)
 
 
 def gpu_driver() -> str | None:
@@ -167,8 +167,8 @@ def _cpu_flops() -> tuple[float, float]:
         start = time.perf_counter()
         x @ x
         took_s.append(time.perf_counter() - start)
-    found = 2 * 768**3 / min(took_s)
-    return found, found * max(1, cores() - 1) / cores()
+    alone = 2 * 768**3 / min(took_s)
+    return alone, alone * max(1, cores() - 1) / cores()
 
 
 def describe(device: str) -> dict:

@@ -52,10 +52,10 @@ def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[fl
     what a matmul reaches alone, and beside a link."""
     cost, rule = COSTS[options.device], StopRule.share(options.max_seconds, processes, options.device)
     tried = sum(len(names) for _, names in shapes.values())
-    found = {Step(PREPARING): cost.preparing_s + cost.trial_s * tried}
-    found[Step(CEILINGS)] = 2 + 3 * min(options.max_seconds, ceilings.STOP_RULE.max_seconds)
+    steps = {Step(PREPARING): cost.preparing_s + cost.trial_s * tried}
+    steps[Step(CEILINGS)] = 2 + 3 * min(options.max_seconds, ceilings.STOP_RULE.max_seconds)
     for process in range(processes):
-        found |= {Step(BEGIN, process): cost.begin_s} if process else {}
+        steps |= {Step(BEGIN, process): cost.begin_s} if process else {}
         for index in range(1, passes + 1):
             for shape, (case, names) in shapes.items():
                 linked, round_s = case.work.wire_bytes, _round_s(case, len(names), cost, flops)
@@ -70,19 +70,19 @@ def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[fl
                         cost.prepare_link if linked else cost.prepare,
                         4 if linked and process else 1,
                     )
-                    found[Step(PREPARE, process, shape)] = (seconds + calls * round_s) / part + (rule.warmup_s or 0)
-                found[Step(MEASURE, process, shape, index)] = (rounds - done) * round_s
+                    steps[Step(PREPARE, process, shape)] = (seconds + calls * round_s) / part + (rule.warmup_s or 0)
+                steps[Step(MEASURE, process, shape, index)] = (rounds - done) * round_s
                 long = not linked and case.work.flop / flops[0] >= steady.FROM_S
                 by_default = options.device == "cuda" and getattr(case, "m", 0) >= steady.FROM_TOKENS
                 if long and index == passes and not process and (options.steady or by_default):
                     blocks = steady.BLOCKS * len(names) if options.steady else 2
-                    found[Step(STEADY, 0, shape)] = blocks * (steady.DROPPED_S + steady.COUNTED_S)
+                    steps[Step(STEADY, 0, shape)] = blocks * (steady.DROPPED_S + steady.COUNTED_S)
     analyses = len({case.work.wire_bytes > 0 for case, _ in shapes.values()})
-    return found | {Step(REPORT): cost.report_s * analyses + 0.03 * tried}
+    return steps | {Step(REPORT): cost.report_s * analyses + 0.03 * tried}
 
 
 def _round_s(case, contenders: int, cost: Costs, flops: tuple[float, float]) -> float:
-    alone_s, beside_s = (case.work.flop / one for one in flops)
+    alone_s, beside_s = (case.work.flop / rate for rate in flops)
     if not (wire_bytes := case.work.wire_bytes):  # a probe takes its turn, too
         return (max(contenders, 2) + 1) * (alone_s + cost.turn_s)
     about = {"t_gemm_s": beside_s, "wire_bytes": wire_bytes, "copy_bytes_per_s": COPY_BYTES_PER_S}
@@ -112,11 +112,11 @@ class Plan:
         index, now = self._index.get(step, self._position), self._now()
         if index == self._position:
             return
-        passed = [(one, self._corrected(one)) for one in self._steps[self._position : index]]
+        passed = [(step_passed, self._corrected(step_passed)) for step_passed in self._steps[self._position : index]]
         share = (now - self._since) / (sum(expected_s for _, expected_s in passed) or 1.0)
-        for one, expected_s in passed:
-            self._took[one.kind, one.process > 0] += share * expected_s
-            self._expected[one.kind, one.process > 0] += self._seconds[one]
+        for step_passed, expected_s in passed:
+            self._took[step_passed.kind, step_passed.process > 0] += share * expected_s
+            self._expected[step_passed.kind, step_passed.process > 0] += self._seconds[step_passed]
         self._position, self._since = index, now
 
     def left_s(self) -> float:

@@ -96,18 +96,18 @@ class PreparedCase:
         """Have `name` in or out, as `check()` returns. Whatever that dies of, the others still get their numbers; but
         where the device is lost, nobody does."""
         try:
-            found = check()
+            result = check()
         except (Exception, SystemExit) as error:
             self.refuse(name, error)
             if device_errors.device_lost(self.device):
                 self.entrants.clear()
                 self.device_lost = f"{name}: {device_errors.reason(error)}"
             return
-        if isinstance(found, Rejection):
+        if isinstance(result, Rejection):
             self.entrants.pop(name, None)
-            self.rejected[name] = found
+            self.rejected[name] = result
         else:
-            self.entrants[name] = found
+            self.entrants[name] = result
 
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
@@ -123,7 +123,7 @@ def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> 
     if error <= limit:
         return None
     if error != error:
-        said = "the output holds NaN: an element was left unwritten, or an input was read out of bounds"
+        problem = "the output holds NaN: an element was left unwritten, or an input was read out of bounds"
     else:
-        said = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
-    return Rejection(FAILED, f"{name}: {said}")
+        problem = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
+    return Rejection(FAILED, f"{name}: {problem}")

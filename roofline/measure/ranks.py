@@ -179,14 +179,14 @@ class Ranks:
 
 class RanksCpuClock(CpuClock):
     """Wall time of a call that all ranks make together: each begins behind a barrier, and the slowest rank's is the
-    sample. `said` has each rank's own. What takes turns is called within `agreed`."""
+    sample. `readings` has each rank's own. What takes turns is called within `agreed`."""
 
     processes = 1
     """A process is a rank, and lasts as long as the run."""
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.share, self.agreed, self.said = ranks, ranks.share, ranks.agreed, []
+        self.ranks, self.share, self.agreed, self.readings = ranks, ranks.share, ranks.agreed, []
 
     def _settle(self) -> None:
         super()._settle()
@@ -205,7 +205,7 @@ class RanksCpuClock(CpuClock):
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times, of_ranks = self.ranks.slowest(super().turn(calls))
-        self.said = [waits | of_call for waits, of_call in zip(self.said, of_ranks, strict=True)]
+        self.readings = [waits | of_call for waits, of_call in zip(self.readings, of_ranks, strict=True)]
         return times
 
 

@@ -72,7 +72,7 @@ class Rounds:
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
-        `timeline` among them, a dict, is kept apart. An attribute `told` is called with the seconds of each sample.
+        `timeline` among them, a dict, is kept apart. An attribute `listen` is called with the seconds of each sample.
         """
         self.rounds: list[Round] = []
         self.late = dict.fromkeys(entrants, 0)
@@ -86,7 +86,7 @@ class Rounds:
         }
         self.names = list(entrants)
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
-        self._told = {name: call.told for name, call in entrants.items() if hasattr(call, "told")}
+        self._listeners = {name: call.listen for name, call in entrants.items() if hasattr(call, "listen")}
         self._clock, self._rule, self._passes = clock, rule, passes
         self._share = getattr(clock, "share", lambda value: value)
         self._agreed = getattr(clock, "agreed", lambda about, call: call())
@@ -97,7 +97,10 @@ class Rounds:
     @property
     def times_s(self) -> dict[str, dict[int, float]]:
         """{entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
-        return {name: {one.index: one.time_s[name] for one in self.rounds if name in one.time_s} for name in self.late}
+        return {
+            name: {round_.index: round_.time_s[name] for round_ in self.rounds if name in round_.time_s}
+            for name in self.late
+        }
 
     @property
     def longest_pass_s(self) -> float:
@@ -106,10 +109,12 @@ class Rounds:
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for known in (self._entrants, self._notes, self._told, self.late):
-            known.pop(name, None)
-        for one in self.rounds:
-            one.time_s, one.values = ({n: v for n, v in of.items() if n != name} for of in (one.time_s, one.values))
+        for of_entrant in (self._entrants, self._notes, self._listeners, self.late):
+            of_entrant.pop(name, None)
+        for round_ in self.rounds:
+            round_.time_s, round_.values = (
+                {n: v for n, v in of.items() if n != name} for of in (round_.time_s, round_.values)
+            )
 
     def run_pass(self) -> None:
         """Run rounds up to this pass's share of the rule's time and rounds, in the first pass after a warm-up.
@@ -159,26 +164,26 @@ class Rounds:
         calls = [self._entrants[name] for name in order]
         times, notes = self._agreed(
             f"a turn that begins with {order[0]}",
-            lambda: (self._clock.turn(calls), {name: said() for name, said in self._notes.items()}),
+            lambda: (self._clock.turn(calls), {name: notes_of() for name, notes_of in self._notes.items()}),
         )
-        read = getattr(self._clock, "said", None) or [{}] * len(order)
-        one = Round(len(self.rounds), order, {}, {}, self._passed + 1)
+        read = getattr(self._clock, "readings", None) or [{}] * len(order)
+        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
                 self.late[name] += 1
                 continue
-            one.time_s[name] = time_s
+            round_.time_s[name] = time_s
             values = notes.get(name, {}) | of_clock
             if timeline := values.pop("timeline", None):
-                self.timelines[name, one.index] = timeline
+                self.timelines[name, round_.index] = timeline
             if values:
-                one.values[name] = values
-            if told := self._told.get(name):
-                told(time_s)
-        self.rounds.append(one)
+                round_.values[name] = values
+            if listen := self._listeners.get(name):
+                listen(time_s)
+        self.rounds.append(round_)
 
     def _narrow(self) -> bool:
-        groups = {one.index: (one.process, one.pass_index) for one in self.rounds}
+        groups = {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
         return all(
             len(times) > 1 and time_of(times, groups).relative_width < self._rule.width
             for times in self.times_s.values()

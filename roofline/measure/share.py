@@ -325,7 +325,7 @@ class Share:
         self.tell(
             {
                 "tell": "turns", "shape": entered.shape, "whole": whole, "stopped_by": rounds.stopped_by,
-                "rounds": [asdict(one) for one in new], "late": rounds.late, "timelines": timelines,
+                "rounds": [asdict(round_) for round_ in new], "late": rounds.late, "timelines": timelines,
                 "telemetry": entered.telemetry[-1],
             }
         )  # fmt: skip
@@ -351,9 +351,11 @@ class Share:
         """Blocks of the kernels that are long enough. What fails here keeps its rounds."""
         prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
         times = rounds.times_s
-        groups = {one.index: (one.process, one.pass_index) for one in rounds.rounds}
+        groups = {round_.index: (round_.process, round_.pass_index) for round_ in rounds.rounds}
         anchor = times.get(prepared.baseline)
-        medians = {name: time_of(own, groups, anchor or own).value for name, own in times.items() if own}
+        medians = {
+            name: time_of(times_s, groups, anchor or times_s).value for name, times_s in times.items() if times_s
+        }
         if not (names := steady.chosen(prepared, medians, self.options)):
             return
         self.tell_turns(entered, whole=False)  # blocks are of a shape that is known
@@ -546,7 +548,11 @@ def main(folder: Path) -> None:
     tell({"tell": "at", "step": START, "shape": ""})
     for name, (of_runner, of_case) in request.runners.items():
         declared = vars(sys.modules[load(of_case).__module__]).values()
-        operation = next(one for one in declared if isinstance(one, operations.Operation) and one.name == name)
+        operation = next(
+            candidate
+            for candidate in declared
+            if isinstance(candidate, operations.Operation) and candidate.name == name
+        )
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
     ranks = of_share(request.world) if request.world else None
     if ranks and request.options["device"] == "cuda":

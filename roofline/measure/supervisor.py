@@ -108,16 +108,16 @@ class Supervisor:
 
     def left(self, shape: str) -> list[str]:
         """Contenders to measure on `shape`, unless it is whole."""
-        known = self.run.shapes.get(shape)
-        is_whole = known and known.stopped_by != INTERRUPTED
+        measured = self.run.shapes.get(shape)
+        is_whole = measured and measured.stopped_by != INTERRUPTED
         return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
 
     def passes_left(self) -> tuple[int, dict[str, int]]:
         """The process of the plan that is next, and {shape: passes} that it still has to make."""
         each, done = self.passes, {}
         for shape in [shape for shape in self.planned if self.left(shape)]:
-            known = self.run.shapes.get(shape)
-            done[shape] = known.passes if known else 0
+            measured = self.run.shapes.get(shape)
+            done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)
         return process, {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
 
@@ -134,13 +134,13 @@ class Supervisor:
         """What a share of `kind` is told of `cases`."""
         refused = {case: entry["reason"] for case, entry in self.entries.items() if entry["outcome"] == FAILED}
         shapes = self.run.shapes if self.run else {}
-        known = {name: shape for name, shape in shapes.items() if name in cases and shape.passes}
+        measured = {name: shape for name, shape in shapes.items() if name in cases and shape.passes}
         chosen = {name: self.chosen[name] for name in cases if name in self.chosen}
-        for name, shape in known.items():
-            times = {own: shape.times_s(own).values() for own in shape.late}
-            medians = {own: median(of) for own, of in times.items() if of}
+        for name, shape in measured.items():
+            times = {entrant: shape.times_s(entrant).values() for entrant in shape.late}
+            medians = {entrant: median(of) for entrant, of in times.items() if of}
             chosen[name] = {"facts": shape.facts, "medians_s": medians}
-        entrants = {name: list(shape.late) for name, shape in known.items()}
+        entrants = {name: list(shape.late) for name, shape in measured.items()}
         about = {"refused": refused, "chosen": chosen, "entrants": entrants}
         return Request(kind, options=as_values(self.options), cases=cases, **about, **more)
 
@@ -279,11 +279,13 @@ class Supervisor:
         """Take a contender out of a shape, with its samples."""
         if f"{shape}-{name}" not in self.entries:
             self.not_measured(f"{shape}-{name}", outcome, reason)
-        known = self.run.shapes.get(shape)
-        if known and name in known.late:
-            self.add(_pass_line(known, late={other: count for other, count in known.late.items() if other != name}))
-        if known and known.stopped_by == INTERRUPTED and not self.left(shape):  # nobody is left to go on with
-            self.add(_pass_line(known, stopped_by="time"))
+        measured = self.run.shapes.get(shape)
+        if measured and name in measured.late:
+            self.add(
+                _pass_line(measured, late={other: count for other, count in measured.late.items() if other != name})
+            )
+        if measured and measured.stopped_by == INTERRUPTED and not self.left(shape):  # nobody is left to go on with
+            self.add(_pass_line(measured, stopped_by="time"))
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
@@ -315,8 +317,8 @@ class Supervisor:
 
 def _pass_line(shape, **changed) -> dict:
     """What the last pass over a shape came to, some of it `changed`."""
-    known = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
-    return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in known} | changed
+    fields = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
+    return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in fields} | changed
 
 
 def _now() -> str:

@@ -87,14 +87,16 @@ class GpuTelemetry:
         """Medians over the case (the highest for the temperature); `throttled` is None where NVML does not tell."""
         if not self._readings:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
-        known = {key: [one[key] for one in self._readings if one[key] is not None] for key in self._readings[0]}
-        masks = known["throttle_mask"]
+        values = {
+            key: [reading[key] for reading in self._readings if reading[key] is not None] for key in self._readings[0]
+        }
+        masks = values["throttle_mask"]
         reasons = [text for bit, text in THROTTLE_REASONS.items() if any(mask & bit for mask in masks)]
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return {
-            "sm_clock_mhz": median(known["sm_clock_mhz"]) if known["sm_clock_mhz"] else None,
-            "power_w": median(known["power_mw"]) / 1e3 if known["power_mw"] else None,
-            "temperature_c": max(known["temperature_c"], default=None),
+            "sm_clock_mhz": median(values["sm_clock_mhz"]) if values["sm_clock_mhz"] else None,
+            "power_w": median(values["power_mw"]) / 1e3 if values["power_mw"] else None,
+            "temperature_c": max(values["temperature_c"], default=None),
             "throttled": bool(reasons) if masks else None,
             "throttle_reasons": ", ".join(reasons),
             "other_processes": None if processes is None else max(0, len(processes) - 1),
@@ -118,13 +120,13 @@ class CpuTelemetry:
         """Not counted: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
-        stolen, busy, total, own = (after - before for after, before in zip(self._stat(), self._before, strict=True))
+        stolen, busy, total, of_run = (after - before for after, before in zip(self._stat(), self._before, strict=True))
         of_ranks = "WORLD_SIZE" in os.environ  # the others are ranks of this run
         return {
             "throttled": None,
             "stolen_share": stolen / total if total else 0.0,
             # Of a short pass ticks may say less than nothing: cut off, the mean over passes would be too high.
-            "others_share": None if of_ranks or not total else (busy - own) / total,
+            "others_share": None if of_ranks or not total else (busy - of_run) / total,
             "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
 
@@ -136,8 +138,8 @@ class CpuTelemetry:
             user, nice, system, idle, waiting, *interrupts, stolen = map(int, line.split()[1:9])
         except (OSError, ValueError):
             return 0, 0, 0, 0
-        busy, own = user + nice + system + sum(interrupts), os.times()
-        own_jiffies = (own.user + own.system) * os.sysconf("SC_CLK_TCK")
+        busy, of_process = user + nice + system + sum(interrupts), os.times()
+        own_jiffies = (of_process.user + of_process.system) * os.sysconf("SC_CLK_TCK")
         return stolen, busy, busy + idle + waiting + stolen, own_jiffies
 
 

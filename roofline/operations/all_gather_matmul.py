@@ -26,17 +26,17 @@ class AllGatherMatmul(Gathering):
 
 def sweep(options) -> list[AllGatherMatmul]:
     """Every case asked for, in the order of the run."""
-    gather, found = options.gather, []
+    gather, cases_chosen = options.gather, []
     for dtype in options.dtypes:
         choose = partial(cases, AllGatherMatmul, options.model, dtype, gather.rows)
         own = choose(gather.tp, gather.ranks, gather.wires)
         degrees = middle(own, exercise(options.model, dtype))
-        found += (
+        cases_chosen += (
             own + choose(degrees, gather.ranks, gather.more_wires) + choose(degrees, gather.more_ranks, gather.wires)
         )
-        found += choose([max(gather.tp, default=1)], gather.ranks, gather.widest_wires)
-        found += [case for tp in gather.own_ranks for case in choose([tp], [tp], gather.wires)]
-    return found
+        cases_chosen += choose([max(gather.tp, default=1)], gather.ranks, gather.widest_wires)
+        cases_chosen += [case for tp in gather.own_ranks for case in choose([tp], [tp], gather.wires)]
+    return cases_chosen
 
 
 OPERATION = declare(AllGatherMatmul, sweep, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block")

@@ -59,10 +59,10 @@ class Operation:
 
     def parse(self, text: str) -> tuple[Any, str | None]:
         """The case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
-        found = self.pattern.fullmatch(text.removeprefix(f"{self.name}-"))
-        if not found:
+        match = self.pattern.fullmatch(text.removeprefix(f"{self.name}-"))
+        if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
-        words = found.groupdict()
+        words = match.groupdict()
         contender = words.pop("contender")
         types = self.case.__dataclass_fields__
         try:
@@ -131,10 +131,13 @@ def place_of(kind: type) -> str:
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
     """The operations of `shapes`, by name, each with the places of its runner and of its case."""
-    found = {name: find(name) for name in dict.fromkeys(shape.partition("-")[0] for shape in shapes)}
+    declared = {name: find(name) for name in dict.fromkeys(shape.partition("-")[0] for shape in shapes)}
     return {
-        name: (one.runner if isinstance(one.runner, str) else place_of(one.runner), place_of(one.case))
-        for name, one in found.items()
+        name: (
+            operation.runner if isinstance(operation.runner, str) else place_of(operation.runner),
+            place_of(operation.case),
+        )
+        for name, operation in declared.items()
     }
 
 
@@ -168,6 +171,6 @@ class Runners:
         """The `PreparedCase` of the case that the id `shape` names. `first_call` is as `measure.prepared.unwatched`."""
         case, _ = parse(shape)
         operation = find(case.op)
-        found = self.of(operation).prepare(case, names, *first_call)
-        found.analysis = operation.analysis
-        return found
+        prepared = self.of(operation).prepare(case, names, *first_call)
+        prepared.analysis = operation.analysis
+        return prepared

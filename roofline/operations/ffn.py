@@ -39,8 +39,8 @@ class Ffn(Gathering):
 
     @property
     def work(self) -> Work:
-        one = super().work
-        return Work(2 * one.flop, 2 * one.device_bytes, one.wire_bytes)
+        layer = super().work
+        return Work(2 * layer.flop, 2 * layer.device_bytes, layer.wire_bytes)
 
 
 def sweep(options) -> list[Ffn]:

@@ -29,17 +29,17 @@ class MatmulReduceScatter(Gathering):
 
 def sweep(options) -> list[MatmulReduceScatter]:
     """Every case asked for, in the order of the run."""
-    of, found = options.gather, []
+    of, cases_chosen = options.gather, []
     rows = [m for m in of.rows if all(m % ranks == 0 for ranks in of.ranks)]
     wires = [wire for wire in of.wires if wire not in LINKS or wire in PUSHED]
     for dtype in options.dtypes:
         choose = partial(cases, MatmulReduceScatter, options.model, dtype, rows)
-        found += (own := choose(of.tp, of.ranks, wires))
+        cases_chosen += (of_degrees := choose(of.tp, of.ranks, wires))
         if of.more_wires:  # nothing was chosen
-            degrees = middle(own, exercise(options.model, dtype))
-            found = [case for case in found if case.tp in (*degrees, max(of.tp))]
-            found += choose(degrees, of.ranks, of.more_wires[:1])
-    return found
+            degrees = middle(of_degrees, exercise(options.model, dtype))
+            cases_chosen = [case for case in cases_chosen if case.tp in (*degrees, max(of.tp))]
+            cases_chosen += choose(degrees, of.ranks, of.more_wires[:1])
+    return cases_chosen
 
 
 OPERATION = declare(

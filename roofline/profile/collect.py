@@ -160,20 +160,20 @@ class Counting:
                 self.session.supervise([batch])
                 printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
             complaint = ncu.complaint(printed, batch.printed, batch.how)
-            found = self._counts(batch, printed, complaint)
-            for (shape, contender), counts in found.items():
+            counted = self._counts(batch, printed, complaint)
+            for (shape, contender), counts in counted.items():
                 source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
                 about = {"kind": "counters", "shape": shape, "contender": contender}
                 self.session.add(about | counts | {"counter_source": source})
-            self._keep(printed, "" if found else batch.printed)
-            told = printed + batch.printed
-            if not found and (unknown := parse.refused(metrics, told)) and set(unknown) < set(metrics):
+            self._keep(printed, "" if counted else batch.printed)
+            output = printed + batch.printed
+            if not counted and (unknown := parse.refused(metrics, output)) and set(unknown) < set(metrics):
                 metrics, self.lost = [name for name in metrics if name not in unknown], lost
                 continue
-            before, self.wanted = self.wanted, [c for c in self.wanted if c not in found and c not in self.lost]
-            if ncu.DENIED in told or (len(before) == len(self.wanted) and not batch.is_over):
+            before, self.wanted = self.wanted, [c for c in self.wanted if c not in counted and c not in self.lost]
+            if ncu.DENIED in output or (len(before) == len(self.wanted) and not batch.is_over):
                 return complaint
-            if found:
+            if counted:
                 tries = math.inf
             elif tries < math.inf:
                 tries = 0 if batch.how.startswith(HUNG) else tries - 1
@@ -190,14 +190,14 @@ class Counting:
         except ValueError as error:
             calls = []
             self.lost |= {case: str(error) for case in batch.called if case not in self.lost}
-        found = {}
+        counts_of = {}
         for case, call in zip(batch.called, calls, strict=False):  # a tool that was stopped prints the first, or none
             if case not in self.lost:
                 try:
-                    found[case] = parse.counts(call, self.session.run.shapes[case[0]].dtype)
+                    counts_of[case] = parse.counts(call, self.session.run.shapes[case[0]].dtype)
                 except ValueError as error:
                     self.lost[case] = str(error)
-        return found
+        return counts_of
 
     def _keep(self, printed: str, of_share: str) -> None:
         """Add what the tool printed to the log, but for paths, and the end of what the share printed."""

@@ -87,8 +87,8 @@ def ask(ncu: str, *question: str) -> str:
 
 def version(ncu: str) -> str:
     """Its version, as in `2025.1.1.0`; `of unknown version` where it does not tell."""
-    found = re.search(r"Version ([\d.]+)", ask(ncu, "--version"))
-    return found[1] if found else "of unknown version"
+    match = re.search(r"Version ([\d.]+)", ask(ncu, "--version"))
+    return match[1] if match else "of unknown version"
 
 
 def command(ncu: str, metrics: list[str], log: Path) -> list[str]:

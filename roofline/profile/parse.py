@@ -45,7 +45,7 @@ def alternatives(dtype: str) -> dict[str, list[tuple[str, ...]]]:
 
 def metrics(dtypes) -> list[str]:
     """All metrics that are of use for operands of `dtypes`."""
-    groups = [group for dtype in dtypes for found in alternatives(dtype).values() for group in found]
+    groups = [group for dtype in dtypes for choices in alternatives(dtype).values() for group in choices]
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
@@ -112,17 +112,17 @@ def counts(call: list[Launch], dtype: str) -> dict:
     call, over its kernels. Raises ValueError where there is nothing of it."""
     if not call:
         raise ValueError("no kernel of it was seen")
-    found, source = {}, {}
+    fields, source = {}, {}
     for field, groups in alternatives(dtype).items():
-        found[field] = None
+        fields[field] = None
         for group in groups:
             values = [launch.values.get(name) for launch in call for name in group]
             if None not in values:
-                found[field], source[field] = round(sum(values)), list(group)
+                fields[field], source[field] = round(sum(values)), list(group)
                 break
     if not source:
         raise ValueError("every counter of it is n/a")
-    return found | {"metrics": source}
+    return fields | {"metrics": source}
 
 
 def _value(name: str, text: str, unit: str) -> float | None:

@@ -202,8 +202,8 @@ def _refuse_of_ranks(config) -> None:
 
 def pytest_generate_tests(metafunc):
     """Give `test_<operation>(ffn_benchmark, shape, contender)` the cases of the operation, unless it has its own."""
-    own = metafunc.definition.get_closest_marker("parametrize")
-    if own or not {"ffn_benchmark", "shape", "contender"} <= set(metafunc.fixturenames):
+    marker = metafunc.definition.get_closest_marker("parametrize")
+    if marker or not {"ffn_benchmark", "shape", "contender"} <= set(metafunc.fixturenames):
         return
     state = metafunc.config.stash[STATE]
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
@@ -241,8 +241,8 @@ def pytest_collection_modifyitems(config, items):
         items[:] = benchmarks
     for item in items:
         if "ffn_benchmark" in getattr(item, "fixturenames", ()):
-            own = item.get_closest_marker("benchmark")
-            merged = {**(own.kwargs if own else {}), "timer": state.replay}
+            marker = item.get_closest_marker("benchmark")
+            merged = {**(marker.kwargs if marker else {}), "timer": state.replay}
             item.add_marker(pytest.mark.benchmark(**merged), append=False)
 
 
@@ -311,8 +311,8 @@ def _begin(config, state: State) -> None:
     now = metadata.make(options, about, config.rootpath, cases, [*notes])
     now |= {"ranks": ranks} if ranks else {}
     if run and (changed := conditions.differences(run.metadata, now)):
-        told = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
-        refuse(f"--ffn-resume {state.resume}: {told}; go back to what it was, or start a new run")
+        changes = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
+        refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = options.results
     if not options.timed:  # a journal that nobody reads
         results = Path(tempfile.mkdtemp(prefix="roofline-check-"))
@@ -351,16 +351,16 @@ def ffn_benchmark(request, benchmark):
             session = request.getfixturevalue("ffn_session")
             entry, is_checked = session.entries.get(f"{shape}-{contender}"), not state.options.timed
             rejection = (entry["outcome"], entry["reason"]) if entry else None
-            found = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
-            if not (entry or found) and session.over:
+            is_there = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
+            if not (entry or is_there) and session.over:
                 pytest.skip(session.over)
         else:
             prepared = state.runners.prepare(shape, [contender])
-            rejection, found = prepared.rejected.get(contender), contender in prepared.entrants
+            rejection, is_there = prepared.rejected.get(contender), contender in prepared.entrants
         if rejection:
             outcome, reason = rejection
             pytest.skip(reason) if outcome == SKIPPED else pytest.fail(reason, pytrace=False)
-        if not found:
+        if not is_there:
             pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
             benchmark.pedantic(lambda: None)

@@ -33,7 +33,7 @@ class Narrator:
         self._files = [journal.NAME]
         """What the run's folder has of it by now."""
         self.plan: Plan | None = None
-        self._told_s, self._told = 0.0, None
+        self._last_line_s, self._last_stage = 0.0, None
         self._is_live = False
         """Whether a line of progress stands where the next one goes."""
 
@@ -50,8 +50,8 @@ class Narrator:
         reporter, at, now = self._config.pluginmanager.get_plugin("terminalreporter"), self.plan.at, time.monotonic()
         live = bool(reporter and reporter.isatty())
         stage = at.process, at.shape != "" or at.kind
-        if now - self._told_s >= (LIVE_S if live else LOGGED_S) or stage != self._told:
-            self._told_s, self._told = now, stage
+        if now - self._last_line_s >= (LIVE_S if live else LOGGED_S) or stage != self._last_stage:
+            self._last_line_s, self._last_stage = now, stage
             self._write(self.plan.line(), live)
 
     def _write(self, text: str, live: bool) -> None:
@@ -86,11 +86,11 @@ class Narrator:
         try:
             self._files += [path.name for path in write(folder)]
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
-            said = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             if isinstance(error, KeyboardInterrupt):
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
-                said = f"interrupted by {str(error) or 'Ctrl-C'}"
-            self._state.problems.append(f"the report could not be drawn ({said}); try again with: {REDRAW} {folder}")
+                reason = f"interrupted by {str(error) or 'Ctrl-C'}"
+            self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
         """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""

@@ -17,8 +17,8 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
         _contenders(options, runners)
     if not options.timed:
         return
-    for one in operations.OPERATIONS.values():
-        if keyword and keyword in one.name and (reason := one.why_not(options)):
+    for operation in operations.OPERATIONS.values():
+        if keyword and keyword in operation.name and (reason := operation.why_not(options)):
             raise ValueError(f"-k {keyword!r}: {reason}")
     known, here = (_names(runners, of) for of in ("known", "here"))
     if lost := [word for word in re.findall(r"\w+", keyword) if word in known and word not in here]:

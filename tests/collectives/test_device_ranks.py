@@ -66,7 +66,7 @@ def a_rank(rank, count, path, kind):
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
     clock = own.clock(own)
     times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
-    assert len(times) == len(clock.said) == 3
+    assert len(times) == len(clock.readings) == 3
     own.gather(None)  # none ends while others read its memory
 
 

@@ -155,7 +155,7 @@ def turns(rank, ranks, path):
 
     arm.long = True
     times = clock.agreed("a turn", lambda: clock.turn([named("good", lambda: None), named("arm", arm)]))
-    of_ranks = [[of_call[f"rank{number}_s"] for number in range(ranks)] for of_call in clock.said]
+    of_ranks = [[of_call[f"rank{number}_s"] for number in range(ranks)] for of_call in clock.readings]
     assert times == [max(times_s) for times_s in of_ranks]
     culprit = named("arm", {}.popitem if rank == ranks - 1 else list)
     if rank == ranks - 1:

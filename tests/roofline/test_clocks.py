@@ -60,7 +60,7 @@ def test_cuda_clock_closes_its_gate_before_a_sample_and_opens_it_behind(gated):
     clock, told = gated()
     assert clock.turn([lambda: told.append("call")] * 2) == pytest.approx([50e-6] * 2)
     assert told == [*SAMPLE, *SAMPLE[:5], "clock 1", "open", "synchronize"]
-    assert clock.said == [{"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.7e9 + 1}]
+    assert clock.readings == [{"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.7e9 + 1}]
     told.clear()
     assert clock.burst(lambda: told.append("call"), 3) == pytest.approx(50e-6)
     assert told == ["close", "event", "call", "call", "call", "event", "query", "open", "synchronize"]
@@ -141,7 +141,7 @@ def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
     monkeypatch.setattr(clocks, "waited_s", lambda: next(waits))
     clock = clocks.CpuClock()
     clock.turn([lambda: time.sleep(0.011), lambda: time.sleep(0.012)])
-    assert clock.said == [{"waited_s": pytest.approx(0.004)}, {}]
+    assert clock.readings == [{"waited_s": pytest.approx(0.004)}, {}]
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux does not count waits here")

@@ -98,11 +98,11 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
     samples = [["close", "align", "event", "call", "event", "query", f"clock {slot}", "open"] for slot in (0, 1)]
     assert device.told == ["barrier", "align", *samples[0], *samples[1], "synchronize"]
     times = [{"rank0_s": 5e-5, "sm_clock_hz": 1.7e9 + slot} for slot in (0, 1)]
-    assert clock.said == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
+    assert clock.readings == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
     clock.instruments = None
     device._sleep = lambda cycles: None
     clock.turn([call])
-    assert clock.said == [{"rank0_s": 5e-5, "rank1_s": 7e-5}]
+    assert clock.readings == [{"rank0_s": 5e-5, "rank1_s": 7e-5}]
 
 
 def options(device, **given):

@@ -163,7 +163,7 @@ def test_late_samples_are_dropped_and_counted():
     def call():
         return next(readings)
 
-    call.told = told.append
+    call.listen = told.append
     turns = take_turns({"a": call}, FakeClock(), QUIET, seed=0)
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
