@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(text: str) -> float:
-    """`text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
+    """Return `text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
     try:
         value = float(text)
     except ValueError:

@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def is_of_any_run(self) -> bool:
-        """Whether it is a lack of the machine, and not of the default run alone."""
+        """Return whether it is a lack of the machine, and not of the default run alone."""
         return self.state != OK and self.about != "results"
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def run(as_json: bool = False) -> int:
 
 
 def of_any_run() -> list[str]:
-    """Findings of lacks that any run meets, in words. Another process looks: this one keeps off the device."""
+    """Return the findings that any run meets, in words. Another process looks: this one keeps off the device."""
     command = [sys.executable, "-m", "roofline", "doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     try:
@@ -88,7 +88,7 @@ def of_any_run() -> list[str]:
 
 
 def examine() -> list[Finding]:
-    """All findings of this machine, in the order in which one mends them."""
+    """Return all findings of this machine, in the order in which one mends them."""
     findings = [_asked(check) for check in (_packages, _device)]
     if any(finding.state == LACKING for finding in findings):
         return findings  # all else would fail for the same reason
@@ -97,7 +97,7 @@ def examine() -> list[Finding]:
 
 
 def _asked(check: Check) -> Finding:
-    """What `check` finds; where it raises, that is what was found."""
+    """Return what `check` finds; where it raises, that is what was found."""
     try:
         return check()
     except Exception as error:
@@ -105,7 +105,7 @@ def _asked(check: Check) -> Finding:
 
 
 def _packages() -> Finding:
-    """What pyproject.toml asks for, where this is a checkout; else what was installed with `roofline`."""
+    """Return what pyproject.toml asks for, where this is a checkout; else what was installed with `roofline`."""
     from packaging.requirements import Requirement
 
     if (ROOT / "pyproject.toml").is_file():
@@ -133,7 +133,7 @@ def _packages() -> Finding:
 
 
 def _device() -> Finding:
-    """Which device a run would measure, and whether it answers."""
+    """Return which device a run would measure, and whether it answers."""
     try:
         device = machine.choose_device("auto", timed=True)
     except ValueError as error:
@@ -232,7 +232,7 @@ def _mode() -> Finding:
 
 
 def _told(nvml, question: str, handle):
-    """What NVML answers; None where it does not know it here, as in some containers and of older cards."""
+    """Return what NVML answers; None where it does not know it here, as in some containers and of older cards."""
     try:
         return getattr(nvml, question)(handle)
     except nvml.NVMLError:

@@ -115,8 +115,8 @@ def _raise_if_lost(error: Exception, device: str) -> None:
 
 
 def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
-    """What takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the `ceilings`
-    of the run so far; None where one of the two was not measured."""
+    """Return what takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the
+    `ceilings` of the run so far; None where one of the two was not measured."""
     best = {}
     for line in ceilings:
         key = line["ceiling"], line["dtype"]

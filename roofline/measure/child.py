@@ -49,22 +49,22 @@ class Child:
 
     @property
     def waits_at(self) -> socket.socket | Connection:
-        """What becomes readable once it tells something, or ends after its first line."""
+        """Return what becomes readable once it tells something, or ends after its first line."""
         return self._channel or self._plug
 
     @property
     def marked(self) -> int:
-        """What it keeps `mark[0]` at, or kept when it ended."""
+        """Return what it keeps `mark[0]` at, or kept when it ended."""
         return self._last_mark if self._ended else self._mark[0]
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has: what it told before may still be there."""
+        """Return whether its process has: what it told before may still be there."""
         return self.process.poll() is not None
 
     def receive(self) -> dict | None:
-        """The next line that it told, once `waits_at` is readable; None where there is none yet. Raises EOFError once
-        there is none to come."""
+        """Return the next line that it told, once `waits_at` is readable; None where there is none yet. Raises EOFError
+        once there is none to come."""
         try:
             if self._channel is None:
                 plug, _ = self._plug.accept()
@@ -107,7 +107,7 @@ class Child:
 
 
 def ended(code: int, printed: str) -> str:
-    """How a process ended, in words: by its exit code, and the last line of what it printed."""
+    """Return how a process ended, in words: by its exit code, and the last line of what it printed."""
     if code < 0:
         return f"signal {-code} ({signal.Signals(-code).name})"
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]

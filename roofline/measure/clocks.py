@@ -100,7 +100,8 @@ class CpuClock:
 
 
 def _other_threads() -> list[int]:
-    """Ids of the process's threads but the calling one, in the order of their making. Linux only, none elsewhere."""
+    """Return the ids of the process's threads but the calling one, in the order of their making. Linux only, none
+    elsewhere."""
     if not os.path.isdir("/proc/self/task"):
         return []
     return sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
@@ -220,7 +221,8 @@ class CudaClock:
             self.instruments.expect(slowest_s)
 
     def burst(self, call: Call, calls: int) -> float:
-        """For calls of milliseconds: a host that is late once costs microseconds of that, and is not looked for."""
+        """Return the seconds of so many calls, of milliseconds each: a host that is late once costs microseconds of
+        that, and is not looked for."""
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
         self.while_busy()
@@ -234,8 +236,8 @@ class CudaClock:
         self._cuda.synchronize()
 
     def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
-        """Events before and after the calls, and whether the first had happened when the last was enqueued. The SM
-        clock after them goes to `slot`."""
+        """Return the events before and after the calls, and whether the first had happened when the last was enqueued. The
+        SM clock after them goes to `slot`."""
         start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
         if self.instruments:
             self.instruments.close()
@@ -255,7 +257,8 @@ class CudaClock:
 
 
 def empty_call_s(clock) -> float | None:
-    """Median time of a call that does nothing: what every sample carries on top of its work. None if all were late."""
+    """Return the median time of a call that does nothing: what every sample carries on top of its work. None if all were
+    late."""
     times = [time_s for time_s in clock.turn([lambda: None] * 32) if time_s is not None]
     return median(times) if times else None
 
@@ -264,5 +267,5 @@ CLOCKS = {"cpu": CpuClock, "cuda": CudaClock}
 
 
 def for_device(device: str):
-    """The clock of `device`: `cpu` or `cuda`."""
+    """Return the clock of `device`: `cpu` or `cuda`."""
     return CLOCKS[device]()

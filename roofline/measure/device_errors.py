@@ -14,7 +14,8 @@ UNSUPPORTED = (
 
 
 def lack(error: BaseException) -> str | None:
-    """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
+    """Return `out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else
+    None."""
     error = _cause(error)
     text = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
     if any(words in text for words in UNSUPPORTED):
@@ -23,7 +24,7 @@ def lack(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """`error` in one line: what is lacking, or else its type and where it was raised."""
+    """Return `error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
     first = (str(error).splitlines() or [""])[0]
     if missing := lack(error):
@@ -38,7 +39,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def device_lost(device: str) -> bool:
-    """Whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+    """Return whether `device` (`cpu` or `cuda`) has stopped to answer this process.
 
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.

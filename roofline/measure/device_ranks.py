@@ -47,11 +47,11 @@ class World:
 
     @property
     def shared(self) -> bool:
-        """Whether some ranks have one GPU together: no time of theirs is one of a wire."""
+        """Return whether some ranks have one GPU together: no time of theirs is one of a wire."""
         return self.here > self.gpus
 
     def why_not(self, kind: str) -> str | None:
-        """Why the ranks cannot take the link `kind`; None if they can."""
+        """Return why the ranks cannot take the link `kind`; None if they can."""
         if kind == "nccl":
             too_few = f"{self.here} ranks share {self.gpus} GPUs, and NCCL takes one for each"
             return f"{too_few}: start torchrun --nproc-per-node {self.gpus}" if self.shared else None
@@ -76,7 +76,7 @@ class World:
         return torch.zeros(1, device="cuda")
 
     def metadata(self) -> dict:
-        """What a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
+        """Return what a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
         links = None
         with suppress(Exception):  # NVML has a type for each way in which it knows nothing
             nvml, handle = nvml_handle()

@@ -133,11 +133,12 @@ class Job:
 
     @property
     def left_s(self) -> float:
-        """Seconds until what it is at hangs."""
+        """Return the seconds until what it is at hangs."""
         return self._began + self._limit_s - time.monotonic()
 
     def reference_s(self, shape: str) -> float:
-        """About what a call takes on `shape`: what the baseline took, or else by its work and what the machine does."""
+        """Return about what a call takes on `shape`: what the baseline took, or else by its work and what the machine
+        does."""
         case, _ = operations.parse(shape)
         _, beside_link = machine.flops(self.device, self.supervisor.hello["machine"]["datasheet"])
         return max(case.work.flop / beside_link, self.supervisor.reference_s.get(shape, 0.0))
@@ -169,7 +170,7 @@ class Job:
         self.is_done = True
 
     def culprits(self) -> list[str]:
-        """Who may have ended the share, by what it was at: a contender, or where that is not known, all but the
+        """Return who may have ended the share, by what it was at: a contender, or where that is not known, all but the
         baseline. None where it was at no shape."""
         shape, name = self.at["shape"], self.at.get("name")
         if name or not shape:

@@ -16,8 +16,8 @@ ATTEMPTS = 2
 
 
 def of_call(call: Callable[[], object]) -> str:
-    """Names of what `call` launches, in the order of their start, joined by ` + `. Raises what the profiler raises, and
-    RuntimeError where it saw nothing."""
+    """Return the names of what `call` launches, in the order of their start, joined by ` + `. Raises what the profiler
+    raises, and RuntimeError where it saw nothing."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -103,12 +103,12 @@ pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version misma
 
 
 def way_out(words_of_error: str) -> str:
-    """What helps where CUDA, torch or NVML `said` that; "" where it is not known."""
+    """Return what helps where CUDA, torch or NVML had the `words_of_error`; "" where that is not known."""
     return next((help for words, help in WAYS_OUT.items() if words in words_of_error), "")
 
 
 def unusable_gpu() -> str | None:
-    """Why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
+    """Return why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
     import torch
 
     driver = gpu_driver()
@@ -127,14 +127,15 @@ def unusable_gpu() -> str | None:
 
 
 def native_atomics(gpu: int, peer: int) -> bool:
-    """Whether GPU `one`'s atomics are atomic in GPU `other`'s memory, which over PCIe they are not, though it reads
-    there. Asked of the driver, since torch does not."""
+    """Return whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though it
+    reads there. Asked of the driver, since torch does not."""
     answer, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
     return not library.cuDeviceGetP2PAttribute(ctypes.byref(answer), NATIVE_ATOMIC, gpu, peer) and bool(answer.value)
 
 
 def gpu_driver() -> str | None:
-    """The NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is none."""
+    """Return the NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is
+    none."""
     try:
         import pynvml
 
@@ -148,7 +149,7 @@ def gpu_driver() -> str | None:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -172,7 +173,7 @@ def _cpu_flops() -> tuple[float, float]:
 
 
 def describe(device: str) -> dict:
-    """Chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
+    """Return chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
     import torch
 
     info = {
@@ -213,7 +214,7 @@ def describe(device: str) -> dict:
 
 
 def anonymous(text: str) -> str:
-    """`text` without this host's name and the path of its user's home, as it may be published."""
+    """Return `text` without this host's name and the path of its user's home, as it may be published."""
     for secret, stand_in in ((str(Path.home()), "~"), (platform.node(), "<host>")):
         if len(secret) > 2:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", stand_in, text)
@@ -237,7 +238,7 @@ def _cpu_name() -> str:
 
 
 def _last_level_cache_bytes() -> int:
-    """Size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
+    """Return the size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     sizes = [
         int(text[:-1]) * units[text[-1]]

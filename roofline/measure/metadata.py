@@ -52,7 +52,7 @@ def folder_name(chip: str) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """Short hash of the checkout, with `+dirty` where files differ from it.
+    """Return the short hash of the checkout, with `+dirty` where files differ from it.
 
     Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
     """

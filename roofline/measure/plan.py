@@ -48,8 +48,8 @@ class Step(NamedTuple):
 
 
 def estimate(shapes: dict, options, passes: int, processes: int, flops: tuple[float, float]) -> dict[Step, float]:
-    """The steps of a run in their order, each with its seconds. `shapes` is {id: (case, contenders)}; `flops` is about
-    what a matmul reaches alone, and beside a link."""
+    """Return the steps of a run in their order, each with its seconds. `shapes` is {id: (case, contenders)}; `flops` is
+    about what a matmul reaches alone, and beside a link."""
     cost, rule = COSTS[options.device], StopRule.share(options.max_seconds, processes, options.device)
     tried = sum(len(names) for _, names in shapes.values())
     steps = {Step(PREPARING): cost.preparing_s + cost.trial_s * tried}
@@ -120,7 +120,7 @@ class Plan:
         self._position, self._since = index, now
 
     def left_s(self) -> float:
-        """Seconds until the report is drawn."""
+        """Return the seconds until the report is drawn."""
         at_s = max(0.0, self._corrected(self.at) - (self._now() - self._since))
         return at_s + sum(map(self._corrected, self._steps[self._position + 1 :]))
 
@@ -128,12 +128,13 @@ class Plan:
         return self._seconds[step] * self._factor(step.kind, step.process > 0)
 
     def _factor(self, kind: int, later: bool) -> float:
-        """What steps of the kind took, over what was estimated; what the first process took tells of later ones."""
+        """Return what steps of the kind took, over what was estimated; what the first process took tells of later
+        ones."""
         prior = PRIOR_S * (self._factor(kind, False) if later else 1.0)
         return (self._took[kind, later] + prior) / (self._expected[kind, later] + PRIOR_S)
 
     def __str__(self) -> str:
-        """How long the whole run and each part of it will take."""
+        """Return how long the whole run and each part of it will take."""
         of = defaultdict(float)
         for step, seconds in self._seconds.items():
             of[MEASURE if step.kind in (BEGIN, PREPARE) else step.kind] += seconds
@@ -144,7 +145,7 @@ class Plan:
         return f"about {duration(sum(of.values()))}: {', '.join(parts)}, report {duration(of[REPORT])}"
 
     def line(self) -> str:
-        """What the run is at, and the time left."""
+        """Return what the run is at, and the time left."""
         kind, process, shape, index = self.at
         words = [f"process {process + 1} of {self._processes}"] if self._processes > 1 and (shape or process) else []
         words += [f"pass {index} of {self._passes}"] if index and self._passes > 1 else []
@@ -152,7 +153,7 @@ class Plan:
 
 
 def duration(seconds: float) -> str:
-    """About so long, in words.
+    """Return `seconds` in words, rounded as a person would.
 
     >>> duration(3.2), duration(47), duration(309), duration(4000)
     ('under 5 s', '45 s', '5 min 10 s', '67 min')

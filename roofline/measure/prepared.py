@@ -75,12 +75,12 @@ class PreparedCase:
 
     @property
     def contenders(self) -> list[str]:
-        """Names of those that were asked for, and the baseline's, as far as they are in."""
+        """Return the names of those that were asked for, and the baseline's, as far as they are in."""
         return [name for name, entrant in self.entrants.items() if not entrant.role]
 
     @property
     def references(self) -> list[str]:
-        """Names of those that take turns for comparison only."""
+        """Return the names of those that take turns for comparison only."""
         return [name for name, entrant in self.entrants.items() if entrant.role]
 
     def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
@@ -117,8 +117,8 @@ class PreparedCase:
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> Rejection | None:
-    """Why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is. `limit`
-    is that of the dtype, but for one that promises less."""
+    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is.
+    `limit` is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
     if error <= limit:
         return None

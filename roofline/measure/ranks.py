@@ -90,7 +90,8 @@ class Ranks:
 
     @property
     def group(self):
-        """The process group of gloo that carries data and barriers. Made by all ranks when they first ask for it."""
+        """Return the process group of gloo that carries data and barriers. Made by all ranks when they first ask for
+        it."""
         if self._group is None:
             from torch.distributed import ProcessGroupGloo
 
@@ -220,7 +221,8 @@ def looks(within_s: float) -> Iterator[None]:
 
 
 def _waited_s() -> float:
-    """For how long the calling thread could have run by now and had no core. 0 where Linux does not count that."""
+    """Return the seconds for which the calling thread could have run by now and had no core. 0 where Linux does not count
+    that."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, IndexError):
@@ -228,12 +230,13 @@ def _waited_s() -> float:
 
 
 def _others_s() -> float:
-    """CPU time of the other threads of this process: what those take from the calling one belongs to its work."""
+    """Return the CPU time of the other threads of this process: what those take from the calling one belongs to its
+    work."""
     return time.process_time() - time.thread_time()
 
 
 def _network() -> str:
-    """The same on ranks between which nothing leaves the machine."""
+    """Return the name of the network that this rank is on: the same where nothing leaves the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/net")
     except OSError:

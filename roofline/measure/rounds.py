@@ -38,12 +38,12 @@ class StopRule:
 
     @classmethod
     def share(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
-        """That of one of so many processes. On a CPU what was checked is warm."""
+        """Return the rule of one of so many processes. On a CPU what was checked is warm."""
         rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
         return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
 
     def part(self, passes: int, of: int) -> "StopRule":
-        """That of so many passes of all."""
+        """Return the rule of so many passes of all."""
         rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
         return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
 
@@ -96,7 +96,7 @@ class Rounds:
 
     @property
     def times_s(self) -> dict[str, dict[int, float]]:
-        """{entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
+        """Return {entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
         return {
             name: {round_.index: round_.time_s[name] for round_ in self.rounds if name in round_.time_s}
             for name in self.late
@@ -104,7 +104,7 @@ class Rounds:
 
     @property
     def longest_pass_s(self) -> float:
-        """What the rule leaves a pass, beside its first round."""
+        """Return what the rule leaves a pass, beside its first round."""
         return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
@@ -140,7 +140,7 @@ class Rounds:
             self.stopped_by = stopped_by
 
     def _enough(self, share: float) -> str:
-        """What says that so large a `share` of all passes has its rounds; empty if nothing does."""
+        """Return what says that so large a `share` of all passes has its rounds; empty if nothing does."""
         rule, done = self._rule, len(self.rounds)
         if done >= rule.max_rounds * share:
             return "rounds"
@@ -191,15 +191,15 @@ class Rounds:
 
 
 def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
-    """All rounds of `entrants` ({name: call}) in one pass."""
+    """Return all rounds of `entrants` ({name: call}) in one pass."""
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()
     return rounds
 
 
 def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0) -> Callable:
-    """`call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with its
-    attribute `long`, which clocks look at."""
+    """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
+    its attribute `long`, which clocks look at."""
 
     def run():
         mark[0] = number

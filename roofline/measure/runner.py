@@ -21,7 +21,7 @@ class Runner:
         raise NotImplementedError
 
     def here(self) -> list[str]:
-        """Those of them that are timed on the device of `options`."""
+        """Return those of them that are timed on the device of `options`."""
         return self.known()
 
     def names(self, case) -> list[str]:
@@ -33,11 +33,11 @@ class Runner:
         raise NotImplementedError
 
     def clock(self):
-        """What times the contenders: see `measure.clocks`."""
+        """Return what times the contenders: see `measure.clocks`."""
         return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
-        """Calls that reach for the ceilings."""
+        """Return calls that reach for the ceilings."""
         return []
 
     def instruments(self) -> type | None:

@@ -134,7 +134,7 @@ class Share:
         self.tell({"tell": "rejected", "shape": shape, "name": name} | rejected._asdict())
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
-        """What the runner prepares. Of what fails before any contender is called, all are rejected."""
+        """Return what the runner prepares. Of what fails before any contender is called, all are rejected."""
 
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
@@ -202,7 +202,7 @@ class Share:
                 return
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
-        """Seconds of a call of `name`, which may be rejected by it."""
+        """Return the seconds of a call of `name`, which may be rejected by it."""
         entrant, began = prepared.entrants[name], time.monotonic()
 
         def called() -> Entrant:
@@ -311,7 +311,7 @@ class Share:
             prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
 
     def is_first(self, shape: str) -> bool:
-        """Whether no earlier share measured it."""
+        """Return whether no earlier share measured it."""
         return shape not in self.request.entrants
 
     def tell_turns(self, entered: Entered, *, whole: bool) -> None:
@@ -418,7 +418,7 @@ class Share:
 
 
 def shape_of(entered: Entered) -> Shape:
-    """The shape as it is prepared, without anything of its rounds."""
+    """Return the shape as it is prepared, without anything of its rounds."""
     prepared, case = entered.prepared, entered.prepared.case
     return Shape(
         id=entered.shape,
@@ -453,12 +453,13 @@ def typical_timelines(entered: Entered) -> list[dict]:
 
 
 def suspects(prepared: PreparedCase) -> list[str]:
-    """Who may have broken or hung what nobody is known to have: all but the baseline, or that if it was alone."""
+    """Return who may have broken or hung what nobody is known to have: all but the baseline, or that if it was
+    alone."""
     return [name for name in prepared.contenders if name != prepared.baseline] or prepared.contenders
 
 
 def checked_again(entrant: Entrant) -> Entrant | Rejection:
-    """The entrant, or why what it computes is no longer right."""
+    """Return the entrant, or why what it computes is no longer right."""
     try:
         return entrant.recheck() or entrant
     except Exception as error:
@@ -508,7 +509,7 @@ def bind(device: str) -> None:
 
 
 def load(name: str) -> type:
-    """The class that `package.module:Class` or `FILE::Class` names."""
+    """Return the class that `package.module:Class` or `FILE::Class` names."""
     place, _, of = name.rpartition(":")
     if not place.endswith(":"):
         return getattr(import_module(place), of)

@@ -14,7 +14,8 @@ NAMES = ("SIGTERM", "SIGHUP")
 
 
 def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (journal.NAME,)) -> list[str]:
-    """How to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in `folder`."""
+    """Return how to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in
+    `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
     return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]

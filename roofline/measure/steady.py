@@ -30,7 +30,7 @@ SECOND = round(1 / SLICE_S)
 
 
 def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
-    """The contenders that get blocks, by their `medians_s` of single calls.
+    """Return the contenders that get blocks, by their `medians_s` of single calls.
 
     All with `--ffn-steady`; else, on a GPU and from FROM_TOKENS on, the baseline and the fastest other. None over a
     link, and where the quickest takes less than FROM_S.
@@ -94,7 +94,8 @@ def _block(call: Call, median_s: float, clock, telemetry) -> dict:
 
 
 def _power(readings: list) -> tuple:
-    """Power in W by what `telemetry.energy` read in each slice: mean, the least and the greatest of any second."""
+    """Return the power in W by what `telemetry.energy` read in each slice: mean, the least and the greatest of any
+    second."""
     if len(readings) < 2 or None in readings:
         return None, None, None
     mean = power_w(readings[0], readings[-1])

@@ -96,24 +96,24 @@ class Supervisor:
 
     @property
     def passes(self) -> int:
-        """How many times each process comes back to a shape."""
+        """Return how many times each process comes back to a shape."""
         return self.hello["passes"]
 
     @property
     def processes(self) -> int:
-        """How many processes measure each shape, one after another."""
+        """Return how many processes measure each shape, one after another."""
         return self.options.processes or self.hello["processes"]
 
     # What is asked for, and what of it is left.
 
     def left(self, shape: str) -> list[str]:
-        """Contenders to measure on `shape`, unless it is whole."""
+        """Return the contenders to measure on `shape`, unless it is whole."""
         measured = self.run.shapes.get(shape)
         is_whole = measured and measured.stopped_by != INTERRUPTED
         return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
 
     def passes_left(self) -> tuple[int, dict[str, int]]:
-        """The process of the plan that is next, and {shape: passes} that it still has to make."""
+        """Return the process of the plan that is next, and {shape: passes} that it still has to make."""
         each, done = self.passes, {}
         for shape in [shape for shape in self.planned if self.left(shape)]:
             measured = self.run.shapes.get(shape)
@@ -127,11 +127,11 @@ class Supervisor:
 
     @property
     def fruitful(self) -> bool:
-        """Whether anything that was asked for has a number."""
+        """Return whether anything that was asked for has a number."""
         return any(set(names) & set(self.run.measured(shape)) for shape, names in self.planned.items())
 
     def request(self, kind: str, cases: dict[str, list[str]], **more) -> Request:
-        """What a share of `kind` is told of `cases`."""
+        """Return what a share of `kind` is told of `cases`."""
         refused = {case: entry["reason"] for case, entry in self.entries.items() if entry["outcome"] == FAILED}
         shapes = self.run.shapes if self.run else {}
         measured = {name: shape for name, shape in shapes.items() if name in cases and shape.passes}
@@ -227,7 +227,7 @@ class Supervisor:
             self.signals.append((name, time.monotonic()))
 
     def _end(self, child: Child, running: Running, how: str) -> None:
-        """The share has ended: well, or by `how`."""
+        """Take in that the share has ended: well, or by `how`."""
         if how and self.epochs:
             kind = epochs.HUNG if how == HUNG else epochs.DIED
             return self._end_epoch(child, running, kind, how=how, marked=child.marked)
@@ -316,7 +316,7 @@ class Supervisor:
 
 
 def _pass_line(shape, **changed) -> dict:
-    """What the last pass over a shape came to, some of it `changed`."""
+    """Return what the last pass over a shape came to, some of it `changed`."""
     fields = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
     return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in fields} | changed
 

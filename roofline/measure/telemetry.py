@@ -22,7 +22,7 @@ THROTTLE_REASONS = {
 
 
 def nvml_handle():
-    """NVML, and what it knows torch's current GPU by. Raises what NVML or torch raise."""
+    """Return NVML, and what it knows torch's current GPU by. Raises what NVML or torch raise."""
     import pynvml
     import torch
 
@@ -72,8 +72,8 @@ class GpuTelemetry:
             return None
 
     def energy(self) -> tuple[float, float] | None:
-        """(seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it has
-        none."""
+        """Return (seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it
+        has none."""
         before, deadline = self._energy_j(), time.perf_counter() + RENEWED_S
         while (joules := self._energy_j()) == before is not None and time.perf_counter() < deadline:
             time.sleep(0.001)
@@ -84,7 +84,8 @@ class GpuTelemetry:
         return None if millijoules is None else millijoules / 1e3
 
     def summary(self) -> dict:
-        """Medians over the case (the highest for the temperature); `throttled` is None where NVML does not tell."""
+        """Return the medians over the case (the highest for the temperature); `throttled` is None where NVML does not
+        tell."""
         if not self._readings:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
         values = {
@@ -132,7 +133,7 @@ class CpuTelemetry:
 
     @staticmethod
     def _stat() -> tuple[float, float, float, float]:
-        """(stolen, busy, all, this process's) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
+        """Return (stolen, busy, all, this process's) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
         try:
             line = Path("/proc/stat").read_text().split("\n", 1)[0]
             user, nice, system, idle, waiting, *interrupts, stolen = map(int, line.split()[1:9])
@@ -144,7 +145,7 @@ class CpuTelemetry:
 
 
 def merged(summaries: list[dict]) -> dict:
-    """One summary for several passes: numbers are averaged, words are those of the last."""
+    """Return one summary for several passes: numbers are averaged, words are those of the last."""
     return {
         key: mean(numbers) if (numbers := [s[key] for s in summaries if type(s.get(key)) is float]) else value
         for key, value in summaries[-1].items()
@@ -152,12 +153,12 @@ def merged(summaries: list[dict]) -> dict:
 
 
 def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:
-    """Mean power between two readings of `energy`."""
+    """Return the mean power between two readings of `energy`."""
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
 def idle_power_w(telemetry) -> float | None:
-    """What a device draws, its context alive, while nothing runs; None where nobody counts it."""
+    """Return what a device draws, its context alive, while nothing runs; None where nobody counts it."""
     if (first := telemetry.energy()) is None:
         return None
     time.sleep(IDLE_S)
@@ -166,5 +167,5 @@ def idle_power_w(telemetry) -> float | None:
 
 
 def for_device(device: str):
-    """Telemetry of `device` (`cpu` or `cuda`)."""
+    """Return the telemetry of `device` (`cpu` or `cuda`)."""
     return GpuTelemetry() if device == "cuda" else CpuTelemetry()

@@ -25,7 +25,7 @@ class AllGatherMatmul(Gathering):
 
 
 def sweep(options) -> list[AllGatherMatmul]:
-    """Every case asked for, in the order of the run."""
+    """Return every case asked for, in the order of the run."""
     gather, cases_chosen = options.gather, []
     for dtype in options.dtypes:
         choose = partial(cases, AllGatherMatmul, options.model, dtype, gather.rows)

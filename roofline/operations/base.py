@@ -54,11 +54,11 @@ class Operation:
 
     @property
     def between_ranks(self) -> bool:
-        """Whether all ranks that torchrun started run it together."""
+        """Return whether all ranks that torchrun started run it together."""
         return self.analysis != "throughput"
 
     def parse(self, text: str) -> tuple[Any, str | None]:
-        """The case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
+        """Return the case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
         match = self.pattern.fullmatch(text.removeprefix(f"{self.name}-"))
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
@@ -98,7 +98,7 @@ def register(operation: Operation) -> Operation:
 
 
 def find(name: str) -> Operation:
-    """The operation `name`, as a case's `op` has it. Raises ValueError."""
+    """Return the operation `name`, as a case's `op` has it. Raises ValueError."""
     if name in OPERATIONS:
         return OPERATIONS[name]
     near = difflib.get_close_matches(name, OPERATIONS, n=1)
@@ -107,7 +107,7 @@ def find(name: str) -> Operation:
 
 
 def parse(text: str) -> tuple[Any, str | None]:
-    """The case that an id names, with or without a contender behind it, and that contender or None.
+    """Return the case that an id names, with or without a contender behind it, and that contender or None.
 
     >>> parse("matmul-llama-3-70b-up-tp8-m16-bf16-tiled")[1], parse("matmul-xxl/16-down-tp1-m1-fp32")[0].k
     ('tiled', 3328)
@@ -124,13 +124,14 @@ def parse(text: str) -> tuple[Any, str | None]:
 
 
 def place_of(kind: type) -> str:
-    """Where another process finds a class: `package.module:Class`, or `FILE::Class` of a module in no package."""
+    """Return where another process finds a class: `package.module:Class`, or `FILE::Class` of a module in no
+    package."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     return name if "." in kind.__module__ else f"{inspect.getsourcefile(kind)}::{kind.__qualname__}"
 
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """The operations of `shapes`, by name, each with the places of its runner and of its case."""
+    """Return the operations of `shapes`, by name, each with the places of its runner and of its case."""
     declared = {name: find(name) for name in dict.fromkeys(shape.partition("-")[0] for shape in shapes)}
     return {
         name: (
@@ -160,7 +161,7 @@ class Runners:
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
-        """The runner of `operation`."""
+        """Return the runner of `operation`."""
         if operation.name not in self.known:
             runner = self.known[operation.name] = operation.load_runner()(self.options)
             if self._ranks:
@@ -168,7 +169,8 @@ class Runners:
         return self.known[operation.name]
 
     def prepare(self, shape: str, names: list[str], *first_call):
-        """The `PreparedCase` of the case that the id `shape` names. `first_call` is as `measure.prepared.unwatched`."""
+        """Return the `PreparedCase` of the case that the id `shape` names. `first_call` is as
+        `measure.prepared.unwatched`."""
         case, _ = parse(shape)
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)

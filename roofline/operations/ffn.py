@@ -29,7 +29,7 @@ class Ffn(Gathering):
 
     @property
     def matmuls(self) -> tuple[Matmul, ...]:
-        """`up` and `down`."""
+        """Return `up` and `down`."""
         return tuple(Matmul(self.model, layer, self.tp, self.m, self.dtype) for layer in LAYERS)
 
     @property
@@ -44,7 +44,7 @@ class Ffn(Gathering):
 
 
 def sweep(options) -> list[Ffn]:
-    """Every case asked for, in the order of the run."""
+    """Return every case asked for, in the order of the run."""
     cases = matmul_reduce_scatter.sweep(options)
     return [Ffn(one.model, Ffn.of_layer, one.tp, one.m, one.dtype, one.ranks, one.wire) for one in cases]
 

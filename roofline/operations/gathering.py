@@ -85,7 +85,7 @@ class Gathering(Matmul):
 
     @property
     def gathered_bytes(self) -> int:
-        """Bytes of the gathered operand, the own share too."""
+        """Return the bytes of the gathered operand, with the share that is here."""
         return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
 
     @property
@@ -117,7 +117,7 @@ class Sweep:
 
 
 def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> list:
-    """A `case` for each choice of these, tokens innermost."""
+    """Return a `case` for each choice of these, tokens innermost."""
     return [
         case(model, case.of_layer, tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
         for p, wire, tp, m in product(ranks, wires, degrees, rows)
@@ -125,7 +125,7 @@ def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> li
 
 
 def middle(cases: list[Gathering], balance: str) -> list[int]:
-    """The degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
+    """Return the degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
     by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
     above = [case for case in by_intensity if case.work.wire_intensity > float(balance.removeprefix("balance"))]
     return [case.tp for case in (above or by_intensity[-1:])[:1]]
@@ -140,7 +140,8 @@ def make(
     tokens: tuple[int, ...] = (),
     tp: tuple[int, ...] = (),
 ) -> Sweep:
-    """The sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in the place of it."""
+    """Return the sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in the place of
+    it."""
     rows, degrees, prefetched, more_wires, widest_wires, more_ranks = MODES[mode]
     d_model, d_ff = parse_model(model).d_model, parse_model(model).d_ff
     dividing = [count for count in RANKS if d_model % count == d_ff % count == 0]
@@ -160,7 +161,7 @@ def make(
 
 
 def few(sweep: Sweep, *, tokens: tuple[int, ...] = (), tp: tuple[int, ...] = ()) -> Sweep:
-    """One all-gather and one prefetch of `sweep`, in the middle of what was not chosen."""
+    """Return one all-gather and one prefetch of `sweep`, in the middle of what was not chosen."""
     middle = {
         "tp": tp or sweep.tp[len(sweep.tp) // 2 :][:1],
         "tokens": tokens or sweep.tokens[len(sweep.tokens) // 2 :][:1],
@@ -169,14 +170,14 @@ def few(sweep: Sweep, *, tokens: tuple[int, ...] = (), tp: tuple[int, ...] = ())
 
 
 def nobody(model: str) -> str:
-    """Why no ranks gather for `model`, where none of `RANKS` fits it."""
+    """Return why no ranks gather for `model`, where none of `RANKS` fits it."""
     sizes = parse_model(model)
     counts = ", ".join(map(str, RANKS))
     return f"none of {counts} ranks divides both d_model={sizes.d_model} and d_ff={sizes.d_ff} of {model}"
 
 
 def exercise(model: str, dtype: str) -> str:
-    """The exercise's balance, scaled to `model` and `dtype`: a token of `theory.wires`.
+    """Return the exercise's balance, scaled to `model` and `dtype`: a token of `theory.wires`.
 
     >>> exercise("xxl", "bf16"), exercise("xxl/16", "fp32")
     ('balance2750', 'balance86')
@@ -187,7 +188,7 @@ def exercise(model: str, dtype: str) -> str:
 
 
 def scaling(model: str, dtype: str) -> str:
-    """How `exercise` comes of the exercise's balance, in words.
+    """Return how `exercise` comes of the exercise's balance, in words.
 
     >>> scaling("xxl/16", "fp32")
     '2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16'
@@ -197,7 +198,7 @@ def scaling(model: str, dtype: str) -> str:
 
 
 def notes(options, cases: list[str]) -> list[str]:
-    """What a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
+    """Return what a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
     if cases and options.world > 1:
         between = "; ".join(HOW[wire] for wire in options.gather.wires)
         return [f"Ranks are real: {options.world} processes, with {between}. A sample is the slowest rank's."]
@@ -263,7 +264,7 @@ class Planner(Arms):
 
 
 def declare(case: type, sweep: Callable, example: str) -> Operation:
-    """The operation whose cases are `case`, a `Gathering`; `sweep` and `example` as in `Operation`."""
+    """Return the operation whose cases are `case`, a `Gathering`; `sweep` and `example` as in `Operation`."""
     runner = f"collectives.bench.{case.op}:Runner"
     planner = partial(Planner, op=case.op)
     return register(Operation(case.op, case, "overlap", sweep, runner, PATTERN, example, notes, contenders=planner))

@@ -46,7 +46,7 @@ class GradientAllReduce:
 
     @property
     def d(self) -> int:
-        """The sides of a layer."""
+        """Return the sides of a layer."""
         return parse_model(self.model).d_model // PART
 
     @property
@@ -55,7 +55,8 @@ class GradientAllReduce:
 
     @property
     def buckets(self) -> dict[str, int]:
-        """{arm: bytes from which on a bucket is sent}: all gradients halved, and halved again, down to two layers'."""
+        """Return {arm: bytes from which on a bucket is sent}: all gradients halved, and halved again, down to two
+        layers'."""
         sizes = (self.gradient_bytes >> power for power in range(6, 0, -1))
         return {f"bucketed_{_short(size)}": size for size in sizes if size * self.layers >= 2 * self.gradient_bytes}
 
@@ -65,8 +66,8 @@ class GradientAllReduce:
 
     @property
     def work(self) -> Work:
-        """Two matmuls for each layer but the first, whose input needs no gradient. An all-reduce is taken to receive as
-        few bytes as can be, 2 (P - 1) / P of the gradients."""
+        """Return the work of two matmuls for each layer but the first, whose input needs no gradient. An all-reduce is taken to
+        receive as few bytes as can be, 2 (P - 1) / P of the gradients."""
         matmuls, each = 2 * self.layers - 1, (2 * self.m + self.d) * self.d
         received = 2 * self.gradient_bytes * (self.ranks - 1) // self.ranks
         return Work(matmuls * 2 * self.m * self.d**2, matmuls * each * ITEMSIZE[self.dtype], received)
@@ -84,14 +85,14 @@ UNITS = {"MiB": 2**20, "KiB": 2**10, "B": 1}
 
 
 def why_not(options) -> str:
-    """Why nothing is measured; empty if it is."""
+    """Return why nothing is measured; empty if it is."""
     if options.world == 1:
         return "gradients are summed over real ranks: start torchrun --nproc-per-node N -m pytest ..."
     return "" if options.device == "cpu" else "gradients are summed over gloo, on a CPU: add --ffn-device cpu"
 
 
 def sweep(options) -> list[GradientAllReduce]:
-    """One case for each dtype, of the most tokens that a weight prefetch would take."""
+    """Return one case for each dtype, of the most tokens that a weight prefetch would take."""
     if why_not(options) or not options.gather.tokens:
         return []
     m = max(options.gather.tokens)

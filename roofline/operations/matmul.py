@@ -68,7 +68,7 @@ class Matmul:
 
 
 def sweep(options) -> list[Matmul]:
-    """Every matmul asked for, in the order of the run."""
+    """Return every matmul asked for, in the order of the run."""
     choices = product(options.dtypes, options.layers, options.tp, options.tokens)
     return [Matmul(options.model, layer, tp, m, dtype) for dtype, layer, tp, m in choices]
 

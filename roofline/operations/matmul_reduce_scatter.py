@@ -28,7 +28,7 @@ class MatmulReduceScatter(Gathering):
 
 
 def sweep(options) -> list[MatmulReduceScatter]:
-    """Every case asked for, in the order of the run."""
+    """Return every case asked for, in the order of the run."""
     of, cases_chosen = options.gather, []
     rows = [m for m in of.rows if all(m % ranks == 0 for ranks in of.ranks)]
     wires = [wire for wire in of.wires if wire not in LINKS or wire in PUSHED]

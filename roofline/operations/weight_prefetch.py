@@ -21,7 +21,7 @@ class WeightPrefetch(Gathering):
 
 
 def sweep(options) -> list[WeightPrefetch]:
-    """Every case asked for, in the order of the run."""
+    """Return every case asked for, in the order of the run."""
     of = options.gather
     return [
         case

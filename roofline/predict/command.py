@@ -81,7 +81,7 @@ def run(options) -> int:
 
 
 def matmuls(times: Times, case: Matmul) -> list[dict]:
-    """A row for each contender."""
+    """Return a row for each contender."""
     rows = []
     for name in times.contenders(place_of(case)):
         time_s, origin = times.matmul(case, name)
@@ -106,7 +106,7 @@ def _matmuls_of(case: Gathering) -> tuple[Matmul, ...]:
 
 
 def overlaps(times: Times, case: Gathering) -> list[dict]:
-    """A row for each arm: what the simulator says of its schedule, of T_gemm and T_comm alone."""
+    """Return a row for each arm: what the simulator says of its schedule, of T_gemm and T_comm alone."""
     gemms = [times.beside_link(matmul) for matmul in _matmuls_of(case)]
     t_gemm_s, wire, roof = (
         sum(gemm.time_s for gemm in gemms),
@@ -128,7 +128,7 @@ def overlaps(times: Times, case: Gathering) -> list[dict]:
 
 
 def words(times: Times) -> list[str]:
-    """Where the numbers come from, and how far off a run's are, left out one M at a time."""
+    """Return where the numbers come from, and how far off a run's are, left out one M at a time."""
     if isinstance(times, DatasheetTimes):
         shares = " and ".join(f"{percent_text(share)} ({bound})" for bound, share in EFFICIENCY.items())
         return [f"datasheet of {times.chip}, of which matmuls reach {shares} elsewhere: unmeasured here"]

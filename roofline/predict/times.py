@@ -40,12 +40,13 @@ def place_of(case: Matmul) -> Place:
 
 
 def roofline_s(case: Matmul, roof: Roof) -> float:
-    """The plain roofline's time: the longer of FLOP and device bytes."""
+    """Return the plain roofline's time: the longer of FLOP and device bytes."""
     return max(case.work.flop / roof.flops, case.work.device_bytes / roof.read_bytes_per_s)
 
 
 def on_curve(case: Matmul, curve: dict[int, float], roof: Roof | None) -> Estimate:
-    """The time of `case` by `curve`, {M: seconds}. Raises ValueError beyond its ends where there is no `roof`."""
+    """Return the time of `case` by `curve`, {M: seconds}. Raises ValueError beyond its ends where there is no
+    `roof`."""
     if case.m in curve:
         return Estimate(curve[case.m], "measured")
     below, above = [m for m in curve if m < case.m], [m for m in curve if m > case.m]
@@ -78,26 +79,26 @@ class RunTimes:
         self._share_of_cores = max(1, threads - 1) / threads
 
     def contenders(self, place: Place) -> list[str]:
-        """Those that were measured alone."""
+        """Return those that were measured alone."""
         return [name for name in self.curves.get(place, {}) if name != T_GEMM]
 
     def matmul(self, case: Matmul, contender: str) -> Estimate:
         return on_curve(case, self.curves[place_of(case)][contender], self._roofs[case.dtype])
 
     def roof_beside_link(self, dtype: str) -> Roof | None:
-        """What the cores that a link leaves can do of the ceilings."""
+        """Return what the cores that a link leaves can do of the ceilings."""
         roof = self._roofs[dtype]
         return roof and Roof(*(self._share_of_cores * rate for rate in roof))
 
     def beside_link(self, case: Matmul) -> Estimate:
-        """T_gemm; where none was measured, the fastest contender."""
+        """Return T_gemm; where none was measured, the fastest contender."""
         if curve := self.curves[place_of(case)].get(T_GEMM):
             return on_curve(case, curve, self.roof_beside_link(case.dtype))
         return min(self.matmul(case, name) for name in self.contenders(place_of(case)))
 
     def errors(self) -> list[tuple[int, float, float]]:
-        """(M, error, error of the plain roofline) of each matmul, predicted without its own M: abs(predicted / measured
-        - 1). None of what was measured at a single M, or without ceilings."""
+        """Return (M, error, error of the plain roofline) of each matmul, predicted without its own M: abs(predicted /
+        measured - 1). None of what was measured at a single M, or without ceilings."""
         rows = []
         for (model, layer, tp, dtype), curves in self.curves.items():
             roof = self._roofs[dtype]
@@ -110,7 +111,7 @@ class RunTimes:
 
 
 def _point(record: dict) -> tuple | None:
-    """((place, contender, M), seconds) of a matmul's record, or of T_gemm in that of a case beside a link."""
+    """Return ((place, contender, M), seconds) of a matmul's record, or of T_gemm in that of a case beside a link."""
     is_matmul = record["op"] == "matmul"
     name, time_s = (record["contender"], record["time_s"]) if is_matmul else (T_GEMM, record.get("t_gemm_s"))
     if not time_s or record.get("layer") not in LAYERS:
@@ -131,7 +132,7 @@ class DatasheetTimes:
         return [ANY]
 
     def roof_beside_link(self, dtype: str) -> Roof:
-        """What matmuls reach of the datasheet."""
+        """Return what matmuls reach of the datasheet."""
         rates = self._sheet.flops[dtype], self._sheet.memory_bandwidth_bytes_per_s
         return Roof(EFFICIENCY["compute"] * rates[0], EFFICIENCY["memory"] * rates[1])
 

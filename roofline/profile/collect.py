@@ -45,7 +45,7 @@ Case = tuple[str, str]
 
 
 def chosen(run: Run, number: int | None) -> list[Case]:
-    """Which cases of `run` to count: `number` of its plain matmuls, all where it is 0, none where it is None.
+    """Return which cases of `run` to count: `number` of its plain matmuls, all where it is 0, none where it is None.
 
     Shapes are spread over the run, and each brings all its contenders, which are to be compared with one another.
     """
@@ -57,7 +57,7 @@ def chosen(run: Run, number: int | None) -> list[Case]:
 
 
 def spread(items: list) -> list:
-    """`items` in an order of which every beginning is spread over all of them: multiples of the golden ratio.
+    """Return `items` in an order of which every beginning is spread over all of them: multiples of the golden ratio.
 
     >>> spread(list(range(8)))
     [0, 4, 1, 6, 3, 5, 2, 7]
@@ -67,7 +67,7 @@ def spread(items: list) -> list:
 
 
 def missing(run: Run, number: int | None) -> list[Case]:
-    """Those of `chosen` that were not counted yet."""
+    """Return those of `chosen` that were not counted yet."""
     return [(shape, name) for shape, name in chosen(run, number) if name not in run.shapes[shape].counters]
 
 
@@ -94,7 +94,7 @@ class Batch(Job):
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is."""
+        """Return whether its time is."""
         return time.monotonic() >= self._deadline
 
     @property
@@ -183,7 +183,7 @@ class Counting:
         return None
 
     def _counts(self, batch: Batch, printed: str, complaint: str) -> dict[Case, dict]:
-        """What was counted of a batch. What it lost is in `lost`."""
+        """Return what was counted of a batch. What it lost is in `lost`."""
         self.lost |= {case: complaint if why == batch.how else why for case, why in batch.lost.items()}
         try:
             calls = parse.by_call(parse.parse(printed))

@@ -38,7 +38,8 @@ RAISED = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
 def complaint(printed: str, of_program: str, how: str) -> str:
-    """The most telling line, for a person, of what the tool and the program `printed`; `how` is how they ended."""
+    """Return the most telling line, for a person, of what the tool and the program `printed`; `how` is how they
+    ended."""
     if DENIED in of_program + printed:
         return FORBIDDEN
     if how and not how.startswith("exit code"):
@@ -54,13 +55,13 @@ def complaint(printed: str, of_program: str, how: str) -> str:
 
 
 def find() -> str | None:
-    """The path of `ncu`, or None; of several versions that are not on PATH the newest."""
+    """Return the path of `ncu`, or None; of several versions that are not on PATH the newest."""
     places = [place for pattern in PLACES for place in sorted(glob(pattern), reverse=True)]
     return shutil.which("ncu") or next((place for place in places if os.access(place, os.X_OK)), None)
 
 
 def why_not(device: str) -> str | None:
-    """Why nothing can be counted here, or None where it is worth a try. Takes no time: nothing is started."""
+    """Return why nothing can be counted here, or None where it is worth a try. Takes no time: nothing is started."""
     if device != "cuda":
         return "they are a GPU's, and this run measured the CPU"
     if find() is None:
@@ -74,7 +75,7 @@ def why_not(device: str) -> str | None:
 
 
 def ask(ncu: str, *question: str) -> str:
-    """What `ncu` prints at `question`; nothing where it fails."""
+    """Return what `ncu` prints at `question`; nothing where it fails."""
     try:
         done = subprocess.run(
             [ncu, *question], capture_output=True, text=True, errors="replace", timeout=QUERY_S,
@@ -86,13 +87,13 @@ def ask(ncu: str, *question: str) -> str:
 
 
 def version(ncu: str) -> str:
-    """Its version, as in `2025.1.1.0`; `of unknown version` where it does not tell."""
+    """Return its version, as in `2025.1.1.0`; `of unknown version` where it does not tell."""
     match = re.search(r"Version ([\d.]+)", ask(ncu, "--version"))
     return match[1] if match else "of unknown version"
 
 
 def command(ncu: str, metrics: list[str], log: Path) -> list[str]:
-    """What a program is run under: the tool counts between cudaProfilerStart and cudaProfilerStop, and prints to
+    """Return what a program is run under: the tool counts between cudaProfilerStart and cudaProfilerStop, and prints to
     `log`."""
     return [
         *("env", *(f"{name}={value}" for name, value in LOCALE.items()), ncu),

@@ -33,7 +33,7 @@ class Launch:
 
 
 def alternatives(dtype: str) -> dict[str, list[tuple[str, ...]]]:
-    """Field of a record -> metrics that add up to it; the first that exist are taken.
+    """Return, by field of a record, metrics that add up to it; the first that exist are taken.
 
     Tools of 2025 and later may know only the two parts of what is one metric to those before them.
     """
@@ -44,13 +44,13 @@ def alternatives(dtype: str) -> dict[str, list[tuple[str, ...]]]:
 
 
 def metrics(dtypes) -> list[str]:
-    """All metrics that are of use for operands of `dtypes`."""
+    """Return all metrics that are of use for operands of `dtypes`."""
     groups = [group for dtype in dtypes for choices in alternatives(dtype).values() for group in choices]
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
 def known(wanted: list[str], listing: str) -> list[str]:
-    """Those of `wanted` that `listing`, of `ncu --query-metrics`, has; all of them where it cannot be relied on.
+    """Return those of `wanted` that `listing`, of `ncu --query-metrics`, has; all of them where it cannot be relied on.
 
     Some versions refuse to count anything if they are asked for one metric that they do not know.
     """
@@ -61,18 +61,18 @@ def known(wanted: list[str], listing: str) -> list[str]:
 
 
 def refused(wanted: list[str], text: str) -> list[str]:
-    """Those of `wanted` that an error in `text` names, as in `Failed to find metric regex:^name.(sum|...)$`."""
+    """Return those of `wanted` that an error in `text` names, as in `Failed to find metric regex:^name.(sum|...)$`."""
     errors = "\n".join(line for line in text.splitlines() if "==ERROR==" in line and "metric" in line)
     return _named(wanted, errors)
 
 
 def _named(wanted: list[str], text: str) -> list[str]:
-    """Those whose metric, without its suffix, is a word of `text`."""
+    """Return those whose metric, without its suffix, is a word of `text`."""
     return [name for name in wanted if re.search(rf"(?<!\w){re.escape(name.partition('.')[0])}(?!\w)", text)]
 
 
 def parse(text: str) -> list[Launch]:
-    """The kernels of a raw page, in the order of their launches; [] where `text` holds no table.
+    """Return the kernels of a raw page, in the order of their launches; [] where `text` holds no table.
 
     Raises ValueError for a row that was cut off, and for a unit or a number that cannot be read. Of columns that nobody
     asked for, nothing is read: some versions add the device's attributes, the name of the chip among them.
@@ -97,7 +97,7 @@ def parse(text: str) -> list[Launch]:
 
 
 def by_call(launches: list[Launch]) -> list[list[Launch]]:
-    """The kernels of each call. Before each call a marker was launched: a kernel like the first of all."""
+    """Return the kernels of each call. Before each call a marker was launched: a kernel like the first of all."""
     calls: list[list[Launch]] = []
     for launch in launches:
         if launch.kernel == launches[0].kernel:
@@ -108,8 +108,8 @@ def by_call(launches: list[Launch]) -> list[list[Launch]]:
 
 
 def counts(call: list[Launch], dtype: str) -> dict:
-    """{dram_bytes, l2_bytes, tensor_ops: a whole number or None; metrics: {field: those that it is the sum of}} of a
-    call, over its kernels. Raises ValueError where there is nothing of it."""
+    """Return {dram_bytes, l2_bytes, tensor_ops: a whole number or None; metrics: {field: those that it is the sum of}}
+    of a call, over its kernels. Raises ValueError where there is nothing of it."""
     if not call:
         raise ValueError("no kernel of it was seen")
     fields, source = {}, {}

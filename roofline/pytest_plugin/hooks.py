@@ -69,7 +69,7 @@ class State:
 
     @property
     def run(self) -> Run | None:
-        """The run, once it has begun."""
+        """Return the run, once it has begun."""
         return self.session and self.session.run
 
     @property
@@ -77,12 +77,12 @@ class State:
         return self.session.folder
 
     def is_of_shares(self, shape: str) -> bool:
-        """Whether shares measure or check the shape: this process checks only what needs no other rank."""
+        """Return whether shares measure or check the shape: this process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
     @property
     def left(self) -> dict[str, tuple]:
-        """{shape: (case, contenders)} of what was selected and not measured."""
+        """Return {shape: (case, contenders)} of what was selected and not measured."""
         run = self.resumed
         return {
             shape: (operations.parse(shape)[0], names)
@@ -91,7 +91,7 @@ class State:
         }
 
     def seconds(self) -> dict:
-        """The `estimate` of what is left, with --collect-only by what a clock of the device does."""
+        """Return the `estimate` of what is left, with --collect-only by what a clock of the device does."""
         device = self.options.device
         if not self.session:
             clock = clocks.CLOCKS[device]
@@ -247,7 +247,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _case(item) -> tuple[str, str] | None:
-    """(shape, contender) of a benchmark that has both as parameters."""
+    """Return (shape, contender) of a benchmark that has both as parameters."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
 
@@ -295,7 +295,7 @@ def ffn_session(request):
 
 
 def runs_here(config) -> bool:
-    """Whether shares run in this process: where somebody looks around in it."""
+    """Return whether shares run in this process: where somebody looks around in it."""
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 

@@ -65,7 +65,7 @@ class Narrator:
             self._is_live = live
 
     def uncaptured(self):
-        """A context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
+        """Return a context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
@@ -93,7 +93,7 @@ class Narrator:
             self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
-        """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        """Return the brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.run, self._state.folder
         records = records_of(run)
         lines = []

@@ -55,7 +55,7 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
 
 
 def _names(runners: operations.Runners, of: str) -> list[str]:
-    """The contenders of the operations that were collected: `known`, or those that run `here`."""
+    """Return the contenders of the operations that were collected: `known`, or those that run `here`."""
     return list(dict.fromkeys(name for planner in runners.planners.values() for name in getattr(planner, of)()))
 
 

@@ -47,7 +47,7 @@ ALL_REDUCE = "all_reduce"
 
 
 def base_arm(arm: str) -> str:
-    """The arm whose schedule `arm` has.
+    """Return the arm whose schedule `arm` has.
 
     >>> base_arm("row_block_launches_persistent"), base_arm("serial")
     ('row_block_launches', 'serial')
@@ -56,7 +56,7 @@ def base_arm(arm: str) -> str:
 
 
 def is_serial(arm: str) -> bool:
-    """Whether it overlaps nothing."""
+    """Return whether it overlaps nothing."""
     return base_arm(arm) in ("serial", ALL_CORES, ALL_REDUCE)
 
 
@@ -71,7 +71,7 @@ class OverlapPlan(NamedTuple):
     row_blocks: int = 1
 
     def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        """The best that it could reach, without contention, launch costs or accumulator traffic.
+        """Return the best that it could reach, without contention, launch costs or accumulator traffic.
 
         `t_gemm_s`: the whole matmul with all chunks here. `t_comm_s`: the whole gather with nothing beside it.
 
@@ -117,14 +117,14 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
 
 
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
-    """The best of `cuts` for a matmul and a gather that take so long alone."""
+    """Return the best of `cuts` for a matmul and a gather that take so long alone."""
     found = cuts(arm, m, n, ranks, workers)
     return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:
-    """How `arm` may be cut for out[m, n], in row blocks, one of `TELLING` each rank's rows. `workers` is 1 without a
-    GPU."""
+    """Return how `arm` may be cut for out[m, n], in row blocks, one of `TELLING` each rank's rows. `workers` is 1
+    without a GPU."""
     gpu, shares = workers > 1, ranks if arm in TELLING else 1
     rows, columns = (-(-m // TILE[0] // shares) * shares, -(-n // TILE[1])) if gpu else (shares, 1)
     return [
@@ -146,7 +146,7 @@ def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulati
 
 
 def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """The whole chip is one worker here, and all rows are its one tile."""
+    """Return the whole chip is one worker here, and all rows are its one tile."""
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
     loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
     launches = tuple(
@@ -156,19 +156,20 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
 
 
 def _backwards(forwards: Simulation) -> Simulation:
-    """The same with time running backwards."""
+    """Return the same with time running backwards."""
     end_s, spans = forwards
     return Simulation(end_s, tuple(s._replace(start_s=end_s - s.end_s, end_s=end_s - s.start_s) for s in spans[::-1]))
 
 
 def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """A reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a chunk is
-    computed with once it is here."""
+    """Return a reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a
+    chunk is computed with once it is here."""
     return _backwards(_chunk_launches(plan, t_gemm_s, t_comm_s))
 
 
 def _layer(second: Callable) -> Callable:
-    """Two matmuls that take equally long: one with what it gathers, and then one with what it scatters, by `second`."""
+    """Return two matmuls that take equally long: one with what it gathers, and then one with what it scatters, by
+    `second`."""
 
     def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
         up, down = _chunk_launches(plan, t_gemm_s / 2, t_comm_s / 2), second(plan, t_gemm_s / 2, t_comm_s / 2)
@@ -179,8 +180,8 @@ def _layer(second: Callable) -> Callable:
 
 
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """The own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all rows
-    before it takes the first part."""
+    """Return the own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all
+    rows before it takes the first part."""
     piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
     now, free_s, launches = one_s, t_comm_s / 2, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
     for chunk, here_s in enumerate(plan.arrivals(t_comm_s / 2, 1)[0][1:], 1):
@@ -274,5 +275,5 @@ SIMULATED = tuple(name for name, spec in ARMS.items() if spec.simulate)
 
 
 def of_operation(op: str, *, gpu: bool) -> list[str]:
-    """The arms of `op` that have a schedule, on a GPU or without."""
+    """Return the arms of `op` that have a schedule, on a GPU or without."""
     return [name for name in SIMULATED if op in ARMS[name].ops and (gpu or not ARMS[name].table)]

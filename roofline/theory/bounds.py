@@ -21,5 +21,5 @@ def attainable_flops(intensity: float, flops: float, bandwidth_bytes_per_s: floa
 
 
 def bound(intensity: float, flops: float, bandwidth_bytes_per_s: float) -> str:
-    """Which bound is the lower one at `intensity`: `memory` or `compute`."""
+    """Return which bound is the lower one at `intensity`: `memory` or `compute`."""
     return "memory" if intensity * bandwidth_bytes_per_s < flops else "compute"

@@ -33,7 +33,7 @@ class Chip:
 
     @property
     def received_bytes_per_s(self) -> float | None:
-        """What one chip receives over all its links together."""
+        """Return what one chip receives over all its links together."""
         return self.link_bandwidth_bytes_per_s and self.links * self.link_bandwidth_bytes_per_s
 
 
@@ -115,7 +115,8 @@ CHIPS = {
 
 
 def find(name: str) -> Chip:
-    """The chip called `name` (case and spaces do not matter). Raises ValueError with the nearest name if unknown."""
+    """Return the chip called `name` (case and spaces do not matter). Raises ValueError with the nearest name if
+    unknown."""
     plain = {key.lower().replace(" ", "").replace("-", ""): chip for key, chip in CHIPS.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
     if wanted not in plain:
@@ -126,7 +127,7 @@ def find(name: str) -> Chip:
 
 
 def of_device(device_name: str) -> Chip | None:
-    """The chip that a driver calls `device_name`, or None: an unknown chip has measured ceilings only.
+    """Return the chip that a driver calls `device_name`, or None: an unknown chip has measured ceilings only.
 
     Names are compared whole, since a variant (NVL, 40GB, MIG) has other figures than its namesake.
     """

@@ -36,7 +36,7 @@ MODELS = {
 
 
 def parse(text: str) -> Model:
-    """The model that `text` names: a name of `MODELS`, `NAME/S` (both widths divided by S), or `D,F` by hand.
+    """Return the model that `text` names: a name of `MODELS`, `NAME/S` (both widths divided by S), or `D,F` by hand.
 
     >>> parse("xxl").d_ff
     53248

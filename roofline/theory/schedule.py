@@ -35,7 +35,7 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """All (m, n), in the order of their computation.
+        """Return all (m, n), in the order of their computation.
 
         >>> Grid(3, 2, group=2).tiles
         ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1))
@@ -68,7 +68,7 @@ Table = tuple[tuple[WorkTile, ...], ...]
 
 
 def spills(table: Table) -> int:
-    """How many times an accumulator is written by the work tiles of `table`, to be read back once each."""
+    """Return how many times an accumulator is written by the work tiles of `table`, to be read back once each."""
     return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
 
 
@@ -138,8 +138,8 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
-    """The transfers of one link, row block after row block: of each all chunks of `order` but the own one. Raises
-    ValueError for an order without chunks, or blocks below 1."""
+    """Return the transfers of one link, row block after row block: of each all chunks of `order` but the own one.
+    Raises ValueError for an order without chunks, or blocks below 1."""
     at_least_one(chunks=len(order), blocks=blocks)
     return tuple(Piece(chunk, block) for block in range(blocks) for chunk in order[1:])
 
@@ -147,7 +147,8 @@ def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
 def inner_loops(
     arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
 ) -> tuple[InnerLoop, ...]:
-    """The runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the flags.
+    """Return the runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the
+    flags.
 
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
     """
@@ -163,7 +164,7 @@ def inner_loops(
 
 
 def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
-    """The tiles of each program, dealt in turn."""
+    """Return the tiles of each program, dealt in turn."""
     at_least_one(programs=programs)
     return [grid.tiles[program::programs] for program in range(programs)]
 
@@ -174,7 +175,7 @@ def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
-    """For each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
+    """Return for each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
     return tuple(
         tuple(WorkTile(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
         for tiles in _dealt(grid, programs)
@@ -221,7 +222,7 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
 
 
 def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
-    """(tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
+    """Return (tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
     plan: list[tuple[int, int, int]] = []

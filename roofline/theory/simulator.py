@@ -44,7 +44,7 @@ class Simulation(NamedTuple):
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:
-    """The share of the shorter of the two that overlapping hid: 1 is perfect, 0 is one after the other.
+    """Return the share of the shorter of the two that overlapping hid: 1 is perfect, 0 is one after the other.
 
     >>> hidden_fraction(t_gemm_s=2.0, t_comm_s=1.0, t_overlap_s=2.25)
     0.75
@@ -58,7 +58,7 @@ def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> flo
 
 
 def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
-    """`[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
+    """Return `[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
     piece after piece, the own chunk at 0. All is here at `t_comm_s`, and the pieces before in equal intervals.
 
     >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2)
@@ -77,7 +77,7 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> t
 
 
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
-    """The time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
+    """Return the time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
     at_least_one(chunks=chunks)
     return t_gemm_s / (grid.waves(programs) * chunks)
 

@@ -50,7 +50,7 @@ class Wire:
 
     @property
     def token(self) -> str:
-        """Its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`, `memory0.18`."""
+        """Return its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`, `memory0.18`."""
         if self.kind == "fixed":
             return f"{self.value / 1e9:.6g}GBps"
         if self.kind in LINKS:
@@ -60,8 +60,8 @@ class Wire:
     def bytes_per_s(
         self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int, copy_bytes_per_s: float = math.nan
     ) -> float | None:
-        """The bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s` together, and
-        a case whose unsplit matmul takes `t_gemm_s`. None of one of `LINKS`."""
+        """Return the bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s`
+        together, and a case whose unsplit matmul takes `t_gemm_s`. None of one of `LINKS`."""
         if self.kind in LINKS:
             return None
         if self.kind == "fixed":
@@ -72,7 +72,7 @@ class Wire:
 
 
 def parse(text: str) -> Wire:
-    """The wire that `text` means.
+    """Return the wire that `text` means.
 
     >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("memory0.18").value
     ('100GBps', 450000000000.0, 'balance', 0.18)
