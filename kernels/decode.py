@@ -35,9 +35,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import decode_split
+from kernels import decode_split, hopper
 from kernels.contract import Kernel, KernelLaunch, example_operands, validate
-from kernels.hopper import describe, programs, require_hopper, require_tma
+from kernels.hopper import describe, require_hopper, require_tma
+from kernels.persistent import accumulate
 from kernels.tiles import Config, choose_for
 from kernels.workspace import Workspace, workspace
 
@@ -66,6 +67,15 @@ def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BL
     tl.store(at, sums.to(out_ptr.dtype.element_ty).T, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
+@triton.jit
+def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the sum of the shares `first` to `last` of a tile, in this order."""
+    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for share in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
+        sums += tl.load(slots + share * (BLOCK_N * BLOCK_M), cache_modifier=".cg")
+    return sums
+
+
 @triton.jit(do_not_specialize=["M", "split"])  # neither makes the code better, and each value another kernel
 def decode_kernel(
     x_desc, w_desc, out_ptr,
@@ -88,9 +98,7 @@ def decode_kernel(
     for step in range(start, end):
         tile = step // steps
         k = step - tile * steps
-        w = w_desc.load([tile * BLOCK_N, k * BLOCK_K])
-        x = x_desc.load([0, k * BLOCK_K])
-        acc = tl.dot(w, x.T, acc, input_precision="ieee")
+        acc = accumulate(acc, w_desc, x_desc, tile * BLOCK_N, 0, k * BLOCK_K)
         if (k == steps - 1) | (step == end - 1):
             if SHARED and (k < steps - 1) | (step - k < start):
                 share = (tile + program) * (BLOCK_N * BLOCK_M)
@@ -109,10 +117,7 @@ def decode_kernel(
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:
-                    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-                    for other in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
-                        share = (tile + other) * (BLOCK_N * BLOCK_M)
-                        sums += tl.load(partials_ptr + share + slot, cache_modifier=".cg")
+                    sums = add_shares(partials_ptr + slot, tile + first, tile + last, BLOCK_M, BLOCK_N)
                     store_transposed(out_ptr, out_row, sums, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
                     tl.store(counters_ptr + tile, 0)
 
@@ -139,7 +144,7 @@ def config_for(x: Tensor, w: Tensor) -> Config:
 
 def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
     """By `config`'s split, or the one chosen where that is 0."""
-    return decode_split.choose(*w.shape, config.block_n, config.block_k, programs(x.device), config.split)
+    return decode_split.choose(*w.shape, config.block_n, config.block_k, hopper.programs(x.device), config.split)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> KernelLaunch:

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
-from kernels.hopper import describe
-from kernels.persistent import store_tile
+from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
 from kernels.tiles import Config
 from roofline.theory import schedule
@@ -72,7 +71,7 @@ def flagged_kernel(
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
-    CHUNK: tl.constexpr, RANKS: tl.constexpr, SLOTS: tl.constexpr,
+    CHUNK: tl.constexpr, RANKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
     SPILLS: tl.constexpr, TIMED: tl.constexpr,
 ):  # fmt: skip
@@ -99,14 +98,12 @@ def flagged_kernel(
         while chunk < chunk_to:
             if known < chunk_to:  # else there is nothing to look for
                 flags = flags_ptr + first_flag - 1
-                known = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, SLOTS, TIMED)
+                known = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, TIMED)
             here = tl.minimum(known, chunk_to)
             for step in range(chunk * steps, here * steps):
                 owner = (order >> (step // steps * 4)) & 15
                 k0 = owner.to(tl.int32) * CHUNK + step % steps * BLOCK_K
-                x = x_desc.load([m0, k0])
-                w = w_desc.load([n0, k0])
-                acc = tl.dot(x, w.T, acc, input_precision="ieee")
+                acc = accumulate(acc, x_desc, w_desc, m0, n0, k0)
             chunk = here
         if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
             if chunk_to < RANKS:
@@ -169,18 +166,12 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
     """The launch for checked tensors."""
     config, ranks = tiles.config, len(tiles.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
+    args = tile_arguments(x, w, out, config) | dict(
         work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
-        CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
-        SPILLS=bool(len(tiles.spilled)), TIMED=not interpreted(flagged_kernel),
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        CHUNK=x.shape[1] // ranks, RANKS=ranks, SPILLS=bool(len(tiles.spilled)), TIMED=not interpreted(flagged_kernel),
     )  # fmt: skip
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 

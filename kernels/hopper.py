@@ -15,7 +15,6 @@ from kernels.tiles import capability
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
 INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
-GRID: int | None = None  # programs in place of one an SM, for what tries small shapes (kernels.machine)
 
 # An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
 # 1,024 bytes of shared memory beyond its own.
@@ -93,7 +92,7 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 
 def programs(device: torch.device) -> int:
     """As many programs as the GPU has SMs: a tile of this size leaves room for one per SM."""
-    return GRID or (_sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS)
+    return _sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS
 
 
 @cache

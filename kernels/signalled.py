@@ -27,8 +27,7 @@ from torch import Tensor
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, example_operands, interpreted
-from kernels.hopper import describe, programs
-from kernels.persistent import store_tile, tile_corner
+from kernels.persistent import product, store_tile, tile_arguments, tile_corner
 from kernels.signals import raise_counter
 from kernels.tiles import Config
 
@@ -71,11 +70,7 @@ def signalled_kernel(
         piece = tile // piece_tiles
         m0, n0 = tile_corner(tile % piece_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
         m0 += (tl.load(order_ptr + piece // blocks) * blocks + piece % blocks) * row_tiles * BLOCK_M
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k0 in range(0, K, BLOCK_K):
-            x = x_desc.load([m0, k0])
-            w = w_desc.load([n0, k0])
-            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
         if piece < (ranks - 1) * blocks:
             if TIMED:  # compiled
@@ -122,17 +117,11 @@ def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **mor
     """Of a `kernel` whose programs walk the tiles of one piece after another; `more` are arguments of its own."""
     config, ranks = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        order_ptr=pieces.order,
-        row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
-        SUBTILE=config.subtile, TIMED=not interpreted(kernel),
-        num_warps=config.num_warps, num_stages=config.num_stages,
+    args = tile_arguments(x, w, out, config) | dict(
+        order_ptr=pieces.order, row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
+        GROUP=config.group_m, TIMED=not interpreted(kernel),
     )  # fmt: skip
-    return KernelLaunch(kernel, (min(programs(x.device), row_tiles * column_tiles),), args | more)
+    return KernelLaunch(kernel, (min(hopper.programs(x.device), row_tiles * column_tiles),), args | more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:

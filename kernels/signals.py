@@ -29,21 +29,19 @@ def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
 
 
 @triton.jit
-def arrived(flags, chunk, wanted, RANKS: tl.constexpr, SLOTS: tl.constexpr):
+def arrived(flags, chunk, wanted, RANKS: tl.constexpr):
     """How many chunks are here without a gap, given that those before position `chunk` are."""
-    position = tl.arange(0, SLOTS)
+    position = tl.arange(0, triton.next_power_of_2(RANKS))
     asked = (position >= chunk) & (position > 0) & (position < RANKS)
-    nothing = tl.zeros((SLOTS,), dtype=tl.int32)
+    nothing = tl.zeros_like(position)
     flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
     return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
 
 
 @triton.jit
-def wait(
-    flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, SLOTS: tl.constexpr, TIMED: tl.constexpr
-):
+def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, TIMED: tl.constexpr):
     """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
-    here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+    here = arrived(flags, chunk, wanted, RANKS)
     lost = tl.zeros((), dtype=tl.int32)
     looks = tl.zeros((), dtype=tl.int32)
     if TIMED:
@@ -52,7 +50,7 @@ def wait(
         flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
         looks += 1
         if flag >= wanted:
-            here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+            here = arrived(flags, chunk, wanted, RANKS)
         elif looks % LOOKS == 0:
             late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
             lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")

@@ -52,7 +52,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
 from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted
-from kernels.hopper import programs
 from kernels.persistent import persistent_kernel, tile_corner
 from kernels.tiles import Config, choose_for
 
@@ -159,7 +158,7 @@ def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.cons
         tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["M"])  # it differs from shape to shape
 def warpgroup_kernel(
     x_desc, w_desc, out_desc, M, N, K,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr,
@@ -238,7 +237,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
-    return KernelLaunch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
+    return KernelLaunch(warpgroup_kernel, (min(hopper.programs(x.device), tiles),), args)
 
 
 matmul = Kernel(
