@@ -48,13 +48,13 @@ MOST_TOKENS = 64
 
 @triton.jit
 def first_step(part, split, steps):
-    """Of a part, counted over all tiles."""
+    """Return the first step of a part, counted over all tiles."""
     return part // split * steps + part % split * steps // split
 
 
 @triton.jit
 def sharer_of(part, parts, programs):
-    """The program whose run has `part`."""
+    """Return the program whose run has `part`."""
     return ((part + 1) * programs - 1) // parts
 
 
@@ -123,8 +123,8 @@ def decode_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.contract.validate` refuses. TypeError: a dtype that cannot be run here. ValueError: a GPU that is
-    no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
+    """Refuse what `kernels.contract.validate` does. TypeError: a dtype that cannot be run here. ValueError: a GPU that
+    is no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
     multiple of 16. `out` may have any rows."""
     validate(x, w, out)
     require_hopper(decode_kernel, x, "decode")
@@ -137,18 +137,18 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def config_for(x: Tensor, w: Tensor) -> Config:
-    """From the table for these inputs, with the split it leaves open."""
+    """Return the configuration of the table for these inputs, with the split that it leaves open."""
     config = choose_for("decode", x, w)
     return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
 
 
 def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
-    """By `config`'s split, or the one chosen where that is 0."""
+    """Deal by the split of `config`, or by the one chosen where that is 0."""
     return decode_split.choose(*w.shape, config.block_n, config.block_k, hopper.programs(x.device), config.split)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. `given` in place of the stream's own workspace."""
+    """Return the launch for checked, non-empty tensors. `given` stands in for the workspace of the stream."""
     m = x.shape[0]
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
@@ -168,12 +168,12 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace 
 
 
 def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
-    """The launch for as many rows as the tile has, K split, which takes more registers and shared memory than not."""
+    """Return the launch for as many rows as the tile has. K is split, which takes more registers and shared memory."""
     return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
 
 
 def variants(config: Config) -> list[Config]:
-    """Splits of K: the one chosen for the shape, none, and several."""
+    """Return three splits of K: the one chosen for the shape, none, and several."""
     return [replace(config, split=split) for split in (0, 1, 3)]
 
 

@@ -39,11 +39,11 @@ def flagged_rows_kernel(
     TIMED: tl.constexpr,
 ):  # fmt: skip
     rank_tiles = row_tiles * column_tiles
-    known = tl.full((), 1, dtype=tl.int32)  # how many ranks' rows are here
+    ready = tl.full((), 1, dtype=tl.int32)  # how many ranks' rows are here
     for tile in range(tl.program_id(0), RANKS * rank_tiles, tl.num_programs(0)):
         place = tile // rank_tiles
-        if place >= known:
-            known = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS, TIMED)
+        if place >= ready:
+            ready = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS, TIMED)
         m0, n0 = tile_corner(tile % rank_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
         m0 += tl.load(order_ptr + place) * row_tiles * BLOCK_M
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
@@ -63,13 +63,13 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.hopper.require` and `kernels.signalled.require_whole_tiles` refuse."""
+    """Refuse what `kernels.hopper.require` and `kernels.signalled.require_whole_tiles` do."""
     hopper.require(flagged_rows_kernel, x, w, out, "flagged_rows")
     require_whole_tiles(x, pieces, "flagged_rows")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """Return the launch for checked tensors."""
     more = dict(
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         RANKS=len(pieces.order),
@@ -78,7 +78,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch over 8 ranks."""
+    """Return the launch over 8 ranks."""
     flags = torch.empty(7, dtype=torch.int32)
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 1, config)
     return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1))

@@ -36,8 +36,8 @@ from kernels.tiles import Config, choose_for
 def tile_corner(
     tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ALONG_N: tl.constexpr
 ):
-    """First row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension, see
-    kernels.tiled."""
+    """Return the first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension,
+    see kernels.tiled."""
     if ALONG_N:
         grouped, swept = tiles_n, tiles_m
     else:
@@ -104,12 +104,12 @@ def persistent_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.hopper.require` refuses."""
+    """Refuse what `kernels.hopper.require` does."""
     hopper.require(persistent_kernel, x, w, out, "persistent")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+    """Return the launch for checked, non-empty tensors."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
@@ -120,7 +120,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 
 def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
-    """What a kernel that loads and stores tiles by TMA is launched with: descriptors, and the configuration."""
+    """Return the arguments of every kernel that loads and stores tiles by TMA: descriptors, and the configuration."""
     return dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
@@ -131,7 +131,7 @@ def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[st
 
 
 def variants(config: Config) -> list[Config]:
-    """Tile after tile, and one loop over tiles and K."""
+    """Return two configurations: one loop over K for each tile, and one loop over tiles and K."""
     return [replace(config, flatten=flatten) for flatten in (False, True)]
 
 

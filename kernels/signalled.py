@@ -34,7 +34,7 @@ from kernels.tiles import Config
 
 @dataclass(frozen=True)
 class Pieces:
-    """How the product is cut."""
+    """The pieces that a product is cut into."""
 
     order: Tensor
     """int32 [P], on the device: the ranks whose rows are computed, one after another, the own one last; where rows
@@ -45,11 +45,11 @@ class Pieces:
 
     @property
     def count(self) -> int:
-        """Of the pieces that are sent."""
+        """Return the number of pieces that are sent."""
         return (len(self.order) - 1) * self.blocks
 
     def tiles(self, out: Tensor) -> int:
-        """Of a piece: by so much its counter grows in a launch."""
+        """Return the tiles of a piece: by so much its counter grows in a launch."""
         rows = len(out) // len(self.order) // self.blocks
         return rows // self.config.block_m * -(-out.shape[1] // self.config.block_n)
 
@@ -92,13 +92,13 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.hopper.require` and `require_whole_tiles` refuse."""
+    """Refuse what `kernels.hopper.require` and `require_whole_tiles` do."""
     hopper.require(signalled_kernel, x, w, out, "signalled")
     require_whole_tiles(x, pieces, "signalled")
 
 
 def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
-    """Raises ValueError for `pieces` of x that are not of whole tiles of the kernel `name`."""
+    """Raise ValueError for `pieces` of x that are not of whole tiles of the kernel `name`."""
     ranks, height = len(pieces.order), pieces.config.block_m
     if len(x) % (ranks * pieces.blocks * height):
         raise ValueError(
@@ -108,13 +108,14 @@ def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, times: Tensor) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """Return the launch for checked tensors."""
     more = dict(counters_ptr=counters, times_ptr=times, ranks=len(pieces.order), blocks=pieces.blocks)
     return launch_over(signalled_kernel, x, w, out, pieces, **more)
 
 
 def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **more) -> KernelLaunch:
-    """Of a `kernel` whose programs walk the tiles of one piece after another; `more` are arguments of its own."""
+    """Return the launch of a `kernel` whose programs walk the tiles of one piece after another. `more` are its other
+    arguments."""
     config, ranks = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
     args = tile_arguments(x, w, out, config) | dict(
@@ -125,6 +126,6 @@ def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **mor
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch over 8 ranks, in two pieces each."""
+    """Return the launch over 8 ranks, in two pieces each."""
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 2, config)
     return prepare(*example_operands(dtype), pieces, torch.empty(14, dtype=torch.int32), torch.empty(14).long())

@@ -30,12 +30,12 @@ def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
 
 @triton.jit
 def arrived(flags, chunk, wanted, RANKS: tl.constexpr):
-    """How many chunks are here without a gap, given that those before position `chunk` are."""
+    """Return how many chunks are here without a gap, given that those before position `chunk` are."""
     position = tl.arange(0, triton.next_power_of_2(RANKS))
-    asked = (position >= chunk) & (position > 0) & (position < RANKS)
+    relevant = (position >= chunk) & (position > 0) & (position < RANKS)
     nothing = tl.zeros_like(position)
-    flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
-    return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
+    flag = tl.atomic_add(flags + position, nothing, mask=relevant, sem="acquire", scope="sys")
+    return tl.min(tl.where(relevant & (flag < wanted), position, RANKS), axis=0)
 
 
 @triton.jit

@@ -80,7 +80,7 @@ def tiled_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.contract.validate` refuses; TypeError for bf16 in the interpreter; ValueError for CPU tensors
+    """Refuse what `kernels.contract.validate` does; TypeError for bf16 in the interpreter; ValueError for CPU tensors
     outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
@@ -94,7 +94,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+    """Return the launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
     grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(

@@ -69,14 +69,14 @@ CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 
 @gluon.jit
 def following(stage, phase, STAGES: gl.constexpr):
-    """The stage after this one, and the parity of its round."""
+    """Return the stage after this one, and the parity of its round."""
     wraps = stage == STAGES - 1
     return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
 
 
 @gluon.jit
 def preceding(stage, STAGES: gl.constexpr):
-    """The stage before this one.
+    """Return the stage before this one.
 
     Not remembered as `before = stage`: where both names begin with one value, Triton's code generator does not see that
     the loop changes `before`, and leaves it at that value.
@@ -189,7 +189,7 @@ def warpgroup_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.hopper.require` refuses; ValueError in Triton's interpreter, which knows no Gluon."""
+    """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
     hopper.require(persistent_kernel, x, w, out, "warpgroup")  # which tells whether kernels are interpreted
     if interpreted(persistent_kernel):
         raise ValueError(
@@ -199,7 +199,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """That of `kernels.hopper`, with the layout in shared memory: rows as wide a swizzle as the block allows."""
+    """Return the descriptor of `kernels.hopper` with its layout in shared memory: rows as wide a swizzle as the block
+    allows."""
     plain = hopper.describe(tensor, block)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
 
@@ -211,7 +212,8 @@ def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. ValueError for a configuration that is none for two consumers."""
+    """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
+    consumers."""
     consumers = CONSUMERS.value
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
         raise ValueError(
