@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
 from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
 from kernels.tiles import Config
@@ -73,7 +73,7 @@ def flagged_kernel(
     column_tiles,
     CHUNK: tl.constexpr, RANKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
-    SPILLS: tl.constexpr, TIMED: tl.constexpr,
+    SPILLS: tl.constexpr,
 ):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
@@ -98,7 +98,7 @@ def flagged_kernel(
         while chunk < chunk_to:
             if ready < chunk_to:  # else there is nothing to look for
                 flags = flags_ptr + first_flag - 1
-                ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, TIMED)
+                ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)
             here = tl.minimum(ready, chunk_to)
             for step in range(chunk * steps, here * steps):
                 owner = (order >> (step // steps * 4)) & 15
@@ -171,7 +171,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
-        CHUNK=x.shape[1] // ranks, RANKS=ranks, SPILLS=bool(len(tiles.spilled)), TIMED=not interpreted(flagged_kernel),
+        CHUNK=x.shape[1] // ranks, RANKS=ranks, SPILLS=bool(len(tiles.spilled)),
     )  # fmt: skip
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 

@@ -36,14 +36,13 @@ def flagged_rows_kernel(
     column_tiles, K,
     RANKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
-    TIMED: tl.constexpr,
 ):  # fmt: skip
     rank_tiles = row_tiles * column_tiles
     ready = tl.full((), 1, dtype=tl.int32)  # how many ranks' rows are here
     for tile in range(tl.program_id(0), RANKS * rank_tiles, tl.num_programs(0)):
         place = tile // rank_tiles
         if place >= ready:
-            ready = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS, TIMED)
+            ready = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS)
         m0, n0 = tile_corner(tile % rank_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
         m0 += tl.load(order_ptr + place) * row_tiles * BLOCK_M
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)

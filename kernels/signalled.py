@@ -26,9 +26,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import KernelLaunch, example_operands, interpreted
+from kernels.contract import KernelLaunch, example_operands
 from kernels.persistent import product, store_tile, tile_arguments, tile_corner
-from kernels.signals import raise_counter
+from kernels.signals import COMPILED, raise_counter
 from kernels.tiles import Config
 
 
@@ -63,7 +63,6 @@ def signalled_kernel(
     row_tiles,  # of a piece
     column_tiles, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
-    TIMED: tl.constexpr,
 ):  # fmt: skip
     piece_tiles = row_tiles * column_tiles
     for tile in range(tl.program_id(0), ranks * blocks * piece_tiles, tl.num_programs(0)):
@@ -73,11 +72,11 @@ def signalled_kernel(
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
         if piece < (ranks - 1) * blocks:
-            if TIMED:  # compiled
+            if COMPILED:
                 stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
                 tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
             tl.debug_barrier()
-            raise_counter(counters_ptr + piece, times_ptr + piece, 1, TIMED)
+            raise_counter(counters_ptr + piece, times_ptr + piece, 1)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, times: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **mor
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
     args = tile_arguments(x, w, out, config) | dict(
         order_ptr=pieces.order, row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
-        GROUP=config.group_m, TIMED=not interpreted(kernel),
+        GROUP=config.group_m,
     )  # fmt: skip
     return KernelLaunch(kernel, (min(hopper.programs(x.device), row_tiles * column_tiles),), args | more)
 
