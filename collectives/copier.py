@@ -201,8 +201,8 @@ def wait_kernel(
 
 
 @triton.jit(do_not_specialize=["first", "end", "by"])
-def raise_kernel(counters_ptr, times_ptr, first, end, by, TIMED: tl.constexpr):
+def raise_kernel(counters_ptr, times_ptr, first, end, by):
     """Add `by` to the counters from `first` to `end`: what was done on the stream before is found by who waits for
     them."""
     for number in range(first, end):
-        raise_counter(counters_ptr + number, times_ptr + number, by, TIMED)
+        raise_counter(counters_ptr + number, times_ptr + number, by)

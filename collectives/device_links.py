@@ -118,11 +118,9 @@ def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = T
     return KernelLaunch(copier.wait_kernel, (1,), args)
 
 
-def raise_launch(route: Route, first: int, end: int, by: int, *, timed: bool = True) -> KernelLaunch:
+def raise_launch(route: Route, first: int, end: int, by: int) -> KernelLaunch:
     """The raise of counters[first:end] of `route`."""
-    args = dict(
-        counters_ptr=route.counters, times_ptr=route.computed_ns, first=first, end=end, by=by, TIMED=timed, num_warps=1
-    )
+    args = dict(counters_ptr=route.counters, times_ptr=route.computed_ns, first=first, end=end, by=by, num_warps=1)
     return KernelLaunch(copier.raise_kernel, (1,), args)
 
 
@@ -195,7 +193,7 @@ class DeviceLink:
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
         if count > self._ready:
-            self._run(raise_launch(self._route, self._ready, count, self._raised, timed=self.timed))
+            self._run(raise_launch(self._route, self._ready, count, self._raised))
             if self._apart:  # which has raised by nothing, and left the time
                 self._go(self._route.part(self._ready, count))
                 self._gone()

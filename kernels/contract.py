@@ -33,7 +33,7 @@ class KernelLaunch:
     args: dict[str, Any] = field(repr=False)  # kernel arguments, constexprs, num_warps and num_stages
 
     def run(self, device: torch.device) -> Any:
-        """Returns the compiled kernel; None from the interpreter."""
+        """Launch it. Returns the compiled kernel; None from the interpreter."""
         # Triton launches on the current device, which need not be the one the tensors are on. A no-op for the CPU
         # (interpreter).
         with torch.cuda.device(device if device.type == "cuda" else -1):
@@ -42,7 +42,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Signals:
-    """How a link tells a kernel that waits itself what is here: a flag for each transfer, in their order."""
+    """A link tells a kernel that waits through these which transfers are here: a flag for each, in their order."""
 
     flags: Tensor
     """int32, on the device."""
@@ -121,8 +121,8 @@ def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
 
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one buffer do
-    not. Meta and fake tensors share what they would share if they had memory."""
+    """Return whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one
+    buffer do not. Meta and fake tensors share what they would share if they had memory."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
     if a.shape[0] > b.shape[0]:
@@ -150,12 +150,12 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def without_memory(tensor: Tensor) -> bool:
-    """True of meta tensors and fake ones, which have shapes and no numbers."""
+    """Return whether this is a meta tensor or a fake one, which has a shape and no numbers."""
     return tensor.untyped_storage().device.type == "meta"
 
 
 def reason(require: Callable[..., Any], *args: Any) -> str | None:
-    """None when `require(*args)` passes, else the message of the TypeError or ValueError it raised."""
+    """Return None when `require(*args)` passes, else the message of the TypeError or ValueError it raised."""
     try:
         require(*args)
     except (TypeError, ValueError) as error:
@@ -201,12 +201,13 @@ class Kernel:
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
-    """x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched or committed."""
+    """Return x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched or
+    committed."""
     return [torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE, rows)]
 
 
 def interpreted(kernel: Any) -> bool:
-    """True unless `kernel` is a real `triton.runtime.JITFunction`: what is interpreted may be checked, never timed."""
+    """Return whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
     try:
         from triton.runtime import JITFunction
     except ImportError:

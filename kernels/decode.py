@@ -35,9 +35,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import decode_split
+from kernels import decode_split, hopper
 from kernels.contract import Kernel, KernelLaunch, example_operands, validate
-from kernels.hopper import describe, programs, require_hopper, require_tma
+from kernels.hopper import describe, require_hopper, require_tma
+from kernels.persistent import accumulate
 from kernels.tiles import Config, choose_for
 from kernels.workspace import Workspace, workspace
 
@@ -47,13 +48,13 @@ MOST_TOKENS = 64
 
 @triton.jit
 def first_step(part, split, steps):
-    """Of a part, counted over all tiles."""
+    """Return the first step of a part, counted over all tiles."""
     return part // split * steps + part % split * steps // split
 
 
 @triton.jit
 def sharer_of(part, parts, programs):
-    """The program whose run has `part`."""
+    """Return the program whose run has `part`."""
     return ((part + 1) * programs - 1) // parts
 
 
@@ -64,6 +65,15 @@ def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BL
     n = n0 + tl.arange(0, BLOCK_N)
     at = out_ptr + m.to(tl.int64)[:, None] * out_row + n[None, :]
     tl.store(at, sums.to(out_ptr.dtype.element_ty).T, mask=(m < M)[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the sum of the shares `first` to `last` of a tile, in this order."""
+    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for share in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
+        sums += tl.load(slots + share * (BLOCK_N * BLOCK_M), cache_modifier=".cg")
+    return sums
 
 
 @triton.jit(do_not_specialize=["M", "split"])  # neither makes the code better, and each value another kernel
@@ -88,9 +98,7 @@ def decode_kernel(
     for step in range(start, end):
         tile = step // steps
         k = step - tile * steps
-        w = w_desc.load([tile * BLOCK_N, k * BLOCK_K])
-        x = x_desc.load([0, k * BLOCK_K])
-        acc = tl.dot(w, x.T, acc, input_precision="ieee")
+        acc = accumulate(acc, w_desc, x_desc, tile * BLOCK_N, 0, k * BLOCK_K)
         if (k == steps - 1) | (step == end - 1):
             if SHARED and (k < steps - 1) | (step - k < start):
                 share = (tile + program) * (BLOCK_N * BLOCK_M)
@@ -109,17 +117,14 @@ def decode_kernel(
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:
-                    sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-                    for other in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
-                        share = (tile + other) * (BLOCK_N * BLOCK_M)
-                        sums += tl.load(partials_ptr + share + slot, cache_modifier=".cg")
+                    sums = add_shares(partials_ptr + slot, tile + first, tile + last, BLOCK_M, BLOCK_N)
                     store_transposed(out_ptr, out_row, sums, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
                     tl.store(counters_ptr + tile, 0)
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.contract.validate` refuses. TypeError: a dtype that cannot be run here. ValueError: a GPU that is
-    no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
+    """Refuse what `kernels.contract.validate` does. TypeError: a dtype that cannot be run here. ValueError: a GPU that
+    is no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
     multiple of 16. `out` may have any rows."""
     validate(x, w, out)
     require_hopper(decode_kernel, x, "decode")
@@ -132,18 +137,18 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def config_for(x: Tensor, w: Tensor) -> Config:
-    """From the table for these inputs, with the split it leaves open."""
+    """Return the configuration of the table for these inputs, with the split that it leaves open."""
     config = choose_for("decode", x, w)
     return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
 
 
 def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
-    """By `config`'s split, or the one chosen where that is 0."""
-    return decode_split.choose(*w.shape, config.block_n, config.block_k, programs(x.device), config.split)
+    """Deal by the split of `config`, or by the one chosen where that is 0."""
+    return decode_split.choose(*w.shape, config.block_n, config.block_k, hopper.programs(x.device), config.split)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. `given` in place of the stream's own workspace."""
+    """Return the launch for checked, non-empty tensors. `given` stands in for the workspace of the stream."""
     m = x.shape[0]
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
@@ -163,12 +168,12 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace 
 
 
 def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
-    """The launch for as many rows as the tile has, K split, which takes more registers and shared memory than not."""
+    """Return the launch for as many rows as the tile has. K is split, which takes more registers and shared memory."""
     return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
 
 
 def variants(config: Config) -> list[Config]:
-    """Splits of K: the one chosen for the shape, none, and several."""
+    """Return three splits of K: the one chosen for the shape, none, and several."""
     return [replace(config, split=split) for split in (0, 1, 3)]
 
 

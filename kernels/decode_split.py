@@ -27,7 +27,8 @@ LEAST_STEPS = 4
 
 @dataclass(frozen=True)
 class Deal:
-    """`tiles` * `split` parts, in runs over as many programs as there are SMs, or parts if those are fewer.
+    """A deal cuts the work into `tiles` * `split` parts, in runs over as many programs as there are SMs, or parts if
+    those are fewer.
 
     Raises ValueError for sizes below 1, and for a split that leaves a part without a step.
     """
@@ -53,8 +54,8 @@ class Deal:
 
     @property
     def runs(self) -> tuple[int, ...]:
-        """Steps of each program. Program p begins with part `p * parts // programs`; part j of a tile begins with its
-        step `j * steps // split`.
+        """Return the steps of each program. Program p begins with part `p * parts // programs`; part j of a tile begins
+        with its step `j * steps // split`.
 
         >>> Deal(tiles=2, steps=8, split=3, sms=4).runs  # parts of 2, 3 and 3 steps, twice, dealt 1, 2, 1, 2
         (2, 6, 2, 6)
@@ -65,12 +66,13 @@ class Deal:
 
     @property
     def shared(self) -> bool:
-        """Whether a run may begin or end inside a tile."""
+        """Return whether a run may begin or end inside a tile."""
         return self.split > 1
 
     @property
     def efficiency(self) -> float:
-        """Share of all SMs' time that is work, if all read equally fast: that of full waves, exact to the step.
+        """Return the share of all SMs' time that is work, if all read equally fast: that of full waves, exact to the
+        step.
 
         >>> Deal(tiles=416, steps=128, split=1, sms=132).efficiency == 416 / (4 * 132)
         True
@@ -80,7 +82,8 @@ class Deal:
 
 @cache
 def choose(n: int, k: int, block_n: int, block_k: int, sms: int, split: int = 0) -> Deal:
-    """By `split`; where that is 0, by the smallest that keeps ENOUGH of the SMs' time, or else the one that keeps most.
+    """Deal by `split`; where that is 0, by the smallest that keeps ENOUGH of the SMs' time, or else the one that keeps
+    most.
 
     >>> choose(n=6656, k=16384, block_n=128, block_k=128, sms=132)
     Deal(tiles=52, steps=128, split=5, sms=132)

@@ -28,9 +28,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, interpreted
-from kernels.hopper import describe
-from kernels.persistent import store_tile
+from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands
+from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
 from kernels.tiles import Config
 from roofline.theory import schedule
@@ -58,7 +57,7 @@ class TileSchedule:
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes of accumulators written and read back in one launch."""
+        """Return the bytes of accumulators that one launch writes and reads back."""
         return 2 * schedule.spills(self.table) * self.config.block_m * self.config.block_n * 4
 
 
@@ -72,22 +71,22 @@ def flagged_kernel(
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
-    CHUNK: tl.constexpr, RANKS: tl.constexpr, SLOTS: tl.constexpr,
+    CHUNK: tl.constexpr, RANKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
-    SPILLS: tl.constexpr, TIMED: tl.constexpr,
+    SPILLS: tl.constexpr,
 ):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
     order = order.to(tl.int64)  # a short one comes as 32 bits
-    known, known_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
+    ready, ready_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
     for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
-        about = work_tiles_ptr + work_tile * 4
-        m, n = tl.load(about), tl.load(about + 1)
-        chunk, chunk_to = tl.load(about + 2), tl.load(about + 3)
+        row = work_tiles_ptr + work_tile * 4
+        m, n = tl.load(row), tl.load(row + 1)
+        chunk, chunk_to = tl.load(row + 2), tl.load(row + 3)
         first_flag = m // row_tiles * (RANKS - 1)
-        if first_flag != known_flag:
-            known = tl.zeros((), dtype=tl.int32)
-            known_flag = first_flag
+        if first_flag != ready_flag:
+            ready = tl.zeros((), dtype=tl.int32)
+            ready_flag = first_flag
         m0, n0 = m * BLOCK_M, n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         if SPILLS:
@@ -97,16 +96,14 @@ def flagged_kernel(
             # No branch: behind one, ptxas has each wgmma wait for the one before, in the whole loop.
             acc = tl.load(held, mask=chunk > 0, other=0.0)
         while chunk < chunk_to:
-            if known < chunk_to:  # else there is nothing to look for
+            if ready < chunk_to:  # else there is nothing to look for
                 flags = flags_ptr + first_flag - 1
-                known = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS, SLOTS, TIMED)
-            here = tl.minimum(known, chunk_to)
+                ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)
+            here = tl.minimum(ready, chunk_to)
             for step in range(chunk * steps, here * steps):
                 owner = (order >> (step // steps * 4)) & 15
                 k0 = owner.to(tl.int32) * CHUNK + step % steps * BLOCK_K
-                x = x_desc.load([m0, k0])
-                w = w_desc.load([n0, k0])
-                acc = tl.dot(x, w.T, acc, input_precision="ieee")
+                acc = accumulate(acc, x_desc, w_desc, m0, n0, k0)
             chunk = here
         if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
             if chunk_to < RANKS:
@@ -134,7 +131,7 @@ def tile_schedule(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
         )
     ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    work_tiles = torch.tensor([work_tile[:4] for own in table for work_tile in own], dtype=torch.int32)
+    work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
     tiles = len(grid.tiles) if schedule.spills(table) else 0
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
     return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
@@ -153,7 +150,7 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sign
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
-    """What `kernels.hopper.require` refuses; ValueError for sizes that `tiles` was not made for."""
+    """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for."""
     hopper.require(flagged_kernel, x, w, out, "flagged")
     (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
     if k % ranks or k // ranks % config.block_k:
@@ -166,34 +163,28 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """Return the launch for checked tensors."""
     config, ranks = tiles.config, len(tiles.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
+    args = tile_arguments(x, w, out, config) | dict(
         work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
-        CHUNK=x.shape[1] // ranks, RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
-        SPILLS=bool(len(tiles.spilled)), TIMED=not interpreted(flagged_kernel),
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        CHUNK=x.shape[1] // ranks, RANKS=ranks, SPILLS=bool(len(tiles.spilled)),
     )  # fmt: skip
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
 def example(config: Config, dtype: torch.dtype, deal: Callable[..., Table] = schedule.tile_outer) -> KernelLaunch:
-    """The launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
+    """Return the launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
-    made = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    tiles = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
-    return prepare(x, w, out, made, Signals(flags, 1, flags[:1], 1))
+    return prepare(x, w, out, tiles, Signals(flags, 1, flags[:1], 1))
 
 
 def example_that_spills(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The same of a table that spills, which has tiles of its own: what is spilled takes registers."""
+    """Return the launch by a table that spills. It has its own tiles, since what is spilled takes registers."""
     return example(config, dtype, schedule.chunk_outer)

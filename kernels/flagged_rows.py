@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands
-from kernels.persistent import store_tile, tile_corner
+from kernels.persistent import product, store_tile, tile_corner
 from kernels.signalled import Pieces, launch_over, require_whole_tiles
 from kernels.signals import wait
 from kernels.tiles import Config
@@ -34,23 +34,18 @@ def flagged_rows_kernel(
     wanted, lost_ptr, patience,
     row_tiles,  # of a rank
     column_tiles, K,
-    RANKS: tl.constexpr, SLOTS: tl.constexpr,
+    RANKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
-    TIMED: tl.constexpr,
 ):  # fmt: skip
     rank_tiles = row_tiles * column_tiles
-    known = tl.full((), 1, dtype=tl.int32)  # how many ranks' rows are here
+    ready = tl.full((), 1, dtype=tl.int32)  # how many ranks' rows are here
     for tile in range(tl.program_id(0), RANKS * rank_tiles, tl.num_programs(0)):
         place = tile // rank_tiles
-        if place >= known:
-            known = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS, SLOTS, TIMED)
+        if place >= ready:
+            ready = wait(flags_ptr - 1, place, wanted, lost_ptr, place, patience, RANKS)
         m0, n0 = tile_corner(tile % rank_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
         m0 += tl.load(order_ptr + place) * row_tiles * BLOCK_M
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k0 in range(0, K, BLOCK_K):
-            x = x_desc.load([m0, k0])
-            w = w_desc.load([n0, k0])
-            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
@@ -67,23 +62,22 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.hopper.require` and `kernels.signalled.require_whole_tiles` refuse."""
+    """Refuse what `kernels.hopper.require` and `kernels.signalled.require_whole_tiles` do."""
     hopper.require(flagged_rows_kernel, x, w, out, "flagged_rows")
     require_whole_tiles(x, pieces, "flagged_rows")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors."""
-    ranks = len(pieces.order)
+    """Return the launch for checked tensors."""
     more = dict(
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        RANKS=ranks, SLOTS=triton.next_power_of_2(ranks),
+        RANKS=len(pieces.order),
     )  # fmt: skip
     return launch_over(flagged_rows_kernel, x, w, out, pieces, **more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch over 8 ranks."""
+    """Return the launch over 8 ranks."""
     flags = torch.empty(7, dtype=torch.int32)
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 1, config)
     return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1))

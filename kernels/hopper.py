@@ -15,7 +15,6 @@ from kernels.tiles import capability
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
 INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
-GRID: int | None = None  # programs in place of one an SM, for what tries small shapes (kernels.machine)
 
 # An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
 # 1,024 bytes of shared memory beyond its own.
@@ -26,8 +25,8 @@ KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 
 def require(kernel: Any, x: Tensor, w: Tensor, out: Tensor | None, name: str) -> None:
-    """What `kernels.contract.validate` refuses, and what TMA cannot address, in the words of the kernel `name`, whose
-    Triton function is `kernel`.
+    """Refuse what `kernels.contract.validate` does, and what TMA cannot address, in the words of the kernel `name`,
+    whose Triton function is `kernel`.
 
     TypeError: fp32 outside the interpreter. ValueError: a GPU that is no Hopper, rows that are no multiple of 16 bytes
     or overlap, a base address that is no multiple of 16.
@@ -42,8 +41,8 @@ def require(kernel: Any, x: Tensor, w: Tensor, out: Tensor | None, name: str) ->
 
 
 def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
-    """TypeError or ValueError, in the words of the kernel `name`, unless this is a Hopper GPU and a dtype of its tensor
-    cores, or the interpreter and a dtype of that."""
+    """Raise TypeError or ValueError, in the words of the kernel `name`, unless this is a Hopper GPU and a dtype of its
+    tensor cores, or the interpreter and a dtype of that."""
     require_runnable(kernel, x)
     if interpreted(kernel):
         return
@@ -56,7 +55,8 @@ def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
 
 
 def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, tensor: Tensor) -> None:
-    """ValueError unless TMA can address `rows` rows of `columns` elements that lie `row_stride` elements apart."""
+    """Raise ValueError unless TMA can address `rows` rows of `columns` elements that lie `row_stride` elements
+    apart."""
     size = tensor.element_size()
     unit = TMA_ALIGNMENT_BYTES // size
     if rows > 1:  # one row has no stride
@@ -83,8 +83,8 @@ def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, t
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """A host descriptor that reads zeros outside `tensor`. torch leaves the row stride of a single row to chance; TMA
-    wants one."""
+    """Return a host descriptor that reads zeros outside `tensor`. torch leaves the row stride of a single row to
+    chance; TMA wants one."""
     rows, columns = tensor.shape
     unit = TMA_ALIGNMENT_BYTES // tensor.element_size()
     row_stride = tensor.stride(0) if rows > 1 else -(-columns // unit) * unit
@@ -92,8 +92,8 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 
 
 def programs(device: torch.device) -> int:
-    """As many programs as the GPU has SMs: a tile of this size leaves room for one per SM."""
-    return GRID or (_sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS)
+    """Return the number of SMs of a GPU: a tile of this size leaves room for one program on each."""
+    return _sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS
 
 
 @cache
@@ -102,7 +102,7 @@ def _sms(device: torch.device) -> int:
 
 
 def allotted(registers: int, warps: int) -> int:
-    """Registers that an SM gives to a CTA of so many a thread.
+    """Return the registers that an SM gives to a CTA whose threads have so many each.
 
     >>> allotted(218, 8)
     57344
@@ -111,6 +111,7 @@ def allotted(registers: int, warps: int) -> int:
 
 
 def room() -> tuple[int, int]:
-    """Registers and bytes of shared memory that are left for a kernel beside the copier and one of the small ones."""
+    """Return the registers and bytes of shared memory that are left for a kernel beside the copier and one of the small
+    ones."""
     registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
     return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES

@@ -1,4 +1,4 @@
-"""Sums of parts: what arrives of a reduce-scatter and the own product, added in one order, in fp32, and rounded once.
+"""Sums of parts: what arrives of a reduce-scatter and the local product, added in one order, in fp32, and rounded once.
 
 One launch reads each part once, eight elements of 16 bits a thread, several parts on their way at once. Wins over a
 library's additions one after another, which pass fp32 sums through memory each time. It begins when the last part is
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def add_kernel(arrived_ptr, own_ptr, out_ptr, parts, size, BLOCK: tl.constexpr):
+def add_kernel(arrived_ptr, local_ptr, out_ptr, parts, size, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     sums = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -26,24 +26,32 @@ def add_kernel(arrived_ptr, own_ptr, out_ptr, parts, size, BLOCK: tl.constexpr):
     for _ in tl.range(0, parts - 1, loop_unroll_factor=4):  # four trips to memory at once
         sums += tl.load(arrived_ptr + at_part, mask=inside, other=0.0).to(tl.float32)
         at_part += size
-    sums += tl.load(own_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    sums += tl.load(local_ptr + at, mask=inside, other=0.0).to(tl.float32)
     sums += tl.load(arrived_ptr + at_part, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, sums.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def add(arrived: Tensor, own: Tensor, out: Tensor) -> Tensor:
-    """out[R, N] = arrived[0] + arrived[1] + ... + own[R, N] + arrived[P - 2], added in this order, contiguous, of one
-    dtype; returns `out`. `arrived[P - 1, R, N]`. Raises what `prepare` raises."""
-    prepare(arrived, own, out).run(out.device)
+def add(arrived: Tensor, local: Tensor, out: Tensor) -> Tensor:
+    """Write out[R, N] = arrived[0] + arrived[1] + ... + local[R, N] + arrived[P - 2], added in this order, contiguous,
+    of one dtype; returns `out`. `arrived[P - 1, R, N]`. Raises what `prepare` raises."""
+    prepare(arrived, local, out).run(out.device)
     return out
 
 
-def prepare(arrived: Tensor, own: Tensor, out: Tensor) -> KernelLaunch:
-    """The launch. Raises ValueError for tensors that are not contiguous, or parts of another shape than `out`."""
-    if not all(one.is_contiguous() for one in (arrived, own, out)) or not arrived.shape[1:] == own.shape == out.shape:
-        shapes = [[*one.shape] for one in (arrived, own, out)]
+def prepare(arrived: Tensor, local: Tensor, out: Tensor) -> KernelLaunch:
+    """Return the launch. Raises ValueError for tensors that are not contiguous, or parts of another shape than
+    `out`."""
+    tensors = arrived, local, out
+    if not all(part.is_contiguous() for part in tensors) or not arrived.shape[1:] == local.shape == out.shape:
+        shapes = [[*part.shape] for part in tensors]
         raise ValueError(f"parts {shapes[0]}, own {shapes[1]}, out {shapes[2]}: all [R, N] must be alike, contiguous")
     args = dict(
-        arrived_ptr=arrived, own_ptr=own, out_ptr=out, parts=len(arrived), size=out.numel(), BLOCK=BLOCK, num_warps=4
+        arrived_ptr=arrived,
+        local_ptr=local,
+        out_ptr=out,
+        parts=len(arrived),
+        size=out.numel(),
+        BLOCK=BLOCK,
+        num_warps=4,
     )
     return KernelLaunch(add_kernel, (-(-out.numel() // BLOCK),), args)

@@ -20,6 +20,7 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from kernels import hopper, waves
 from kernels.contract import Kernel, KernelLaunch, example_operands
-from kernels.hopper import describe, programs
+from kernels.hopper import describe
 from kernels.tiles import Config, choose_for
 
 
@@ -35,8 +36,8 @@ from kernels.tiles import Config, choose_for
 def tile_corner(
     tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ALONG_N: tl.constexpr
 ):
-    """First row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension, see
-    kernels.tiled."""
+    """Return the first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension,
+    see kernels.tiled."""
     if ALONG_N:
         grouped, swept = tiles_n, tiles_m
     else:
@@ -51,6 +52,25 @@ def tile_corner(
     else:
         m, n = a, b
     return m * BLOCK_M, n * BLOCK_N
+
+
+@triton.jit
+def accumulate(acc, a_desc, b_desc, a0, b0, k0):
+    """Return acc + a @ b.T for the blocks of a and b at rows a0.. and b0.., columns k0..."""
+    a = a_desc.load([a0, k0])
+    b = b_desc.load([b0, k0])
+    return tl.dot(a, b.T, acc, input_precision="ieee")
+
+
+@triton.jit
+def product(
+    x_desc, w_desc, m0, n0, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """Return the sums of the tile of out at rows m0.. and columns n0.., along all of K."""
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        acc = accumulate(acc, x_desc, w_desc, m0, n0, k0)
+    return acc
 
 
 @triton.jit
@@ -79,39 +99,39 @@ def persistent_kernel(
     # single tiles.
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k0 in range(0, K, BLOCK_K):
-            x = x_desc.load([m0, k0])
-            w = w_desc.load([n0, k0])
-            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.hopper.require` refuses."""
+    """Refuse what `kernels.hopper.require` does."""
     hopper.require(persistent_kernel, x, w, out, "persistent")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+    """Return the launch for checked, non-empty tensors."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
-    args = dict(
+    sizes = dict(M=m, N=n, K=k, GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
+    args = tile_arguments(x, w, out, config) | sizes
+    return KernelLaunch(persistent_kernel, (min(hopper.programs(x.device), tiles),), args)
+
+
+def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
+    """Return the arguments of every kernel that loads and stores tiles by TMA: descriptors, and the configuration."""
+    return dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        M=m, N=n, K=k,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        GROUP=config.group_m, ALONG_N=config.raster == "n", SUBTILE=config.subtile, FLATTEN=config.flatten,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SUBTILE=config.subtile,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(persistent_kernel, (min(programs(x.device), tiles),), args)
 
 
 def variants(config: Config) -> list[Config]:
-    """Tile after tile, and one loop over tiles and K."""
+    """Return two configurations: one loop over K for each tile, and one loop over tiles and K."""
     return [replace(config, flatten=flatten) for flatten in (False, True)]
 
 

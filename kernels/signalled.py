@@ -26,16 +26,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import KernelLaunch, example_operands, interpreted
-from kernels.hopper import describe, programs
-from kernels.persistent import store_tile, tile_corner
-from kernels.signals import raise_counter
+from kernels.contract import KernelLaunch, example_operands
+from kernels.persistent import product, store_tile, tile_arguments, tile_corner
+from kernels.signals import COMPILED, raise_counter
 from kernels.tiles import Config
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """How the product is cut."""
+    """The pieces that a product is cut into."""
 
     order: Tensor
     """int32 [P], on the device: the ranks whose rows are computed, one after another, the own one last; where rows
@@ -46,11 +45,11 @@ class Pieces:
 
     @property
     def count(self) -> int:
-        """Of the pieces that are sent."""
+        """Return the number of pieces that are sent."""
         return (len(self.order) - 1) * self.blocks
 
     def tiles(self, out: Tensor) -> int:
-        """Of a piece: by so much its counter grows in a launch."""
+        """Return the tiles of a piece: by so much its counter grows in a launch."""
         rows = len(out) // len(self.order) // self.blocks
         return rows // self.config.block_m * -(-out.shape[1] // self.config.block_n)
 
@@ -64,25 +63,20 @@ def signalled_kernel(
     row_tiles,  # of a piece
     column_tiles, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
-    TIMED: tl.constexpr,
 ):  # fmt: skip
     piece_tiles = row_tiles * column_tiles
     for tile in range(tl.program_id(0), ranks * blocks * piece_tiles, tl.num_programs(0)):
         piece = tile // piece_tiles
         m0, n0 = tile_corner(tile % piece_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
         m0 += (tl.load(order_ptr + piece // blocks) * blocks + piece % blocks) * row_tiles * BLOCK_M
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k0 in range(0, K, BLOCK_K):
-            x = x_desc.load([m0, k0])
-            w = w_desc.load([n0, k0])
-            acc = tl.dot(x, w.T, acc, input_precision="ieee")
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
         if piece < (ranks - 1) * blocks:
-            if TIMED:  # compiled
+            if COMPILED:
                 stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
                 tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
             tl.debug_barrier()
-            raise_counter(counters_ptr + piece, times_ptr + piece, 1, TIMED)
+            raise_counter(counters_ptr + piece, times_ptr + piece, 1)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, times: Tensor) -> Tensor:
@@ -97,13 +91,13 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, 
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
-    """What `kernels.hopper.require` and `require_whole_tiles` refuse."""
+    """Refuse what `kernels.hopper.require` and `require_whole_tiles` do."""
     hopper.require(signalled_kernel, x, w, out, "signalled")
     require_whole_tiles(x, pieces, "signalled")
 
 
 def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
-    """Raises ValueError for `pieces` of x that are not of whole tiles of the kernel `name`."""
+    """Raise ValueError for `pieces` of x that are not of whole tiles of the kernel `name`."""
     ranks, height = len(pieces.order), pieces.config.block_m
     if len(x) % (ranks * pieces.blocks * height):
         raise ValueError(
@@ -113,29 +107,24 @@ def require_whole_tiles(x: Tensor, pieces: Pieces, name: str) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, counters: Tensor, times: Tensor) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """Return the launch for checked tensors."""
     more = dict(counters_ptr=counters, times_ptr=times, ranks=len(pieces.order), blocks=pieces.blocks)
     return launch_over(signalled_kernel, x, w, out, pieces, **more)
 
 
 def launch_over(kernel, x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, **more) -> KernelLaunch:
-    """Of a `kernel` whose programs walk the tiles of one piece after another; `more` are arguments of its own."""
+    """Return the launch of a `kernel` whose programs walk the tiles of one piece after another. `more` are its other
+    arguments."""
     config, ranks = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m, config.block_n // config.subtile)),
-        order_ptr=pieces.order,
-        row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
-        SUBTILE=config.subtile, TIMED=not interpreted(kernel),
-        num_warps=config.num_warps, num_stages=config.num_stages,
+    args = tile_arguments(x, w, out, config) | dict(
+        order_ptr=pieces.order, row_tiles=row_tiles // (ranks * pieces.blocks), column_tiles=column_tiles, K=x.shape[1],
+        GROUP=config.group_m,
     )  # fmt: skip
-    return KernelLaunch(kernel, (min(programs(x.device), row_tiles * column_tiles),), args | more)
+    return KernelLaunch(kernel, (min(hopper.programs(x.device), row_tiles * column_tiles),), args | more)
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """The launch over 8 ranks, in two pieces each."""
+    """Return the launch over 8 ranks, in two pieces each."""
     pieces = Pieces(torch.arange(8, dtype=torch.int32), 2, config)
     return prepare(*example_operands(dtype), pieces, torch.empty(14, dtype=torch.int32), torch.empty(14).long())

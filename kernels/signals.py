@@ -16,48 +16,49 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+"""Whether timers and fences, which are PTX, can be run: Triton's interpreter has neither, and counts looks for time."""
+
 LOOKS = tl.constexpr(64)
 """A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
 
 
 @triton.jit
-def raise_counter(counter_ptr, time_ptr, by, TIMED: tl.constexpr):
+def raise_counter(counter_ptr, time_ptr, by):
     """Add `by` with release, at the scope that other devices look with; `time_ptr` gets the time."""
-    if TIMED:
+    if COMPILED:
         tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
     tl.atomic_add(counter_ptr, by, sem="release", scope="sys")
 
 
 @triton.jit
-def arrived(flags, chunk, wanted, RANKS: tl.constexpr, SLOTS: tl.constexpr):
-    """How many chunks are here without a gap, given that those before position `chunk` are."""
-    position = tl.arange(0, SLOTS)
-    asked = (position >= chunk) & (position > 0) & (position < RANKS)
-    nothing = tl.zeros((SLOTS,), dtype=tl.int32)
-    flag = tl.atomic_add(flags + position, nothing, mask=asked, sem="acquire", scope="sys")
-    return tl.min(tl.where(asked & (flag < wanted), position, RANKS), axis=0)
+def arrived(flags, chunk, wanted, RANKS: tl.constexpr):
+    """Return how many chunks are here without a gap, given that those before position `chunk` are."""
+    position = tl.arange(0, triton.next_power_of_2(RANKS))
+    relevant = (position >= chunk) & (position > 0) & (position < RANKS)
+    nothing = tl.zeros_like(position)
+    flag = tl.atomic_add(flags + position, nothing, mask=relevant, sem="acquire", scope="sys")
+    return tl.min(tl.where(relevant & (flag < wanted), position, RANKS), axis=0)
 
 
 @triton.jit
-def wait(
-    flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr, SLOTS: tl.constexpr, TIMED: tl.constexpr
-):
+def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr):
     """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
-    here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+    here = arrived(flags, chunk, wanted, RANKS)
     lost = tl.zeros((), dtype=tl.int32)
     looks = tl.zeros((), dtype=tl.int32)
-    if TIMED:
+    if COMPILED:
         began = globaltimer()
     while (here == chunk) & (lost == 0):
         flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
         looks += 1
         if flag >= wanted:
-            here = arrived(flags, chunk, wanted, RANKS, SLOTS)
+            here = arrived(flags, chunk, wanted, RANKS)
         elif looks % LOOKS == 0:
-            late = (globaltimer() - began) // 1000 > patience if TIMED else looks > patience
+            late = (globaltimer() - began) // 1000 > patience if COMPILED else looks > patience
             lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
     if lost != 0:
         here = tl.full((), RANKS, dtype=tl.int32)
-    if TIMED:  # compiled: what others have stored is read by TMA
+    if COMPILED:  # what others have stored is read by TMA
         tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
     return here

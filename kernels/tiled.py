@@ -34,7 +34,7 @@ LACKS_FENCE = [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3,
 @triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
 def tiled_kernel(
     x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     # 1. Which tile is mine? Programs start roughly in order, so neighbours in number run at the same time and share the
     #    L2 cache. Walking GROUP_M tile rows down before stepping one tile column right makes them share rows of x as
@@ -49,24 +49,27 @@ def tiled_kernel(
     n0 = (inside // height) * BLOCK_N
 
     # 2. Where do my rows begin? A row number times a row stride passes 2**31 elements on real shapes (65536 rows of
-    #    53248), so the product is made in 64 bits. The step along K inside a row stays small and needs 32.
+    #    53248), so the product is made in 64 bits. The step along K inside a row stays small and needs 32. Rows
+    #    beyond the last read the last one again: their sums are not stored, and no load needs a mask for them.
     rows_m = m0 + tl.arange(0, BLOCK_M)
     rows_n = n0 + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    x_tile = x_ptr + rows_m.to(tl.int64)[:, None] * x_row + ks[None, :]
-    w_tile = w_ptr + rows_n.to(tl.int64)[:, None] * w_row + ks[None, :]
+    x_tile = x_ptr + tl.minimum(rows_m, M - 1).to(tl.int64)[:, None] * x_row + ks[None, :]
+    w_tile = w_ptr + tl.minimum(rows_n, N - 1).to(tl.int64)[:, None] * w_row + ks[None, :]
 
-    # 3. Multiply along K. Rows and columns outside the matrices are read as zero, so that ragged shapes, and whatever
-    #    lies in the padding behind a row (it may be NaN), add nothing. "ieee" keeps fp32 exact; bf16 and fp16 are not
-    #    affected by it. They are told that there is a first step: else 128x256 tiles spill on an A100. fp32, told so,
-    #    spills with Triton 3.9.
+    # 3. Multiply along K. Where K ends inside a step, what lies behind a row (it may be NaN) is read as zero. "ieee"
+    #    keeps fp32 exact; bf16 and fp16 are not affected by it. They are told that there is a first step: else 128x256
+    #    tiles spill on an A100. fp32, told so, spills with Triton 3.9.
     if x_ptr.dtype.element_ty != tl.float32:
         tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
-        inside_k = ks[None, :] < K - k0
-        x = tl.load(x_tile, mask=(rows_m[:, None] < M) & inside_k, other=0.0)
-        w = tl.load(w_tile, mask=(rows_n[:, None] < N) & inside_k, other=0.0)
+        if EVEN_K:
+            x = tl.load(x_tile)
+            w = tl.load(w_tile)
+        else:
+            x = tl.load(x_tile, mask=ks[None, :] < K - k0, other=0.0)
+            w = tl.load(w_tile, mask=ks[None, :] < K - k0, other=0.0)
         acc = tl.dot(x, w.T, acc, input_precision="ieee")
         x_tile += BLOCK_K
         w_tile += BLOCK_K
@@ -77,7 +80,7 @@ def tiled_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.contract.validate` refuses; TypeError for bf16 in the interpreter; ValueError for CPU tensors
+    """Refuse what `kernels.contract.validate` does; TypeError for bf16 in the interpreter; ValueError for CPU tensors
     outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
@@ -91,12 +94,13 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors."""
+    """Return the launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
     grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(
         x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
+        EVEN_K=k % config.block_k == 0,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return KernelLaunch(tiled_kernel, grid, args)

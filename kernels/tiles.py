@@ -34,7 +34,7 @@ DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp
 @dataclass(frozen=True)
 class Config:
     """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
-    those that `flattens` says, `split` to the one for few rows. `num_warps` are those that multiply."""
+    `persistent`, `split` to the one for few rows. `num_warps` are those that multiply."""
 
     block_m: int
     block_n: int
@@ -78,8 +78,8 @@ class Entry:
         return kernel == self.kernel and dtype in self.dtypes and in_range and fits
 
     def measured_on(self, machine: GpuSpec | None) -> bool:
-        """Whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and tails are
-        counted in them."""
+        """Return whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and
+        tails are counted in them."""
         return self.measured is not None and (machine is None or self.measured.get("sms") in (None, machine.sms))
 
 
@@ -99,7 +99,7 @@ class Table:
 
 @cache
 def table(arch: str) -> Table:
-    """The checked-in table of `arch`. ValueError when there is none."""
+    """Return the checked-in table of `arch`. Raises ValueError when there is none."""
     path = FOLDER / f"{arch}.json"
     if not path.is_file():
         raise ValueError(
@@ -109,7 +109,7 @@ def table(arch: str) -> Table:
 
 
 def read(path: Path) -> Table:
-    """A table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
+    """Read a table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
     try:
         document = json.loads(path.read_text())
         limits = document["target"], document["shared_limit_bytes"]
@@ -122,14 +122,14 @@ def read(path: Path) -> Table:
 
 def _entry(row: dict) -> Entry:
     config = {field.name: row[field.name] for field in fields(Config) if field.name in row}
-    about = {key: value for key, value in row.items() if key not in config}
-    return Entry(**about | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
+    rest = {key: value for key, value in row.items() if key not in config}
+    return Entry(**rest | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
 
 
 def choose(
     kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None = None
 ) -> Config:
-    """The configuration for [m, n, k] in `dtype`, see above. Without a `machine` there is nothing to model.
+    """Return the configuration for [m, n, k] in `dtype`, see above. Without a `machine` there is nothing to model.
 
     ValueError when no entry admits the shape.
     """
@@ -157,8 +157,8 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
 
 
 def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
-    """`config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that fit,
-    else 32.
+    """Return `config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that
+    fit, else 32.
 
     >>> str(fitted(Config(128, 256, 32, 8, 4), 2, 163 * 1024)), str(fitted(Config(128, 256, 32, 8, 4), 2, 99 * 1024))
     ('128x256x64 warps8 stages3 group8', '128x256x32 warps8 stages4 group8')
@@ -172,8 +172,8 @@ def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
 def modelled(
     free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
 ) -> Config:
-    """The best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster where
-    the kernel leaves that `free`."""
+    """Return the best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster
+    where the kernel leaves that `free`."""
     by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
     best = waves.best(m, n, k, itemsize, reversed(by_block), machine, ("m", "n") if "raster" in free else ("m",))
     several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
@@ -186,24 +186,25 @@ def modelled(
 
 
 def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
-    """`choose` for x[M, K] and w[N, K], by the device they are on."""
+    """Choose for x[M, K] and w[N, K], by the device they are on."""
     return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
 
 
 @cache
 def machine_of(device: torch.device) -> GpuSpec | None:
-    """What the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the CPU."""
+    """Return what the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the
+    CPU."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    known = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
+    datasheet = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
     shared_bytes = getattr(properties, "shared_memory_per_block_optin", None)
-    return replace(known, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
+    return replace(datasheet, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
 
 
 def arch_of(device: torch.device) -> str:
-    """The table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if there is one, else
-    `generic`."""
+    """Return the name of the table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if
+    there is one, else `generic`."""
     if device.type != "cuda":
         return "interpreter"
     name = "sm{}{}".format(*capability(device))
@@ -212,7 +213,7 @@ def arch_of(device: torch.device) -> str:
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability, asked once per device: it stands in the path of every launch."""
+    """Return the compute capability, asked once per device: it stands in the path of every launch."""
     return torch.cuda.get_device_capability(device)
 
 

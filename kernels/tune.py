@@ -45,8 +45,8 @@ Shape = tuple[int, int, int]
 
 
 def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpec) -> list[Config]:
-    """What `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of `arch`
-    has no tile for the shape."""
+    """Return what `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of
+    `arch` has no tile for the shape."""
     (m, n, k), itemsize, table, grid = shape, ITEMSIZE[dtype], tiles.table(arch), CONTENDERS[kernel].load().grid
     now = tiles.choose(kernel, arch, m, n, k, DTYPES[dtype], machine)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, m, n, k, dtype) and not entry.measured]
@@ -66,13 +66,13 @@ def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpe
 
 
 def _least_group(config: Config, m: int, n: int) -> Config:
-    """The configuration with the least group that gives the same order of work."""
+    """Return the configuration with the least group that gives the same order of work."""
     along = -(-m // config.block_m) if config.raster == "m" else -(-n // config.block_n)
     return replace(config, group_m=min(config.group_m, along))
 
 
 def turns(calls: dict[Config, Callable], clock: Callable[[Callable], float]) -> dict[Config, list[float]]:
-    """What `clock(call)` says of each of `calls`, once a round, each round in another order."""
+    """Return what `clock(call)` measures of each of `calls`, once a round, each round in another order."""
     times, order = {config: [] for config in calls}, list(calls)
     for number in range(ROUNDS):
         random.Random(number).shuffle(order)
@@ -82,7 +82,8 @@ def turns(calls: dict[Config, Callable], clock: Callable[[Callable], float]) -> 
 
 
 def winner(times: dict[Config, list[float]], now: Config) -> tuple[Config, float]:
-    """The fastest of the earlier rounds, and its speed over `now` in the later ones; `now` where that is no gain."""
+    """Return the fastest of the earlier rounds, and its speed over `now` in the later ones; `now` where that is no
+    gain."""
     half = ROUNDS // 2
     best = min(times, key=lambda config: median(times[config][:half]))
     ratio = median(old / new for old, new in zip(times[now][half:], times[best][half:], strict=True))
@@ -103,7 +104,7 @@ def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma:
 
 
 def as_text(document: dict) -> str:
-    """A table as it is checked in: one entry a line."""
+    """Return a table as it is checked in: one entry a line."""
     head = "".join(f"  {json.dumps(name)}: {json.dumps(document[name])},\n" for name in document if name != "entries")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in document["entries"])
     return "{\n" + head + f'  "entries": [\n{rows}\n  ]\n' + "}\n"
@@ -154,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="of the matmul")
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error(
             "torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU, or let "
@@ -162,8 +163,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     clock = partial(triton.testing.do_bench, warmup=5, rep=30, return_mode="median")  # it clears L2 before each call
     try:
-        for shape in asked.shapes:
-            tune(asked.kernel, shape, asked.dtype, torch.device("cuda", torch.cuda.current_device()), clock)
+        for shape in options.shapes:
+            tune(options.kernel, shape, options.dtype, torch.device("cuda", torch.cuda.current_device()), clock)
     except ValueError as error:
         parser.error(str(error))
     return 0

@@ -20,14 +20,14 @@ from kernels.contract import check, validate
 
 
 def mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """torch.mm into `out`: cuBLAS on a CUDA device, oneDNN or MKL on a CPU. Raises what `kernels.contract.validate`
+    """Run torch.mm into `out`: cuBLAS on a CUDA device, oneDNN or MKL on a CPU. Raises what `kernels.contract.validate`
     raises."""
     out = check(x, w, out)
     return torch.mm(x, w.T, out=out)
 
 
 def numpy_mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """NumPy's matmul into `out`, fp32 on the CPU. TypeError for other dtypes, ValueError for other devices."""
+    """Run NumPy's matmul into `out`, fp32 on the CPU. TypeError for other dtypes, ValueError for other devices."""
     require_numpy(x, w, out)
     out = check(x, w, out)
     numpy.matmul(x.numpy(), w.numpy().T, out=out.numpy())
@@ -35,7 +35,8 @@ def numpy_mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def inductor_mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """torch.compile(mode="max-autotune-no-cudagraphs") of the same matmul. The first call at a shape takes minutes."""
+    """Run torch.compile(mode="max-autotune-no-cudagraphs") of the same matmul. The first call at a shape takes
+    minutes."""
     out = check(x, w, out)
     return _compiled()(x, w, out) if out.numel() and x.shape[1] else out.zero_()
 

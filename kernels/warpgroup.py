@@ -52,7 +52,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
 from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted
-from kernels.hopper import programs
 from kernels.persistent import persistent_kernel, tile_corner
 from kernels.tiles import Config, choose_for
 
@@ -70,14 +69,14 @@ CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 
 @gluon.jit
 def following(stage, phase, STAGES: gl.constexpr):
-    """The stage after this one, and the parity of its round."""
+    """Return the stage after this one, and the parity of its round."""
     wraps = stage == STAGES - 1
     return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
 
 
 @gluon.jit
 def preceding(stage, STAGES: gl.constexpr):
-    """The stage before this one.
+    """Return the stage before this one.
 
     Not remembered as `before = stage`: where both names begin with one value, Triton's code generator does not see that
     the loop changes `before`, and leaves it at that value.
@@ -159,7 +158,7 @@ def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.cons
         tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["M"])  # it differs from shape to shape
 def warpgroup_kernel(
     x_desc, w_desc, out_desc, M, N, K,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr,
@@ -190,7 +189,7 @@ def warpgroup_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """What `kernels.hopper.require` refuses; ValueError in Triton's interpreter, which knows no Gluon."""
+    """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
     hopper.require(persistent_kernel, x, w, out, "warpgroup")  # which tells whether kernels are interpreted
     if interpreted(persistent_kernel):
         raise ValueError(
@@ -200,7 +199,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """That of `kernels.hopper`, with the layout in shared memory: rows as wide a swizzle as the block allows."""
+    """Return the descriptor of `kernels.hopper` with its layout in shared memory: rows as wide a swizzle as the block
+    allows."""
     plain = hopper.describe(tensor, block)
     return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
 
@@ -212,7 +212,8 @@ def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. ValueError for a configuration that is none for two consumers."""
+    """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
+    consumers."""
     consumers = CONSUMERS.value
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
         raise ValueError(
@@ -238,7 +239,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
-    return KernelLaunch(warpgroup_kernel, (min(programs(x.device), tiles),), args)
+    return KernelLaunch(warpgroup_kernel, (min(hopper.programs(x.device), tiles),), args)
 
 
 matmul = Kernel(

@@ -44,7 +44,7 @@ class GpuSpec:
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":
-        """Of a GPU's datasheet, in bf16."""
+        """Return the figures of a GPU's datasheet, in bf16."""
         return cls(chip.sms, chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
 
 
@@ -84,7 +84,7 @@ class Cost:
 
 
 def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec) -> Cost:
-    """What out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
+    """Return what out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
 
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
@@ -101,7 +101,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
     mma_s = 2 * block_m * block_n * k / (machine.flops / machine.sms)
 
     def moved_s(running: int) -> tuple[float, float]:
-        """What `running` tiles at a time take from L2 and from memory."""
+        """Return what `running` tiles at a time take from L2 and from memory."""
         l2 = running * (block_m + block_n) * k * itemsize
         rows, columns = _rows_of(running, tiles_m, tiles_n, group, raster)
         memory = (
@@ -117,7 +117,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
 
 
 def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) -> tuple[int, int]:
-    """Rows and columns of tiles that `running` neighbours cover."""
+    """Return the rows and columns of tiles that `running` neighbours cover."""
     grouped, swept = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
     along = min(group, grouped, running)
     across = -(-running // along)
@@ -127,12 +127,12 @@ def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) 
 
 
 def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: GpuSpec) -> float:
-    """The share of an operand's reads that comes from memory: one of all waves where the cache holds it."""
+    """Return the share of an operand's reads that comes from memory: one of all waves where the cache holds it."""
     return 1 / max(1, full_waves) if rows * k * itemsize <= HELD_SHARE * machine.cache_bytes else 1.0
 
 
 def choices(block_m: int, block_n: int, rasters: tuple[str, ...] = ("m", "n")) -> Iterator[Tiling]:
-    """Every group and raster for one tile."""
+    """Yield every group and raster for one tile."""
     for raster in rasters:
         for group in GROUPS:
             yield Tiling(block_m, block_n, group, raster)
@@ -147,8 +147,8 @@ def best(
     machine: GpuSpec,
     rasters: tuple[str, ...] = ("m", "n"),
 ) -> Tiling:
-    """The tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`, and of
-    its tilings the one that reads least from memory.
+    """Return the tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`,
+    and of its tilings the one that reads least from memory.
 
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
@@ -158,8 +158,8 @@ def best(
     """
 
     def time_and_reads(tiling: Tiling) -> tuple[float, float]:
-        found = cost(m, n, k, itemsize, tiling, machine)
-        return found.seconds, found.memory_s
+        costs = cost(m, n, k, itemsize, tiling, machine)
+        return costs.seconds, costs.memory_s
 
     of_blocks = [min(choices(*block, rasters), key=time_and_reads) for block in blocks]
     return min(of_blocks, key=lambda tiling: time_and_reads(tiling)[0])

@@ -23,7 +23,7 @@ KEPT: dict[tuple[torch.device, int], Workspace] = {}
 
 
 def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
-    """At least so many elements, for a launch on the current stream of `device`.
+    """Return buffers of at least so many elements, for a launch on the current stream of `device`.
 
     A buffer that has become too small is let go while launches may still use it: the allocator gives its memory to
     later work of that stream alone.

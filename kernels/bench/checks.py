@@ -30,7 +30,7 @@ SLICE = 2**20
 
 
 def reference_sums(x: Tensor, w: Tensor) -> Tensor:
-    """The `sums` of x @ w.T, with no more products than there are sums: x @ sums(w.T)."""
+    """Return the `sums` of x @ w.T, with no more products than there are sums: x @ sums(w.T)."""
     if (group := _group(len(x))) == 1:
         return torch.cat([x.double() @ part.double().T for part in _slices(w)], dim=1)
     weights = sums(w.T, group)
@@ -38,7 +38,7 @@ def reference_sums(x: Tensor, w: Tensor) -> Tensor:
 
 
 def sums(matrix: Tensor, group: int) -> Tensor:
-    """Of each `group` neighbours in a row of matrix[m, n], weighted: float64[m, n / group].
+    """Return the weighted sum of each `group` neighbours in a row of matrix[m, n]: float64[m, n / group].
 
     Weights differ within a group, so that exchanged columns do not cancel, and have random signs. In a group of 1 they
     are 1.
@@ -62,8 +62,8 @@ def _slices(matrix: Tensor) -> tuple[Tensor, ...]:
 
 
 def error_of(out: Tensor, reference: Tensor) -> float:
-    """Relative Frobenius error against `reference_sums`, or the largest error over TAIL if that is more; NaN if any
-    element of `out` was left unwritten."""
+    """Return the relative Frobenius error against `reference_sums`, or the largest error over TAIL if that is more; NaN
+    if any element of `out` was left unwritten."""
     if out.isnan().any():
         return math.nan
     error = sums(out, _group(len(out))) - reference
@@ -73,20 +73,21 @@ def error_of(out: Tensor, reference: Tensor) -> float:
 
 
 def relative_error(run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> float:
-    """That of `run` on a NaN-poisoned `out`, as `error_of` has it."""
+    """Return the error of `run` on a NaN-poisoned `out`, as `error_of` has it."""
     out.fill_(math.nan)
     return error_of(run(x, w, out), reference)
 
 
 def worst(errors: list[float]) -> float:
-    """The largest; NaN where one is."""
+    """Return the largest; NaN where one is."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
 def refuse(
     name: str, run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor, dtype: str, limit: float | None
 ) -> Rejection | None:
-    """Why `run`, which was right on x and w, is refused all the same; None if it computes -x @ w.T anew, into `out`."""
+    """Return why `run`, which was right on x and w, is refused all the same; None if it computes -x @ w.T anew, into
+    `out`."""
     out.fill_(math.nan)
     x.neg_()
     try:
@@ -101,7 +102,7 @@ def refuse(
 
 
 def inputs_kept(name: str, x: Tensor, w: Tensor, check: Callable) -> object:
-    """What `check()` returns or raises, unless it wrote into x or w: they are restored, and `name` is refused."""
+    """Return or raise what `check()` does, unless it wrote into x or w: they are restored, and `name` is refused."""
     kept = {"x": (x, x.clone()), "w": (w, w.clone())}
     try:
         checked = check()

@@ -73,21 +73,21 @@ def clock_kernel(
 
 
 def gate_launch(flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US) -> KernelLaunch:
-    """The gate that waits for `flag` (int32 [1]) to reach `wanted`."""
+    """Return the gate that waits for `flag` (int32 [1]) to reach `wanted`."""
     args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, num_warps=1)
     return KernelLaunch(gate_kernel, (1,), args)
 
 
 def clock_launch(readings: Tensor, slot: int) -> KernelLaunch:
-    """The reading of the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
+    """Return the reading of the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
     return KernelLaunch(clock_kernel, (1,), dict(readings_ptr=readings, slot=slot, span_ns=SPAN_NS, num_warps=1))
 
 
 class Instruments:
-    """What `roofline.measure.clocks.CudaClock` measures with on a GPU. One for each device, on its current stream."""
+    """Gate and clock of `roofline.measure.clocks.CudaClock` on a GPU. One for each device, on its current stream."""
 
     def __init__(self, device: str = "cuda"):
-        """Loads both kernels, with the gate open: a module that is loaded behind a closed one may wait for it."""
+        """Load both kernels, with the gate open: a module that is loaded behind a closed one may wait for it."""
         self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._host = self._flag.numpy()  # a store costs less than through torch
         self._readings = torch.zeros((SLOTS, 2), dtype=torch.int64, device=device)
@@ -102,7 +102,7 @@ class Instruments:
         self._gate(self._closed)
 
     def expect(self, host_s: float) -> None:
-        """The host takes so long for a call, at most, behind the gates from now on."""
+        """Let gates wait from now on for a host that takes so long for a call, at most."""
         self._patience_us = max(PATIENCE_US, round(2e6 * host_s))
 
     def open(self) -> None:
@@ -116,7 +116,7 @@ class Instruments:
         clock_launch(self._readings, slot).run(self._readings.device)
 
     def sm_clocks_hz(self, count: int) -> list[float]:
-        """Of the readings in the first `count` slots. Waits for the device."""
+        """Return the SM clock of the readings in the first `count` slots. Waits for the device."""
         return [1e9 * cycles / ns if ns else 0.0 for cycles, ns in self._readings[:count].tolist()]
 
     def _gate(self, wanted: int) -> None:

@@ -50,7 +50,7 @@ class Runner(Listing, runner.Runner):
     """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Operands on the device, each contender checked; where timed, the vendor among them."""
+        """Make operands on the device and check each contender; where timed, the vendor among them."""
         device = self.options.device
         vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == device)
         prepared = PreparedCase(case, vendor, device, first_call=first_call)
@@ -59,11 +59,11 @@ class Runner(Listing, runner.Runner):
         return prepared
 
     def probes(self) -> list[Probe]:
-        """None on ranks, which have no roof of their own."""
+        """Return no probes on ranks, which have no roof of their own."""
         return probes(self.options) if self.ranks is ALONE else []
 
     def instruments(self) -> type | None:
-        """Where a GPU is timed and Triton is there: the gate and the SM clock are kernels of it."""
+        """Return the gate and the SM clock, which are Triton kernels, where a GPU is timed and Triton is there."""
         if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
             return None
         return instruments.Instruments
@@ -109,7 +109,7 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict) -> No
 
 
 def why_not(contender, options, x, w) -> str | None:
-    """Why `contender` cannot run, or must not be timed, here; None if it can."""
+    """Return why `contender` cannot run, or must not be timed, here; None if it can."""
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
@@ -121,7 +121,7 @@ def why_not(contender, options, x, w) -> str | None:
 
 
 def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
+    """Return sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
@@ -155,7 +155,8 @@ def _sets(case: Matmul, options) -> int:
 
 
 def _room(shape: tuple[int, int]) -> int:
-    """Elements from one tensor of `shape` to the next: whole kilobytes of the smallest type, for the alignment."""
+    """Return the elements from one tensor of `shape` to the next: whole kilobytes of the smallest type, for the
+    alignment."""
     return -(-math.prod(shape) // 512) * 512
 
 
@@ -177,8 +178,8 @@ def cache_bytes(device: str) -> int:
 
 
 def beyond_cache_bytes(device: str) -> int:
-    """Bytes of a tensor that the last-level cache does not answer for. Three of them have to fit into the memory: a
-    virtual machine may name the cache of its whole host."""
+    """Return the bytes of a tensor that the last-level cache does not answer for. Three of them have to fit into the
+    memory: a virtual machine may name the cache of its whole host."""
     bytes_ = min(ROTATION * cache_bytes(device), machine(device)["memory_bytes"] // PROBE_SHARE)
     return max(bytes_, 2**31) if device == "cuda" else bytes_
 
@@ -192,7 +193,7 @@ def _sum(turns: Iterator[torch.Tensor]) -> torch.Tensor:
 
 
 def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Why `contender` sets no ceiling with these operands: it cannot take them, or what it computes is wrong."""
+    """Return why `contender` sets no ceiling with these operands: it cannot take them, or what it computes is wrong."""
     if reason := contender.why_not(x, w, out):
         return reason
     dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
@@ -210,18 +211,18 @@ def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor
 
 
 def probes(options) -> list[Probe]:
-    """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
+    """Return calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
     if device == "cuda":
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
         shapes = ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024))  # in bf16 few rows are the fastest
     libraries = [c for c in CONTENDERS.values() if c.device == device and c.default and c.kind != "triton"]
-    found = []
+    calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
         out = x.new_empty(m, n)
-        found += [
+        calls += [
             Probe(
                 "matmul", f"{c.name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(c.load(), x, w, out), dtype,
                 functools.partial(_why_no_probe, c, x, w, out),
@@ -239,8 +240,8 @@ def probes(options) -> list[Probe]:
         vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(part), device=device)
         turns = itertools.cycle(matrix.split(len(part))[:parts])
         shape = "x".join(map(str, part.shape))
-        found.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
-        found += [
+        calls.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
+        calls += [
             Probe(
                 "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.load(), vector, turns, product),
                 why_not=functools.partial(_why_no_probe, c, vector, part, product),
@@ -248,5 +249,5 @@ def probes(options) -> list[Probe]:
             for c in libraries
         ]  # fmt: skip
     other = torch.empty_like(matrices[0])
-    found.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
-    return found
+    calls.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
+    return calls

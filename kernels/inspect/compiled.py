@@ -61,7 +61,7 @@ class Finding:
         return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
     def problems(self) -> list[str]:
-        """Each broken promise in a sentence: value, limit, way out."""
+        """Return each broken promise in a sentence: value, limit, way out."""
         if self.cubin is None:
             return [f"does not compile: {self.error}"]
         job, cubin, beside_link = self.job, self.cubin, self.job.kernel in BESIDE_LINK
@@ -89,25 +89,26 @@ class Finding:
              f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
              "check the descriptors"),
         )  # fmt: skip
-        found = [sentence for broken, sentence in checks if broken]
+        sentences = [sentence for broken, sentence in checks if broken]
         if self.register_counts:
-            found += _unspecialised(cubin, job.config.num_warps, *self.register_counts)
-        return found
+            sentences += _unspecialised(cubin, job.config.num_warps, *self.register_counts)
+        return sentences
 
     def as_row(self) -> dict:
         cubin = {} if self.cubin is None else asdict(self.cubin) | {"mma_counts": self.cubin.mma}
         for text in ("ttgir", "ptx"):  # for reading here, not for a row
             cubin.pop(text, None)
-        named = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
-        said = {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
-        return asdict(self.job) | cubin | named | said
+        names = {"config": str(self.job.config), "mma_expected": self.job.mma, "mma": self.mma}
+        verdict = {"triton": triton.__version__, "error": self.error, "problems": self.problems()}
+        return asdict(self.job) | cubin | names | verdict
 
 
 def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
-    """What a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a thread."""
-    found = []
+    """Return what a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a
+    thread."""
+    sentences = []
     if missing := sorted({consumer, producer} - set(cubin.register_counts)):
-        found.append(
+        sentences.append(
             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
             "register limit"
         )
@@ -116,21 +117,20 @@ def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: i
     pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
     wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
     if wanted > pool:
-        found.append(
+        sentences.append(
             f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
         )
-    return found
+    return sentences
 
 
-def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: bool = False) -> list[Job]:
-    """Every entry of the compiled tables in each of its dtypes; with `one_per_kernel` the largest tile in the first
-    dtype."""
+def jobs(tables: Iterable[Table], kernels: Iterable[str] = ()) -> list[Job]:
+    """Return every entry of the compiled tables in each of its dtypes."""
     tables = tuple(tables)
     if unknown := {entry.kernel for t in tables for entry in t.entries} - examples().keys():
         raise ValueError(
             f"no kernels {sorted(unknown)}, there are {', '.join(examples())}; enter them in kernels/registry.py"
         )
-    found = [
+    entries = [
         Job(entry.kernel, t.arch, config, dtype, t.target, t.shared_limit_bytes, entry.mma)
         for t in tables
         if t.target is not None
@@ -139,21 +139,14 @@ def jobs(tables: Iterable[Table], kernels: Iterable[str] = (), one_per_kernel: b
         for config in _variants(entry, t, dtype)
         if not kernels or entry.kernel in kernels
     ]
-    if one_per_kernel:
-        names = dict.fromkeys(job.kernel for job in found)
-        found = [max((job for job in found if job.kernel == name), key=_weight) for name in names]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(entries))
 
 
 def _variants(entry: Entry, of: Table, dtype: str) -> list[Config]:
-    """What the table has, and in its first dtype what the model of waves may make of what was not measured."""
+    """Return what the table has, and in its first dtype what the model of waves may make of what was not measured."""
     if "flatten" not in of.modelled.get(entry.kernel, ()) or dtype != entry.dtypes[0] or entry.measured:
         return [entry.config]
     return [entry.config, replace(entry.config, flatten=True)]
-
-
-def _weight(job: Job) -> tuple[int, int, int]:
-    return job.target, job.config.block_m * job.config.block_n, job.config.num_stages
 
 
 def inspect(job: Job) -> Finding:
@@ -169,8 +162,8 @@ def inspect(job: Job) -> Finding:
 
 
 def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
-    """All findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an unknown
-    state."""
+    """Return all findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an
+    unknown state."""
     if workers <= 1 or len(todo) <= 2:
         return [inspect(job) for job in todo]
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=get_context("spawn")) as pool:
@@ -178,7 +171,7 @@ def inspect_all(todo: list[Job], workers: int) -> list[Finding]:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """An aligned table, then the problems."""
+    """Return an aligned table, then the problems."""
     numeric = ("registers", "stack_B", "local_accesses", "shared_B", "tma_loads", "tma_stores")
     head = ["kernel", "target", "config", "dtype", *numeric[:4], "mma", "expected", *numeric[4:], "verdict"]
     rows = [head]
@@ -205,7 +198,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--kernel", action="append", choices=sorted(examples()), default=[], help="only this kernel (may be repeated)"
     )
-    parser.add_argument("--one-per-kernel", action="store_true", help="only the largest tile of each kernel")
     parser.add_argument(
         "--table", type=Path, action="append", help="a table of candidates in place of the checked-in ones"
     )
@@ -215,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"argument --workers: {options.workers} is not 1 or more")
     try:
         tables = [read(path) for path in options.table] if options.table else [table(arch) for arch in architectures()]
-        todo = jobs(tables, options.kernel, options.one_per_kernel)
+        todo = jobs(tables, options.kernel)
     except (OSError, ValueError) as error:
         parser.error(f"argument --table: {error}")
     if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):

@@ -83,7 +83,7 @@ def compile_launch(launch: KernelLaunch, target: int) -> Cubin:
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
-    """A Cubin from the text of `cuobjdump -res-usage` and `nvdisasm -c`.
+    """Return a Cubin from the text of `cuobjdump -res-usage` and `nvdisasm -c`.
 
     >>> sass = "/*0*/ HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24 ;  /*10*/ UTMALDG.2D [UR8], [UR4] ;"
     >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
@@ -112,16 +112,16 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
-    """Tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
-    found: Counter[str] = Counter()
+    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
+    counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
         if match := re.match(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", opcode):
-            found["wgmma.m{}n{}k{}".format(*match.groups())] += n
+            counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
         elif opcode.startswith(("HMMA.16816", "HMMA.1688")):
-            found["mma.m16n8k16" if opcode.startswith("HMMA.16816") else "mma.m16n8k8"] += n
+            counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else "mma.m16n8k8"] += n
         elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
-            found[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
-    return dict(found)
+            counts[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
+    return dict(counts)
 
 
 def _tool(name: str, *arguments: str) -> str:

@@ -236,8 +236,8 @@ class CudaClock:
         self._cuda.synchronize()
 
     def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
-        """Return the events before and after the calls, and whether the first had happened when the last was enqueued. The
-        SM clock after them goes to `slot`."""
+        """Return the events before and after the calls, and whether the first had happened when the last was enqueued.
+        The SM clock after them goes to `slot`."""
         start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
         if self.instruments:
             self.instruments.close()
@@ -257,8 +257,8 @@ class CudaClock:
 
 
 def empty_call_s(clock) -> float | None:
-    """Return the median time of a call that does nothing: what every sample carries on top of its work. None if all were
-    late."""
+    """Return the median time of a call that does nothing: what every sample carries on top of its work. None if all
+    were late."""
     times = [time_s for time_s in clock.turn([lambda: None] * 32) if time_s is not None]
     return median(times) if times else None
 

@@ -127,8 +127,8 @@ def unusable_gpu() -> str | None:
 
 
 def native_atomics(gpu: int, peer: int) -> bool:
-    """Return whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though it
-    reads there. Asked of the driver, since torch does not."""
+    """Return whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though
+    it reads there. Asked of the driver, since torch does not."""
     answer, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
     return not library.cuDeviceGetP2PAttribute(ctypes.byref(answer), NATIVE_ATOMIC, gpu, peer) and bool(answer.value)
 

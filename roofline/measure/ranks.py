@@ -221,8 +221,8 @@ def looks(within_s: float) -> Iterator[None]:
 
 
 def _waited_s() -> float:
-    """Return the seconds for which the calling thread could have run by now and had no core. 0 where Linux does not count
-    that."""
+    """Return the seconds for which the calling thread could have run by now and had no core. 0 where Linux does not
+    count that."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, IndexError):

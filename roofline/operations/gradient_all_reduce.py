@@ -66,8 +66,8 @@ class GradientAllReduce:
 
     @property
     def work(self) -> Work:
-        """Return the work of two matmuls for each layer but the first, whose input needs no gradient. An all-reduce is taken to
-        receive as few bytes as can be, 2 (P - 1) / P of the gradients."""
+        """Return the work of two matmuls for each layer but the first, whose input needs no gradient. An all-reduce is
+        taken to receive as few bytes as can be, 2 (P - 1) / P of the gradients."""
         matmuls, each = 2 * self.layers - 1, (2 * self.m + self.d) * self.d
         received = 2 * self.gradient_bytes * (self.ranks - 1) // self.ranks
         return Work(matmuls * 2 * self.m * self.d**2, matmuls * each * ITEMSIZE[self.dtype], received)

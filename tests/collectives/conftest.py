@@ -39,7 +39,7 @@ def few_programs(monkeypatch):
     """As many as the interpreter has, so that programs have several tiles each on a GPU too."""
     from kernels import hopper
 
-    monkeypatch.setattr(hopper, "GRID", hopper.INTERPRETED_PROGRAMS)
+    monkeypatch.setattr(hopper, "programs", lambda device: hopper.INTERPRETED_PROGRAMS)
 
 
 @pytest.fixture(scope="session")

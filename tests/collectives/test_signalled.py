@@ -54,7 +54,7 @@ def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, deferr
     """The link brings it in that moment: no sooner, and no later."""
     link, mine, order = deferred_link(), make(rank), []
 
-    def raised(counter, time, by, timed):
+    def raised(counter, time, by):
         route = link._route
         index = (int(counter.handle.data.item()) - route.counters.data_ptr()) // 4
         route.counters[index] += int(by)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from kernels import decode
+from kernels import decode, hopper
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.workspace import Workspace
@@ -26,7 +26,7 @@ def runnable(device):
 @pytest.fixture
 def programs(monkeypatch):
     """`programs(count)`: as if there were so many SMs."""
-    return lambda count: monkeypatch.setattr(decode, "programs", lambda device: count)
+    return lambda count: monkeypatch.setattr(hopper, "programs", lambda device: count)
 
 
 def small(m: int, split: int = 0) -> Config:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -79,11 +80,9 @@ def run_on_gpu(case: Case, seed: int) -> Outcome:
 @contextmanager
 def grids_of(programs: int) -> Iterator[None]:
     """Kernels that stay for several tiles are launched with so many programs."""
-    hopper.GRID = programs
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hopper, "programs", lambda device: programs)
         yield
-    finally:
-        hopper.GRID = None
 
 
 def padded(rows: int, columns: int, left: int = MARGIN, unit: int = MARGIN, **kind) -> Tensor:
@@ -159,6 +158,8 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     for number, variant in enumerate(kernel.variants(config)):
         shape = rows[0], 2 * bn - 8, steps * bk + 16  # 16: for cp.async
         yield matmul(kernel, variant, dtype, shape, 3 if few else 1)
+        if "EVEN_K" in kernel.jit.arg_names:
+            yield matmul(kernel, variant, dtype, (*shape[:2], steps * bk), 1)
         more = dict(thorough=True)
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
         short = max(variant.split - 1, 0) * bk + bk // 2 + 3

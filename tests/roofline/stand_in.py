@@ -385,7 +385,7 @@ def launch_raise_kernel(real, args):
 def launch_signalled_kernel(real, args):
     seconds, pieces = seconds_of(args) / 0.95, args["ranks"] * args["blocks"]
     began = DEVICE.take(LAUNCH_S + seconds)
-    DEVICE.queue(partial(real, **args | {"TIMED": False}))
+    DEVICE.queue(partial(real, **args))
     raise_counters(args, 0, len(args["counters_ptr"]), lambda index: began + seconds * (index + 1) / pieces)
 
 
@@ -405,7 +405,7 @@ def launch_wait_kernel(real, args):
     began = DEVICE.take(LAUNCH_S)
     DEVICE.stream.at = max(DEVICE.stream.at, DEVICE.raised_at[args["flag_ptr"].data_ptr()])
     values_of(args["times_ptr"])[:2] = began * 1e9, DEVICE.stream.at * 1e9
-    interpret_after_others(real, args, began)
+    interpret_after_others(real, args | {"TIMED": False}, began)
 
 
 def launch_flagged_rows_kernel(real, args):
@@ -429,7 +429,7 @@ def interpret_after_others(real, args, began):
         for stream in others:
             stream.flush()
         DEVICE.now_ns = round(began * 1e9)
-        real(**args | {"TIMED": False, "patience": LOOKS})
+        real(**args | {"patience": LOOKS})
 
     DEVICE.queue(work)
 
