@@ -74,24 +74,25 @@ class Operands:
         return schedule.arrival_order(self.topology, len(self.shards), self.rank)
 
     def columns(self, chunk: int, of: Tensor) -> Tensor:
-        """The columns of chunk `chunk`, of x or of w."""
+        """Return the columns of chunk `chunk`, of x or of w."""
         width = self.shards[0].shape[1]
         return of[:, chunk * width : (chunk + 1) * width]
 
     def rows(self, block: int, of: Tensor, count: int = 1) -> Tensor:
-        """The rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or none."""
+        """Return the rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or
+        none."""
         return _rows(of, block, self.blocks, count)
 
     def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Gather:
-        """What the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks, block
-        by block."""
+        """Return what the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks,
+        block by block."""
         target = self.gathered if into is None else into
-        found = (
+        transfers = (
             Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
             for p in schedule.pieces(self.order, blocks)
             if len(source := _rows(self.shards[p.chunk], p.block, blocks))
         )
-        return Gather(found, (_rows(self.shards[self.rank], block, blocks) for block in range(blocks)))
+        return Gather(transfers, (_rows(self.shards[self.rank], block, blocks) for block in range(blocks)))
 
     @cached_property
     def by_chunk(self) -> Gather:
@@ -103,7 +104,7 @@ class Operands:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Where chunk_launches sums: `out` itself if that is fp32."""
+        """Return where chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
     @cached_property
@@ -159,7 +160,7 @@ def chunk_launches(operands: Operands, link) -> Tensor:
 
 
 def _runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, how many) of the runs of neighbours among `chunks`: each is one slice of columns.
+    """Return (first, how many) of the runs of neighbours among `chunks`: each is one slice of columns.
 
     >>> _runs((6, 7, 0, 1)), _runs((3, 2, 1))
     ([(0, 2), (6, 2)], [(1, 3)])
@@ -192,8 +193,8 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
 
 @cache
 def addmm_sums_in_fp32(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch's addmm adds products of `dtype` to fp32 sums. Where it does not, they are formed apart and added,
-    which takes another pass over the sums."""
+    """Return whether torch's addmm adds products of `dtype` to fp32 sums. Where it does not, they are formed apart and
+    added, which takes another pass over the sums."""
     x, sums = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
     try:
         torch.addmm(sums, x, x, out_dtype=torch.float32, out=sums)

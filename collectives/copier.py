@@ -39,7 +39,7 @@ def stamp_kernel(time_ptr):
 
 @triton.jit
 def _transfer(about):
-    """A row of the table that `copy_kernel` reads. Counts in 32 bits: 64 take more registers."""
+    """Return a row of the table that `copy_kernel` reads. Counts in 32 bits: 64 take more registers."""
     source = tl.load(about).to(tl.pointer_type(tl.int32))
     target = tl.load(about + 1).to(tl.pointer_type(tl.int32))
     rows, words = tl.load(about + 2).to(tl.int32), tl.load(about + 3).to(tl.int32)
@@ -64,7 +64,7 @@ def _until(due):
 
 @triton.jit
 def _look(counter_ptr, TIMED: tl.constexpr):
-    """The counter, with acquire."""
+    """Return the counter, with acquire."""
     if TIMED:  # an atomic's result would go through shared memory
         look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
         return tl.inline_asm_elementwise(look, "=r,l", [counter_ptr], tl.int32, is_pure=False, pack=1)

@@ -83,10 +83,10 @@ class Nccl(Enqueued):
         together = self._ranks.size - 1 if isinstance(transfers, Gather) and len(transfers.own) > 1 else 1
         if index % together == 0:
             batch = []
-            for one in range(index, index + together):
-                here = landing(self._landings, route.first + one, transfers[one])
-                piece, behind, _ = self._outgoing[route.first + one]
-                batch.append(dist.P2POp(dist.irecv, here, transfers[one].chunk, group))
+            for number in range(index, index + together):
+                here = landing(self._landings, route.first + number, transfers[number])
+                piece, behind, _ = self._outgoing[route.first + number]
+                batch.append(dist.P2POp(dist.irecv, here, transfers[number].chunk, group))
                 batch.append(dist.P2POp(dist.isend, piece, behind, group))
             for work in dist.batch_isend_irecv(batch):
                 work.wait()  # which has the current stream wait, the link's
@@ -110,14 +110,15 @@ class NcclAllGather(Nccl):
 
 
 def _whole(kept: dict[int, Tensor], transfers: Gather) -> Tensor:
-    """Where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these lie so
-    in one piece, else one of the tensors `kept`."""
+    """Return where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these
+    lie so in one piece, else one of the tensors `kept`."""
     target, chunk = transfers[0].target, transfers[0].chunk
     shape, size = (len(transfers) + 1, *target.shape), target.numel()
     begin = target.storage_offset() - chunk * size
     there = begin >= 0 and target.untyped_storage().nbytes() >= (begin + math.prod(shape)) * target.element_size()
     if there and all(
-        one.target.is_contiguous() and one.target.storage_offset() == begin + one.chunk * size for one in transfers
+        transfer.target.is_contiguous() and transfer.target.storage_offset() == begin + transfer.chunk * size
+        for transfer in transfers
     ):
         return target.as_strided(shape, (size, *target.stride()), begin)
     if id(transfers) not in kept:
@@ -142,8 +143,10 @@ class Symmetric(Enqueued):
 
     def _prepared(self, transfers: Gather) -> Route:
         """With the others' pieces as sources: they lie where this rank's own do."""
-        own = transfers.own
-        return super()._prepared([replace(one, source=theirs(own[one.block], one.chunk)) for one in transfers])
+        pieces = transfers.pieces
+        return super()._prepared(
+            [replace(transfer, source=theirs(pieces[transfer.block], transfer.chunk)) for transfer in transfers]
+        )
 
     def _meet(self, place: int) -> None:
         rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))

@@ -65,31 +65,31 @@ class Route:
         return cls(transfers, table, flags, started, arrivals, counters, computed_ns)
 
     def part(self, first: int, end: int) -> "Route":
-        """The transfers from `first` to before `end`."""
+        """Return the transfers from `first` to before `end`."""
         names = "transfers", "table", "flags", "arrivals", "counters", "computed_ns"
         cut = {name: getattr(self, name)[first:end] for name in names}
         return replace(self, **cut, first=self.first + first)
 
 
 def describe(transfer: Transfer) -> list[int]:
-    """A row of a route's table. Raises ValueError where a row of the source or the target does not begin at a multiple
-    of 16 bytes, which the copier's loads need."""
+    """Return a row of a route's table. Raises ValueError where a row of the source or the target does not begin at a
+    multiple of 16 bytes, which the copier's loads need."""
     source, target = transfer.source, transfer.target
     size = source.element_size()
     rows, columns = source.shape
-    found = [source.data_ptr(), target.data_ptr(), *(size * n for n in (columns, source.stride(0), target.stride(0)))]
-    if any(number % 16 for number in found):
+    words = [source.data_ptr(), target.data_ptr(), *(size * n for n in (columns, source.stride(0), target.stride(0)))]
+    if any(number % 16 for number in words):
         raise ValueError(
-            f"chunk {transfer.chunk} has rows of {size * columns} bytes at strides of {found[3]} and {found[4]}: the "
+            f"chunk {transfer.chunk} has rows of {size * columns} bytes at strides of {words[3]} and {words[4]}: the "
             "link needs multiples of 16 bytes; take a wider model, or fewer ranks where x is sharded by columns"
         )
-    return [*found[:2], rows, *(number // 4 for number in found[2:])]
+    return [*words[:2], rows, *(number // 4 for number in words[2:])]
 
 
 def copy_launch(
     route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True, counted: Signals | None = None
 ) -> KernelLaunch:
-    """The copier over all transfers of `route`; with `counted`, each once its counter is up."""
+    """Return the copier over all transfers of `route`; with `counted`, each once its counter is up."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
@@ -110,7 +110,7 @@ def stamp_launch(time: Tensor) -> KernelLaunch:
 
 
 def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
-    """The wait for the flag `number` of `signals`, counted from 1. `times[:2]` will be its begin and its end."""
+    """Return the wait for the flag `number` of `signals`, counted from 1. `times[:2]` will be its begin and its end."""
     args = dict(
         flag_ptr=signals.flags[number - 1 :], wanted=signals.wanted, times_ptr=times, lost_ptr=signals.lost,
         number=number, patience=signals.patience, TIMED=timed, num_warps=1,
@@ -119,7 +119,7 @@ def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = T
 
 
 def raise_launch(route: Route, first: int, end: int, by: int) -> KernelLaunch:
-    """The raise of counters[first:end] of `route`."""
+    """Return the raise of counters[first:end] of `route`."""
     args = dict(counters_ptr=route.counters, times_ptr=route.computed_ns, first=first, end=end, by=by, num_warps=1)
     return KernelLaunch(copier.raise_kernel, (1,), args)
 
@@ -205,7 +205,7 @@ class DeviceLink:
         return self._route.counters, self._route.computed_ns
 
     def _counted(self) -> Signals | None:
-        """What this run waits for before a transfer goes; None where all may go."""
+        """Return what this run waits for before a transfer goes; None where all may go."""
         if not self._raised:
             return None
         return replace(self.signals(), flags=self._route.counters, wanted=self._route.wanted)

@@ -65,12 +65,12 @@ class Operands:
         self.reduced = InTurn(self.transfers.parts[1], self._gather([self.out] * self.ranks, self.whole))
 
     def before(self, parts: Scatter) -> InTurn:
-        """The rows of x, and then `parts`."""
+        """Return the rows of x, and then `parts`."""
         return InTurn(self.rows, Scatter(replace(part, block=1 + part.block) for part in parts))
 
     def _gather(self, shards, into: Tensor) -> Gather:
-        found = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
-        return Gather(found, [shards[self.rank]])
+        transfers = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
+        return Gather(transfers, [shards[self.rank]])
 
     def multiply_up(self, rank: int, matmul: Matmul | None = None) -> None:
         """The rows of `rank`."""
@@ -93,7 +93,7 @@ def serial(operands: Operands, link) -> Tensor:
 
 
 def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
-    """All rows of `x`, by `up` and `down`."""
+    """Return all rows of `x`, by `up` and `down`."""
     matmul(x, operands.up, operands.hidden)
     return matmul(operands.hidden, operands.down, operands.scatter.products)
 
@@ -141,7 +141,7 @@ def chained_launches(operands: Operands, link) -> Tensor:
 
 
 def _finished(operands: Operands, link) -> Tensor:
-    """All parts may go; add those of the others."""
+    """Let all parts go; add those of the others."""
     others = operands.ranks - 1
     link.ready(2 * others)
     add(operands.scatter, link, before=others)

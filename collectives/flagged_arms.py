@@ -78,7 +78,8 @@ def run(operands: Operands, link, arm: str) -> Tensor:
 
 
 def preset(operands: Operands, arm: str) -> Tensor:
-    """The matmul of `arm` with nothing to wait for, on what is in `operands.gathered`: what waiting code costs."""
+    """Return the matmul of `arm` with nothing to wait for, on what is in `operands.gathered`: what waiting code
+    costs."""
     ready = operands.prepared.get(arm) or prepare(operands, arm)
     return flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, ready.up)
 

@@ -116,6 +116,6 @@ class Ddp:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each bucket that it sends."""
+        """Return bytes of each bucket that it sends."""
         about = self._model._get_ddp_logging_data()
         return [int(size) for size in (about.get("rebuilt_bucket_sizes") or about["bucket_sizes"]).split(", ")]

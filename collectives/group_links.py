@@ -62,8 +62,8 @@ class Gloo(Threaded):
 
 
 def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor:
-    """Where a message may be received: the target itself where it is in one piece, else one of the tensors `kept`, to
-    be copied from."""
+    """Return where a message may be received: the target itself where it is in one piece, else one of the tensors
+    `kept`, to be copied from."""
     target = transfer.target
     if target.is_contiguous():
         return target
@@ -74,9 +74,9 @@ def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor
 
 
 def shared(tensor: Tensor, ranks) -> Tensor:
-    """A copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with tensors of
-    one shape and dtype. It has an allocation of its own, not a part of the pool that torch's `symm_mem.empty` takes:
-    `get_buffer` counts from the begin of an allocation."""
+    """Return a copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with
+    tensors of one shape and dtype. It has an allocation of its own, not a part of the pool that torch's
+    `symm_mem.empty` takes: `get_buffer` counts from the begin of an allocation."""
     from torch._C._distributed_c10d import _SymmetricMemory
 
     about = tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
@@ -93,5 +93,5 @@ def rendezvous(tensor: Tensor):
 
 
 def theirs(tensor: Tensor, rank: int) -> Tensor:
-    """What lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
+    """Return what lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
     return rendezvous(tensor).get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())

@@ -71,7 +71,7 @@ class Transfer:
 
     @functools.cached_property
     def slices(self) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-        """(source, target) of each slice, as arrays of plain words."""
+        """Return (source, target) of each slice, as arrays of plain words."""
         row_bytes = self.nbytes // max(1, len(self.source))
         rows = max(1, SLICE_BYTES // max(1, row_bytes))
         pairs = zip(_words(self.source).split(rows), _words(self.target).split(rows), strict=True)
@@ -87,7 +87,7 @@ class Gather(list[Transfer]):
         self.own = [piece for piece in own if len(piece)]
 
     def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
-        """(what, to which rank, block) of all that `rank` of `ranks` sends, those first who want it first."""
+        """Return (what, to which rank, block) of all that `rank` of `ranks` sends, those first who want it first."""
         steps = range(1, ranks)
         return [(piece, (rank - step) % ranks, block) for block, piece in enumerate(self.own) for step in steps]
 
@@ -99,7 +99,7 @@ class Scatter(list[Transfer]):
 
     def outgoing(self, rank: int, ranks: int) -> list[tuple[Tensor, int, int]]:
         """As of a `Gather`: to a rank that lies as far before this one as the sender lies behind it."""
-        return [(one.source, (2 * rank - one.chunk) % ranks, one.block) for one in self]
+        return [(transfer.source, (2 * rank - transfer.chunk) % ranks, transfer.block) for transfer in self]
 
 
 class InTurn(list[Transfer]):
@@ -115,12 +115,12 @@ class InTurn(list[Transfer]):
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """The same memory as integers: NumPy has no bf16."""
+    """Return the same memory as integers: NumPy has no bf16."""
     return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
-    """The error of a link of `kind` to `rank` on which `transfer` did not arrive."""
+    """Return the error of a link of `kind` to `rank` on which `transfer` did not arrive."""
     return LinkError(
         f"the {kind} link is dead: chunk {transfer.chunk} (row block {transfer.block}), which rank {transfer.chunk} "
         f"sends to rank {rank}, has not arrived: {why}"
@@ -238,7 +238,8 @@ class _Job:
 
 @functools.cache
 def last_core() -> int | None:
-    """The last of the process's cores, when this was asked for first; None where it has one, or cannot choose."""
+    """Return the last of the process's cores, when this was asked for first; None where it has one, or cannot
+    choose."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return cores[-1] if len(cores) > 1 else None
 

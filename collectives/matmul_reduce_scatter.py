@@ -59,27 +59,28 @@ class Operands:
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
     def block(self, of: Tensor, rank: int) -> Tensor:
-        """The rows of `of`, x or the products, that are for `rank`."""
+        """Return the rows of `of`, x or the products, that are for `rank`."""
         rows = len(self.out)
         return of[rank * rows : (rank + 1) * rows]
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The ranks in the order in which their parts arrive."""
+        """Return the ranks in the order in which their parts arrive."""
         return schedule.arrival_order(self.topology, self.ranks, self.rank)[1:]
 
     @property
     def destinations(self) -> tuple[int, ...]:
-        """The ranks in the order in which their parts are sent: as far before this one as a source is behind it."""
+        """Return the ranks in the order in which their parts are sent: as far before this one as a source is behind
+        it."""
         return tuple((2 * self.rank - source) % self.ranks for source in self.sources)
 
     @cached_property
     def parts(self) -> Scatter:
-        """What a link moves, in order."""
+        """Return what a link moves, in order."""
         return self.pieces(1)
 
     def pieces(self, blocks: int) -> Scatter:
-        """The same, each part in so many row blocks."""
+        """Return the same, each part in so many row blocks."""
         return Scatter(
             Transfer(source, block, *ends)
             for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)
@@ -90,7 +91,7 @@ class Operands:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Where parts are added: `out` itself if that is fp32."""
+        """Return where parts are added: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
 

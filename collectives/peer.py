@@ -36,14 +36,15 @@ def fused_matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
 
 
 def gloo_reduce_scatter(operands, group) -> Tensor:
-    """The matmul, then gloo's reduce-scatter of its product over `group`, a `ProcessGroupGloo`, into `operands.out`."""
+    """Return the matmul, then gloo's reduce-scatter of its product over `group`, a `ProcessGroupGloo`, into
+    `operands.out`."""
     operands.matmul(operands.x, operands.w, operands.products)
     group._reduce_scatter_base(operands.out, operands.products).wait()
     return operands.out
 
 
 def why_not(ranks, name: str = "fused_all_gather_matmul") -> str | None:
-    """Why `ranks`, as a runner has them, cannot call torch's operator `name`; None if they can."""
+    """Return why `ranks`, as a runner has them, cannot call torch's operator `name`; None if they can."""
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
     if not hasattr(torch.ops.symm_mem, name):

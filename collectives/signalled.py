@@ -33,7 +33,7 @@ class Prepared:
 
 
 def added_by_kernel(operands: Operands | ffn.Operands) -> Operands | ffn.Operands:
-    """The same operands, whose parts a kernel adds."""
+    """Return the same operands, whose parts a kernel adds."""
     parts = parts_of(operands)
     parts.add_all = partial(part_sums.add, parts.arrived, parts.block(parts.products, parts.rank), parts.out)
     return operands
@@ -68,7 +68,7 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0) -> Pr
 
 
 def parts_of(operands: Operands | ffn.Operands) -> Operands:
-    """What is multiplied and scattered: all of it, or the layer's second half."""
+    """Return what is multiplied and scattered: all of it, or the layer's second half."""
     return operands.scatter if isinstance(operands, ffn.Operands) else operands
 
 
@@ -83,7 +83,7 @@ def run(operands: Operands | ffn.Operands, link) -> Tensor:
     if gathered:
         flagged_rows.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
         link.wait(gathered)  # here already: tells the timeline when `up` was done
-    signalled.matmul(down.x, down.w, down.products, ready.pieces, *(one[gathered:] for one in link.counters))
+    signalled.matmul(down.x, down.w, down.products, ready.pieces, *(counter[gathered:] for counter in link.counters))
     link.wait(len(ready.transfers))
     down.add_all()
     link.finish()

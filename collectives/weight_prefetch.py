@@ -51,12 +51,12 @@ class Operands:
 
     @property
     def now(self) -> Tensor:
-        """The layer that this step multiplies with."""
+        """Return the layer that this step multiplies with."""
         return self.buffers[self.step % 2]
 
     @property
     def next(self) -> Gather:
-        """What brings the layer of the step after this one."""
+        """Return what brings the layer of the step after this one."""
         return self.transfers[(self.step + 1) % 2]
 
 

@@ -10,11 +10,11 @@ class Parser(argparse.ArgumentParser):
     """One clear line for bad input, exit code 2, with the nearest known word where one is near."""
 
     def error(self, message: str):
-        known = list(_words(self))
+        words = list(_words(self))
         unknown = "invalid choice" in message or "unrecognized" in message
-        said = message.partition("(choose from")[0].rpartition(": ")[2] if unknown else ""
-        wrong = [word for word in re.findall(r"[\w-]+", said) if word not in known]
-        near = [match for word in wrong for match in difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
+        unknown_words = message.partition("(choose from")[0].rpartition(": ")[2] if unknown else ""
+        wrong = [word for word in re.findall(r"[\w-]+", unknown_words) if word not in words]
+        near = [match for word in wrong for match in difflib.get_close_matches(word, words, n=1, cutoff=0.7)]
         self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
 
 

@@ -121,16 +121,18 @@ def _compare(options) -> int:
 
     sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
     if not options.new and len(options.runs) != 2:
-        said = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
-        raise ValueError(f"{said} Say roofline compare BASE NEW, or BASE... --new NEW...")
+        problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
+        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
         raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
     base, new = ([load(folder) for folder in side] for side in sides)
-    found = compare.compare(base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick)
+    comparison = compare.compare(
+        base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick
+    )
     if options.json:
-        print(json.dumps(compare.as_json(found, base, new, strict=options.strict), indent=2))
+        print(json.dumps(compare.as_json(comparison, base, new, strict=options.strict), indent=2))
     elif options.markdown:
-        print(compare.markdown(found, base, new))
+        print(compare.markdown(comparison, base, new))
     else:
-        print("\n".join(compare.terminal(found)))
-    return found.exit_code(strict=options.strict)
+        print("\n".join(compare.terminal(comparison)))
+    return comparison.exit_code(strict=options.strict)

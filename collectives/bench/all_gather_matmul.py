@@ -26,17 +26,17 @@ class AllGather(settings.Setting):
     """x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
     def _operands(self) -> list:
-        case, found = self.case, []
-        own, w_seed = self.ranks.rank, self.seed + 1000 * self.ranks.rank
+        case, sets = self.case, []
+        rank, w_seed = self.ranks.rank, self.seed + 1000 * self.ranks.rank
         w = normal((case.n, case.k), case.dtype, self.device, w_seed, 1 / math.sqrt(case.k))
         for number in range(settings.SETS):
             x = normal((case.m, case.k), case.dtype, self.device, self.seed + 1 + number, 1.0)
             shards = self.shards_of(x, 1)
             gathered = buffer((case.m, case.k), case.dtype, self.device, number).copy_(x)
-            found.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), own, blocks=1))
-        self.gemms = [(operands.gathered, operands.w, operands.out) for operands in found]
-        self.gathers = [operands.by_chunk for operands in found]
-        return found
+            sets.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), rank, blocks=1))
+        self.gemms = [(operands.gathered, operands.w, operands.out) for operands in sets]
+        self.gathers = [operands.by_chunk for operands in sets]
+        return sets
 
     gathered_copies = 2 * settings.SETS
     """Shards and a buffer for each set."""
@@ -103,7 +103,7 @@ class AllGather(settings.Setting):
 
 
 def waiting_arms(device: str) -> dict[str, Callable]:
-    """The arms that wait on the device; none where kernels are not compiled."""
+    """Return the arms that wait on the device; none where kernels are not compiled."""
     if device != "cuda" or not find_spec("triton"):
         return {}
     return flagged_arms.ARMS

@@ -56,9 +56,9 @@ class Call:
 
 
 def persistent_arms(arms: dict[str, Callable]) -> dict[str, Callable]:
-    """Those of `arms` that are `BY_PERSISTENT`, by our persistent matmul. The fastest is mostly the vendor's, whose
-    programs leave the copier no room on an SM: they stay off those that it is on, and tiles that were dealt to them
-    begin late."""
+    """Return those of `arms` that are `BY_PERSISTENT`, by our persistent matmul. The fastest is mostly the vendor's,
+    whose programs leave the copier no room on an SM: they stay off those that it is on, and tiles that were dealt to
+    them begin late."""
     matmul = CONTENDERS["persistent"].load()
     return {arm + PERSISTENT: functools.partial(arms[arm], matmul=matmul) for arm in BY_PERSISTENT if arm in arms}
 
@@ -77,7 +77,7 @@ class Runner(gathering.Arms, matmul.Runner):
         return self.own_arms | persistent_arms(self.own_arms)
 
     def _why_not(self, wire: str) -> str | None:
-        """Why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""
+        """Return why the GPUs of ranks cannot take the link `wire`; None if they can, or are none."""
         return self.ranks.world.why_not(wire) if self.ranks.world else None
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
@@ -124,7 +124,9 @@ class Runner(gathering.Arms, matmul.Runner):
                 setting.relative_error(arm, WarmUp(), sets[0])
                 with suppress(LinkError):  # one that waits for what is computed may give up
                     setting.relative_error(arm, link, sets[0])
-            error = checks.worst([setting.relative_error(arm, link, one, all_cores=all_cores) for one in sets])
+            error = checks.worst(
+                [setting.relative_error(arm, link, operands, all_cores=all_cores) for operands in sets]
+            )
             if wrong := verdict(name, error, prepared.case.dtype, setting.limit):
                 return wrong
             runs = [functools.partial(arm, operands, link) for operands in setting.sets]
@@ -138,14 +140,14 @@ class Runner(gathering.Arms, matmul.Runner):
         """Take `name` in where all ranks' `check()` does."""
 
         def check_together() -> Entrant | Rejection:
-            found, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
-            return refused._replace(reason=f"{name}: {refused.reason}") if refused else found
+            entrant, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
+            return refused._replace(reason=f"{name}: {refused.reason}") if refused else entrant
 
         prepared.enter(name, check_together)
 
 
 def too_slow(setting) -> str | None:
-    """Why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
+    """Return why nothing is run: one gather would take longer than anybody means it to. None if it does not."""
     expected_s = setting.case.work.wire_bytes / (setting.bytes_per_s or math.inf)
     if expected_s <= LONGEST_GATHER_S:
         return None
@@ -156,8 +158,8 @@ def too_slow(setting) -> str | None:
 
 
 def off_pace(setting) -> str | None:
-    """Why the link voids the case: it misses the bandwidth that it is asked for, `TRIES` times in a row. None if it
-    keeps it."""
+    """Return why the link voids the case: it misses the bandwidth that it is asked for, `TRIES` times in a row. None if
+    it keeps it."""
     if not setting.bytes_per_s:
         return None
     for _ in range(TRIES):
@@ -171,12 +173,12 @@ def off_pace(setting) -> str | None:
 
 
 def _references(setting) -> dict[str, Entrant]:
-    found = {
+    references = {
         name: Entrant(name, Call(runs, setting.device, link), role, setting.config("serial"))
         for name, (role, runs, link) in setting.references().items()
         if not (link and link.kind == "preset")  # that takes no time, and brings nothing
     }
     if setting.keeps_step:
-        unsplit = found[f"gemm {setting.best.name}"].call
+        unsplit = references[f"gemm {setting.best.name}"].call
         unsplit.listen, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
-    return found
+    return references

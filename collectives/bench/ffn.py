@@ -22,15 +22,15 @@ class Layer(scatters.Telling):
     telling, without_it = "layer_signalled", "layer_launches"
 
     def _operands(self) -> list:
-        case, found = self.case, []
+        case, sets = self.case, []
         up, down = self._weights_of(self.ranks.rank)
         for number in range(settings.SETS):
             x = normal((case.m, case.n), case.dtype, self.device, self.seed + 1 + number, 1.0)
             out = x.new_empty(case.m // case.ranks, case.n)
-            found.append(self._added(Operands(x, up, down, out, case.ranks, self.ranks.rank)))
-        self.gemms = [(operands.gathered, operands.up, operands.hidden) for operands in found]
-        self.gathers = [operands.transfers for operands in found]
-        return found
+            sets.append(self._added(Operands(x, up, down, out, case.ranks, self.ranks.rank)))
+        self.gemms = [(operands.gathered, operands.up, operands.hidden) for operands in sets]
+        self.gathers = [operands.transfers for operands in sets]
+        return sets
 
     def _weights_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """up[k, n] and down[n, k]."""
@@ -39,7 +39,9 @@ class Layer(scatters.Telling):
         return up, normal((case.n, case.k), case.dtype, self.device, seed + 1, 1 / math.sqrt(case.k))
 
     def _gemms(self, contender) -> list[Callable]:
-        return [functools.partial(ffn.multiply, one, one.gathered, contender.load()) for one in self.sets]
+        return [
+            functools.partial(ffn.multiply, operands, operands.gathered, contender.load()) for operands in self.sets
+        ]
 
     gathered_copies = 2 * settings.SETS
     """x as it is and as it comes, products and parts for each set."""
@@ -61,14 +63,14 @@ class Layer(scatters.Telling):
 
     @staticmethod
     def arrived(transfer) -> bool:
-        """The sums tell: each row that comes is in some rank's, and an arm need not move all."""
+        """Return True, since the sums tell: each row that comes is in some rank's, and an arm need not move all."""
         return True
 
     def whole(self, operands) -> tuple:
         return operands.scatter.block(self._rows(operands), operands.rank), self._weights
 
     def _rows(self, operands) -> torch.Tensor:
-        """What the sums of all rows are of: in one process every rank is this one, turned by its number."""
+        """Return what the sums of all rows are of: in one process every rank is this one, turned by its number."""
         if self.ranks is not ALONE:
             return operands.x
         return operands.x.double().unflatten(0, (operands.ranks, -1)).sum(0).repeat(operands.ranks, 1)
@@ -80,7 +82,7 @@ class Layer(scatters.Telling):
 
     @functools.cached_property
     def _weights(self) -> torch.Tensor:
-        """The sum over ranks of down @ up, in fp64."""
+        """Return the sum over ranks of down @ up, in fp64."""
         ranks = [self.ranks.rank] if self.ranks is ALONE else range(self.case.ranks)
         return sum(down.double() @ up.double() for up, down in map(self._weights_of, ranks))
 

@@ -34,10 +34,10 @@ class Setting:
             signs = 2.0 * torch.randint(2, (case.d,), generator=generator) - 1
             weight[torch.arange(case.d), torch.randperm(case.d, generator=generator)] = signs
         self.sets = [self._operands(number) for number in range(SETS)]
-        self._right = {id(own): self._sums(number) for number, own in enumerate(self.sets)}
+        self._right = {id(operands): self._sums(number) for number, operands in enumerate(self.sets)}
 
     def _ends(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What goes into the first layer of `rank`, and the gradient that comes into the last."""
+        """Return what goes into the first layer of `rank`, and the gradient that comes into the last."""
         generator = torch.Generator().manual_seed(self._seed + 1 + SETS * rank + number)
         return torch.randint(-4, 5, (2, self._case.m, self._case.d), generator=generator).float().unbind()
 
@@ -60,13 +60,13 @@ class Setting:
     def reduce(self, tensor: torch.Tensor):
         return self._ranks.group.allreduce([tensor])
 
-    def error(self, found: torch.Tensor, operands: Operands) -> float:
+    def error(self, sums: torch.Tensor, operands: Operands) -> float:
         """Relative, of the sums `found`; NaN where one is left unwritten."""
         right = self._right[id(operands)]
-        return float((found - right).norm() / right.norm())
+        return float((sums - right).norm() / right.norm())
 
     def entrant(self, name: str) -> Entrant | Rejection:
-        """The arm `name`, if it is right, twice on each set of operands."""
+        """Return the arm `name`, if it is right, twice on each set of operands."""
         if name == "ddp":
             ddp, errors = Ddp(self.sets, self._ranks), []
             for _ in range(2 * SETS):
@@ -84,7 +84,7 @@ class Setting:
                 sent.clear()
                 arm(operands, lambda bucket: sent.append(bucket.nbytes) or self.reduce(bucket))
                 errors.append(self.error(operands.buffer, operands))
-            call, sizes = arms.Call([partial(arm, one, self.reduce) for one in self.sets], "cpu", None), sent
+            call, sizes = arms.Call([partial(arm, operands, self.reduce) for operands in self.sets], "cpu", None), sent
         error = checks.worst(errors)
         facts = {"bucket_bytes": max(sizes, default=0), "collectives": len(sizes)}
         config = "torch's DistributedDataParallel, backward alone" if name == "ddp" else "torch.mm, views of one buffer"
@@ -92,14 +92,14 @@ class Setting:
 
     def references(self) -> list[Entrant]:
         backward = [partial(Operands.backward, operands) for operands in self.sets]
-        found, zeros = [Entrant("backward", arms.Call(backward, "cpu", None), "gemm")], self._weights.flatten() * 0
+        entrants, zeros = [Entrant("backward", arms.Call(backward, "cpu", None), "gemm")], self._weights.flatten() * 0
         for share, count in ((1, 1), *((4, count) for count in PIECES)):
             pieces = zeros[: len(zeros) // share].chunk(count)
             facts = {"nbytes": sum(piece.nbytes for piece in pieces), "collectives": len(pieces)}
             name, role = ("all_reduce", "link") if share == 1 else (f"all_reduce of a quarter in {count}", "message")
             call = arms.Call([partial(self._one_after_another, pieces)], "cpu", None)
-            found.append(Entrant(name, call, role, facts=facts))
-        return found
+            entrants.append(Entrant(name, call, role, facts=facts))
+        return entrants
 
     def _one_after_another(self, pieces: tuple[torch.Tensor, ...]) -> None:
         for piece in pieces:
@@ -116,6 +116,6 @@ class Runner(Arms, arms.Runner):
         for name in names:
             self.together(prepared, name, partial(setting.entrant, name))
         if self.options.timed:
-            prepared.entrants |= {one.name: one for one in setting.references()}
+            prepared.entrants |= {reference.name: reference for reference in setting.references()}
         prepared.facts = {"in_flight": IN_FLIGHT}
         prepared.cache = f"{SETS} sets of activations and gradients, used by turns"

@@ -11,8 +11,8 @@ KINDS = ("paced", "preset")
 
 
 def emulated(kind: str, device: str, bytes_per_s: float | None, rank: int = 0, programs: int | None = None):
-    """The link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers; `programs` of a GPU's copier, or its
-    default. Raises ValueError for a kind that there is not, and for a bandwidth that is not above 0."""
+    """Return the link of `kind` on `device` (`cpu` or `cuda`), to the rank that gathers; `programs` of a GPU's copier,
+    or its default. Raises ValueError for a kind that there is not, and for a bandwidth that is not above 0."""
     known_name("link", kind, KINDS)
     if kind == "preset":
         return Preset()
@@ -27,7 +27,7 @@ def emulated(kind: str, device: str, bytes_per_s: float | None, rank: int = 0, p
 
 
 def between(kind: str, ranks):
-    """The link of `kind`, one of `theory.wires.OF_RANKS` or `ALL_GATHER`, between `ranks`."""
+    """Return the link of `kind`, one of `theory.wires.OF_RANKS` or `ALL_GATHER`, between `ranks`."""
     if kind == Gloo.kind:
         return Gloo(ranks)
     from collectives import device_group_links as gpus

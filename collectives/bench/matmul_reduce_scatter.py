@@ -28,11 +28,11 @@ class Telling(settings.Setting):
 
     @classmethod
     def telling_arms(cls, device: str) -> dict[str, Callable]:
-        """That arm; none where kernels are not compiled."""
+        """Return that arm; none where kernels are not compiled."""
         return {cls.telling: signalled.run} if device == "cuda" and find_spec("triton") else {}
 
     def _added(self, operands):
-        """The same, with parts added as on this device."""
+        """Return the same, with parts added as on this device."""
         return signalled.added_by_kernel(operands) if self.telling_arms(self.device) else operands
 
     def grid_facts(self) -> dict:
@@ -51,33 +51,33 @@ class Telling(settings.Setting):
             return super().why_not(arm)
         if self.link_kind == "nccl":
             return f"it is on every SM until its end, and NCCL's kernels need some; take {self.without_it}"
-        return reason(lambda: [self._prepared(one) for one in self.sets])
+        return reason(lambda: [self._prepared(operands) for operands in self.sets])
 
     def facts_of(self, arm: str) -> dict:
-        told = arm in self.telling_arms(self.device)
-        return {"row_blocks": self._prepared(self.sets[0]).pieces.blocks} if told else {}
+        is_telling = arm in self.telling_arms(self.device)
+        return {"row_blocks": self._prepared(self.sets[0]).pieces.blocks} if is_telling else {}
 
     def config(self, arm: str) -> str:
-        found = self.matmul_of(arm).describe(*self.factors)
+        config = self.matmul_of(arm).describe(*self.factors)
         if arm in self.telling_arms(self.device):
             ready = self._prepared(self.sets[0])
             up = f"flagged_rows {ready.rows.config}, " if ready.rows else ""
-            found = f"{up}{ready.pieces.blocks} row blocks, signalled {ready.pieces.config}"
-        return f"{found}, sums in fp32"
+            config = f"{up}{ready.pieces.blocks} row blocks, signalled {ready.pieces.config}"
+        return f"{config}, sums in fp32"
 
 
 class ReduceScatter(Telling):
     """out[m / P, n] is summed over ranks."""
 
     def _operands(self) -> list:
-        case, rank, found = self.case, self.ranks.rank, []
+        case, rank, sets = self.case, self.ranks.rank, []
         for number in range(settings.SETS):
             x, w = self._factors_of(rank, number)
             out = x.new_empty(case.m // case.ranks, case.n)
-            found.append(self._added(Operands(x, w, out, case.ranks, rank)))
-        self.gemms = [(operands.x, operands.w, operands.products) for operands in found]
-        self.gathers = [operands.parts for operands in found]
-        return found
+            sets.append(self._added(Operands(x, w, out, case.ranks, rank)))
+        self.gemms = [(operands.x, operands.w, operands.products) for operands in sets]
+        self.gathers = [operands.parts for operands in sets]
+        return sets
 
     def _factors_of(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """x and w of `rank` in the set `number`."""
@@ -109,12 +109,12 @@ class ReduceScatter(Telling):
     def whole(self, operands) -> tuple:
         """Factors of the sum, one beside the other: in one process every rank is this one, turned by its number."""
         if self.ranks is ALONE:
-            found = [(part, operands.w) for part in operands.x.chunk(operands.ranks)]
+            factors_of_parts = [(part, operands.w) for part in operands.x.chunk(operands.ranks)]
         else:
-            number = next(index for index, own in enumerate(self.sets) if own is operands)
+            number = next(index for index, of_set in enumerate(self.sets) if of_set is operands)
             factors = (self._factors_of(rank, number) for rank in range(operands.ranks))
-            found = [(operands.block(x, operands.rank), w) for x, w in factors]
-        return tuple(torch.cat(each, 1) for each in zip(*found, strict=True))
+            factors_of_parts = [(operands.block(x, operands.rank), w) for x, w in factors]
+        return tuple(torch.cat(each, 1) for each in zip(*factors_of_parts, strict=True))
 
 
 class Runner(symm_mem.Runner):

@@ -44,8 +44,8 @@ def host_ahead(device: str, transfers: int) -> None:
 
 
 def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = False) -> list[float]:
-    """About how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and a plan
-    by, and never a result."""
+    """Return about how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and
+    a plan by, and never a result."""
     clock = clocks.for_device(device)
     with computing(device, all_cores=all_cores):
         turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
@@ -54,10 +54,10 @@ def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = Fa
 
 
 def unsplit(device: str, x, w) -> dict[str, object]:
-    """The contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
+    """Return the contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
     asked = [name for name, c in CONTENDERS.items() if c.kind == "vendor" or name == "persistent"]
-    found = {name: CONTENDERS[name] for name in asked if CONTENDERS[name].device == device}
-    return {name: c for name, c in found.items() if not c.why_not(x, w)}
+    here = {name: CONTENDERS[name] for name in asked if CONTENDERS[name].device == device}
+    return {name: c for name, c in here.items() if not c.why_not(x, w)}
 
 
 @functools.lru_cache(maxsize=4)

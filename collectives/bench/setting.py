@@ -101,7 +101,7 @@ class Setting:
             link.bytes_per_s = self.bytes_per_s
 
     def _unsplit_s(self) -> dict[str, float]:
-        """About the time of each of `unsplit`."""
+        """Return about the time of each of `unsplit`."""
         # On each of `gemms` by turns: what it finds in a cache is then as in a run.
         turns = [itertools.cycle(self._gemms(contender)) for contender in self.unsplit.values()]
         calls = [functools.partial(lambda turn: next(turn)(), turn) for turn in turns]
@@ -113,11 +113,11 @@ class Setting:
         return self.gemms[0][:2]
 
     def _gemms(self, contender) -> list[Callable]:
-        """The unsplit matmul by `contender`, on each of `gemms`."""
+        """Return the unsplit matmul by `contender`, on each of `gemms`."""
         return [functools.partial(contender.load(), *tensors) for tensors in self.gemms]
 
     def _fastest_gather(self) -> str:
-        """The link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""
+        """Return the link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""
         world = self.ranks.world
         if not (world and self.options.timed and isinstance(self.gathers[0], Gather)) or world.why_not("nccl"):
             return self.link_kind
@@ -126,7 +126,8 @@ class Setting:
         return min(times, key=times.get)
 
     def link(self, kind: str | None = None):
-        """A link of its own for each call: its timeline is that call's. `kind` is another than that of the wire."""
+        """Return a link of its own for each call: its timeline is that call's. `kind` is another than that of the
+        wire."""
         if self.link_kind in wires.OF_RANKS:
             return links.between(kind or self.link_kind, self.ranks)
         link = links.emulated(self.link_kind, self.device, self.bytes_per_s, 0, self.options.copier_programs)
@@ -140,15 +141,15 @@ class Setting:
     @property
     def facts(self) -> dict:
         """Of the case, for the journal."""
-        found = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
-        found |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
+        facts = {"ranks": self.case.ranks, "wire": self.case.wire, "link": self.link_kind}
+        facts |= {"unsplit": self.best.name, "t_gemm_planned_s": self.t_gemm_s, "gather": self.gather}
         if self.device == "cuda" and self.link_kind == "paced":
-            found["copier_programs"] = self.link().programs
-        return found | {REQUESTED: self.bytes_per_s} | self.grid_facts()
+            facts["copier_programs"] = self.link().programs
+        return facts | {REQUESTED: self.bytes_per_s} | self.grid_facts()
 
     @functools.cached_property
     def t_comm_s(self) -> float:
-        """About the time of the link alone."""
+        """Return about the time of the link alone."""
         if self.bytes_per_s:
             return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
@@ -156,17 +157,17 @@ class Setting:
         return self.ranks.share(self.gathers_s(2)[-1])
 
     def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
-        """About the times of `count` gathers with nothing beside them."""
-        link, transfers, found = self.link(kind), self.transfers(self.sets[0]), []
+        """Return about the times of `count` gathers with nothing beside them."""
+        link, transfers, times_s = self.link(kind), self.transfers(self.sets[0]), []
         for _ in range(count):
             host_ahead(self.device, len(transfers))
             alone(link, transfers)
-            found.append(max(link.timeline().arrivals_s))
-        return found
+            times_s.append(max(link.timeline().arrivals_s))
+        return times_s
 
     @property
     def cache(self) -> str:
-        """The state of the cache that a sample starts from, in words."""
+        """Return the state of the cache that a sample starts from, in words."""
         nbytes = self.case.gathered_bytes * self.gathered_copies
         state = "cold" if nbytes > 2 * matmul.cache_bytes(self.device) else "warm"
         return f"{state}: {nbytes / 2**20:.0f} MiB of shards and buffers, used by turns"
@@ -177,32 +178,32 @@ class Setting:
             transfer.target.copy_(transfer.source)
 
     def why_not(self, arm: str) -> str | None:
-        """Why `arm` cannot take this case; None if it can."""
+        """Return why `arm` cannot take this case; None if it can."""
         base = base_arm(arm)
         if base != arm and self.matmul_of(arm) is self.best:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
         return None if base == arm else self.matmul_of(arm).why_not(*self.factors)
 
     def matmul_of(self, arm: str):
-        """The contender that `arm` multiplies by."""
+        """Return the contender that `arm` multiplies by."""
         return self.best if base_arm(arm) == arm else CONTENDERS["persistent"]
 
     def references(self) -> dict[str, tuple[str, list[Callable], object]]:
         """Name -> (role, its runs by turns, link): what takes turns with the arms."""
-        found = {f"gemm {name}": ("gemm", self._gemms(c), None) for name, c in self.unsplit.items()}
+        calls = {f"gemm {name}": ("gemm", self._gemms(c), None) for name, c in self.unsplit.items()}
         beside = {"gemm beside link": self._gemms(self.best)}
         if "persistent" in self.unsplit and self.unsplit["persistent"] is not self.best:
             beside["gemm persistent beside link"] = self._gemms(self.unsplit["persistent"])
         if preset := self.preset_runs():
-            found["preset"], beside["preset beside link"] = ("preset", preset, None), preset
+            calls["preset"], beside["preset beside link"] = ("preset", preset, None), preset
         link = self.link()
-        found["link"] = ("link", [functools.partial(alone, link, gather) for gather in self.gathers], link)
+        calls["link"] = ("link", [functools.partial(alone, link, gather) for gather in self.gathers], link)
         unrelated = self.unrelated()
         for name, runs in beside.items():
             link = self.link()
             both = zip(unrelated, runs, strict=True)
-            found[name] = ("contended", [functools.partial(contended, link, *one) for one in both], link)
-        return found
+            calls[name] = ("contended", [functools.partial(contended, link, *arguments) for arguments in both], link)
+        return calls
 
     def preset_runs(self) -> list[Callable]:
         """Of a kernel that waits, with nothing to wait for; none where there is no such kernel."""
@@ -210,7 +211,7 @@ class Setting:
 
     @staticmethod
     def scratch(operands) -> list[torch.Tensor]:
-        """What an arm writes beside what arrives and `out`."""
+        """Return what an arm writes beside what arrives and `out`."""
         return []
 
     @property
@@ -219,7 +220,7 @@ class Setting:
         return TOLERANCE[self.case.dtype]
 
     def arrived(self, transfer) -> bool:
-        """Whether it brought what it should."""
+        """Return whether it brought what it should."""
         return torch.equal(transfer.target, transfer.source)
 
     @staticmethod

@@ -61,18 +61,18 @@ class Runner(arms.Runner):
     peers: tuple[Peer, ...]
 
     def enter(self, prepared: PreparedCase, setting, name: str) -> None:
-        found = {one.name: one for one in self.peers}.get(name)
-        if not found:
+        peer_called = {peer.name: peer for peer in self.peers}.get(name)
+        if not peer_called:
             super().enter(prepared, setting, name)
-        elif reason := found.why_not(setting.ranks):
+        elif reason := peer_called.why_not(setting.ranks):
             prepared.rejected[name] = Rejection(SKIPPED, f"{name}: {reason}")
         else:
-            self.together(prepared, name, functools.partial(_checked, found, setting))
+            self.together(prepared, name, functools.partial(_checked, peer_called, setting))
 
 
-def _checked(one: Peer, setting) -> Entrant | Rejection:
+def _checked(peer_called: Peer, setting) -> Entrant | Rejection:
     case, ranks, errors = setting.case, setting.ranks, []
-    runs = [functools.partial(one.call, operands, ranks) for operands in setting.sets]
+    runs = [functools.partial(peer_called.call, operands, ranks) for operands in setting.sets]
     for operands, run in 2 * list(zip(setting.sets, runs, strict=True)):
         operands.out.fill_(math.nan)
         torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
@@ -84,6 +84,6 @@ def _checked(one: Peer, setting) -> Entrant | Rejection:
             torch.cuda.synchronize()
         errors.append(checks.error_of(out, checks.reference_sums(*setting.whole(operands))))
     error = checks.worst(errors)
-    config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": one.link.format(case.ranks)}
-    refused = verdict(one.name, error, case.dtype, tolerance(case.dtype, case.ranks))
-    return refused or Entrant(one.name, arms.Call(runs, setting.device, None), "", config, error, facts)
+    config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": peer_called.link.format(case.ranks)}
+    refused = verdict(peer_called.name, error, case.dtype, tolerance(case.dtype, case.ranks))
+    return refused or Entrant(peer_called.name, arms.Call(runs, setting.device, None), "", config, error, facts)

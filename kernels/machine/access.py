@@ -28,28 +28,28 @@ def chosen(w, values: np.ndarray) -> np.ndarray:
     return values if w.mask is None else values[w.mask]
 
 
-def in_lanes(w, found: np.ndarray) -> np.ndarray:
+def in_lanes(w, rows: np.ndarray) -> np.ndarray:
     """[32, bytes] with what was found for the lanes that take part."""
     if w.mask is None:
-        return found
-    everywhere = np.zeros((LANES, found.shape[1]), np.uint8)
-    everywhere[w.mask] = found
+        return rows
+    everywhere = np.zeros((LANES, rows.shape[1]), np.uint8)
+    everywhere[w.mask] = rows
     return everywhere
 
 
-def read_shared(w, at: np.ndarray, size: int, what) -> np.ndarray:
+def read_shared(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     shared = w.cta.shared
-    shared.note_read(shared.granules(at, size, what), w.clock, GENERIC, w.agent, w.epoch, what)
+    shared.note_read(shared.granules(at, size, instruction), w.clock, GENERIC, w.agent, w.epoch, instruction)
     return shared.load(at, size)
 
 
-def write_shared(w, at: np.ndarray, data: np.ndarray, what) -> None:
+def write_shared(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
     shared = w.cta.shared
-    g = shared.granules(at, data.shape[1], what)
+    g = shared.granules(at, data.shape[1], instruction)
     places = spread(at, data.shape[1])
     if shared.data[places].tobytes() == data.tobytes() and np.count_nonzero(shared.writes[g]) == g.size:
         return  # the same bytes from several warps: nobody can tell
-    shared.note_write(g, w.clock, GENERIC, w.note(what), what)
+    shared.note_write(g, w.clock, GENERIC, w.note(instruction), instruction)
     shared.data[places] = data
 
 
@@ -98,26 +98,28 @@ def access(program, inst):
     return load if name == "ld" else store
 
 
-def read_global(w, at: np.ndarray, size: int, what, strong: str | None = None, reach: str | None = None) -> np.ndarray:
-    memory, found = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
+def read_global(
+    w, at: np.ndarray, size: int, instruction, strong: str | None = None, reach: str | None = None
+) -> np.ndarray:
+    memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
     scope = w.scope(reach) if strong else None
     if strong:
         _acquire(w, at, scope, strong)
-    number = w.note(what, scope=scope)
-    for region, which, offsets in memory.places(at, size, what):
-        memory.note_read(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, what, scope)
-        found[which] = region.data[spread(offsets, size)]
-    return found
+    number = w.note(instruction, scope=scope)
+    for region, which, offsets in memory.places(at, size, instruction):
+        memory.note_read(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction, scope)
+        data[which] = region.data[spread(offsets, size)]
+    return data
 
 
 def write_global(
-    w, at: np.ndarray, data: np.ndarray, what, strong: str | None = None, reach: str | None = None
+    w, at: np.ndarray, data: np.ndarray, instruction, strong: str | None = None, reach: str | None = None
 ) -> None:
     memory, size = w.cta.machine.memory, data.shape[1]
     scope = w.scope(reach) if strong else None
-    number = w.note(what, scope=scope)
-    for region, which, offsets in memory.places(at, size, what):
-        memory.note_write(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, what, scope)
+    number = w.note(instruction, scope=scope)
+    for region, which, offsets in memory.places(at, size, instruction):
+        memory.note_write(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction, scope)
         region.data[spread(offsets, size)] = data[which]
     if strong:
         _release(w, at, scope, strong, read=False)
@@ -150,11 +152,11 @@ CHANGE = {
 @family("atom", "red")
 def atomic(program, inst):
     name, *words, kind = inst.op.split(".")
-    known = {"global", *SEMANTICS, *REACHES, *CHANGE, "cas"}
-    what = next((word for word in words if word in known - SEMANTICS - REACHES - {"global"}), None)
+    allowed = {"global", *SEMANTICS, *REACHES, *CHANGE, "cas"}
+    change = next((word for word in words if word in allowed - SEMANTICS - REACHES - {"global"}), None)
     semantics = next((word for word in words if word in SEMANTICS), "relaxed")
     reach = next((word for word in words if word in REACHES), "gpu")
-    if set(words) - known or "global" not in words or what is None or kind[0] not in "bus":
+    if set(words) - allowed or "global" not in words or change is None or kind[0] not in "bus":
         raise UnknownError("an atomic that this machine does not know")
     target, where_text, *given = inst.args if name == "atom" else ("_", *inst.args)
     where, put = program.address(where_text), program.put(target, kind)
@@ -174,10 +176,10 @@ def atomic(program, inst):
             cell = region.data[offset : offset + size].view(dtype)
             old, value = cell[0], values[0][lane]
             before[lane] = old
-            if what == "cas":
+            if change == "cas":
                 cell[0] = values[1][lane] if old == value else old
             else:
-                cell[0] = CHANGE[what](old, value)
+                cell[0] = CHANGE[change](old, value)
         _release(w, chosen(w, at), scope, semantics, read=True)
         put(w, before)
 
@@ -199,8 +201,8 @@ def matrix(program, inst):
     def load(w):
         rows = read_shared(w, where(w)[: 8 * count], 16, inst).view(np.uint16).reshape(count, 8, 8)
         rows = rows.transpose(0, 2, 1) if turned else rows
-        for put, one in zip(puts, rows, strict=True):
-            put(w, np.ascontiguousarray(one).reshape(LANES, 2).view(np.uint32).reshape(LANES))
+        for put, row in zip(puts, rows, strict=True):
+            put(w, np.ascontiguousarray(row).reshape(LANES, 2).view(np.uint32).reshape(LANES))
 
     def store(w):
         rows = np.stack([np.ascontiguousarray(get(w)).view(np.uint16).reshape(8, 8) for get in gets])

@@ -110,7 +110,9 @@ for _word, _sign in dict(eq="==", ne="!=", lt="<", le="<=", gt=">", ge=">=", lo=
     SIGNED[f"setp.{_word}.or"] = f"({{0}} {_sign} {{1}}) | {{2}}", "pttp"
 TABLES = {
     "pred": LOGIC,
-    "f32": {what: how for what, how in (FLOAT | SIGNED).items() if not what.startswith("setp.ne")},  # NaN would differ
+    "f32": {
+        operation: how for operation, how in (FLOAT | SIGNED).items() if not operation.startswith("setp.ne")
+    },  # NaN would differ
     **{f"{sign}{n}": INTEGER | LOGIC | SIGNED for sign in "bus" for n in (16, 32, 64)},
 }
 CONVERT = {  # those that change more than NumPy's type
@@ -122,19 +124,19 @@ CONVERT = {  # those that change more than NumPy's type
 
 
 def value(inst: Instruction, read: Read) -> list[tuple[str, str, str]] | None:
-    """(target, type, source of its value) of all that the instruction writes; None where it is no arithmetic."""
-    what, _, kind = inst.op.rpartition(".")
+    """Return (target, type, source of its value) of all that the instruction writes; None where it is no arithmetic."""
+    operation, _, kind = inst.op.rpartition(".")
     target, *given = inst.args or ("",)
-    if what == "mov" and "{" in target + given[0]:
+    if operation == "mov" and "{" in target + given[0]:
         return _vector(target, given[0], kind, read)
-    if what.startswith("cvt."):
+    if operation.startswith("cvt."):
         form = inst.op.removeprefix("cvt.")
         template, result = CONVERT.get(form) or _convert(*form.split("."))
         kinds = ["b16" if kind == "bf16" else kind] * len(given)
-    elif what in TABLES.get(kind, ()):
-        template, letters = TABLES[kind][what]
-        if what in SHIFTS and given[1].isdigit() and int(given[1]) < bits(kind):
-            template, letters = SHIFTS[what]
+    elif operation in TABLES.get(kind, ()):
+        template, letters = TABLES[kind][operation]
+        if operation in SHIFTS and given[1].isdigit() and int(given[1]) < bits(kind):
+            template, letters = SHIFTS[operation]
         wide = f"{kind[0]}{2 * bits(kind)}"
         types = dict(t=kind, u=kind if kind == "pred" else f"u{bits(kind)}", w=wide, x=kind, n="u32", p="pred")
         result, *kinds = (types[letter] for letter in letters)

@@ -133,13 +133,13 @@ def tensor_store(program, inst):
             number = machine.ledger.note(cta.agent(3, w.number), epoch, (w, inst), generic=False)
             g = target[:, ::GRANULE] // GRANULE
             machine.memory.note_write(tensor_map.region, g, w.clock, GLOBAL, number, inst)
-            found = []
+            pieces = []
 
-            def read(tensor_map=tensor_map, address=address, part=part, found=found):
-                found.append(cta.shared.data[tensor_map.place(address)][part])
+            def read(tensor_map=tensor_map, address=address, part=part, pieces=pieces):
+                pieces.append(cta.shared.data[tensor_map.place(address)][part])
 
-            def write(tensor_map=tensor_map, target=target, found=found):
-                tensor_map.region.data[target] = found[0]
+            def write(tensor_map=tensor_map, target=target, pieces=pieces):
+                tensor_map.region.data[target] = pieces[0]
 
             first = Event("TMA store", cta, read)
             event = Event("TMA store", cta, write, first)

@@ -122,9 +122,9 @@ class Warp:
     def scope(self, reach: str) -> Scope:
         return Scope(reach, self.cta.launch.device, self.cta.first)
 
-    def note(self, what, **more) -> int:
-        """The number of a generic access by this warp."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, (self, what), **more)
+    def note(self, instruction, **more) -> int:
+        """Return the number of a generic access by this warp."""
+        return self.cta.machine.ledger.note(self.agent, self.epoch, (self, instruction), **more)
 
     def __repr__(self) -> str:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""

@@ -39,35 +39,36 @@ class Shared:
         count = -(-size // GRANULE)
         self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 
-    def granules(self, at: np.ndarray, size: int, what: object) -> np.ndarray:
+    def granules(self, at: np.ndarray, size: int, instruction: object) -> np.ndarray:
         """Of `size` bytes at each address."""
         every = at.tolist()
         if every and (min(every) < 0 or max(every) + size > len(self.data)):
             wrong = max(every) if min(every) >= 0 else min(every)
-            raise FaultError(f"{what}: shared address {wrong}, the CTA has {len(self.data)} bytes")
+            raise FaultError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes")
         if np.count_nonzero(at % min(size, 16)):
-            raise FaultError(f"{what}: shared address {at[at % size > 0][0]} is no multiple of {size}")
+            raise FaultError(f"{instruction}: shared address {at[at % size > 0][0]} is no multiple of {size}")
         return spread(at, size, GRANULE)
 
-    def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, what: object) -> None:
+    def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object) -> None:
         """Check and remember a read. `g`: granules, an index of any kind."""
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
-            raise FaultError(f"{what} reads shared memory that nobody wrote")
+            raise FaultError(f"{instruction} reads shared memory that nobody wrote")
         if late := self.ledger.unordered(numbers, clock, row):
             fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
             missing = "with no fence.proxy.async after it" if fence else "with no order between"
-            raise FaultError(f"{what} reads shared memory that {late} wrote, {missing}")
+            raise FaultError(f"{instruction} reads shared memory that {late} wrote, {missing}")
         self.reads[agent - self.first, g] = epoch
 
-    def note_write(self, g, clock: np.ndarray, row: int, number: int, what: object) -> None:
+    def note_write(self, g, clock: np.ndarray, row: int, number: int, instruction: object) -> None:
         if late := self.ledger.unordered(self.writes[g], clock, row):
-            raise FaultError(f"{what} overwrites shared memory that {late} wrote, with no order between")
-        known = clock[GENERIC, self.first : self.first + len(self.reads)]
+            raise FaultError(f"{instruction} overwrites shared memory that {late} wrote, with no order between")
+        clock_of_readers = clock[GENERIC, self.first : self.first + len(self.reads)]
         reads = self.reads[:, g]
-        if np.count_nonzero(late := reads > known.reshape(-1, *[1] * (reads.ndim - 1))):
+        if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
             raise FaultError(
-                f"{what} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may still read it"
+                f"{instruction} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may "
+                "still read it"
             )
         self.writes[g] = number
 
@@ -96,7 +97,8 @@ class GlobalMemory:
         self.maps: list[TensorMap] = []
 
     def add(self, data: np.ndarray) -> int:
-        """The address of `data`, bytes of which are read and written in place; the same one for the same array."""
+        """Return the address of `data`, bytes of which are read and written in place; the same one for the same
+        array."""
         start = data.__array_interface__["data"][0]
         for number, region in enumerate(self.regions, 1):
             if region.start == start and len(region.data) == len(data):
@@ -105,37 +107,43 @@ class GlobalMemory:
         self.regions.append(Region(data, np.zeros(count, np.int32), np.zeros(count, np.int32)))
         return len(self.regions) << REGION_BITS
 
-    def region(self, address: int, what: object) -> Region:
+    def region(self, address: int, instruction: object) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
-            raise FaultError(f"{what}: global address {address:#x} is outside of every tensor")
+            raise FaultError(f"{instruction}: global address {address:#x} is outside of every tensor")
         return self.regions[number - 1]
 
     def places(
-        self, at: np.ndarray, size: int, what: object, unit: int = 0
+        self, at: np.ndarray, size: int, instruction: object, unit: int = 0
     ) -> Iterator[tuple[Region, np.ndarray, np.ndarray]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
         numbers = at >> REGION_BITS
-        found = sorted(set(numbers.tolist()))
-        for number in found:
-            chosen = numbers == number if len(found) > 1 else np.s_[:]
-            region, offsets = self.region(at[chosen].item(0), what), at[chosen] & ((1 << REGION_BITS) - 1)
+        regions = sorted(set(numbers.tolist()))
+        for number in regions:
+            chosen = numbers == number if len(regions) > 1 else np.s_[:]
+            region, offsets = self.region(at[chosen].item(0), instruction), at[chosen] & ((1 << REGION_BITS) - 1)
             if (last := max(offsets.tolist())) + size > len(region.data):
-                raise FaultError(f"{what}: byte {last} of a tensor of {len(region.data)}")
+                raise FaultError(f"{instruction}: byte {last} of a tensor of {len(region.data)}")
             if np.count_nonzero(offsets % (unit or size)):
-                raise FaultError(f"{what}: global address is no multiple of {unit or size}")
+                raise FaultError(f"{instruction}: global address is no multiple of {unit or size}")
             yield region, chosen, offsets
 
-    def note_read(self, region: Region, g, clock, row: int, number: int, what: object, scope: Scope | None = None):
+    def note_read(
+        self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
+    ):
         if late := self.ledger.unordered(region.writes[g], clock, row, scope):
-            raise FaultError(f"{what} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
+            raise FaultError(f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
         region.reads[g] = number
 
-    def note_write(self, region: Region, g, clock, row: int, number: int, what: object, scope: Scope | None = None):
+    def note_write(
+        self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
+    ):
         for done, accesses in (("wrote", region.writes), ("reads", region.reads)):
             if late := self.ledger.unordered(accesses[g], clock, row if done == "wrote" else GENERIC, scope):
-                raise FaultError(f"{what} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}")
+                raise FaultError(
+                    f"{instruction} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}"
+                )
         region.writes[g] = number
 
     def map(self, number: int) -> "TensorMap":
@@ -168,9 +176,9 @@ class TensorMap:
             (max(self.box) > 256, f"a box of {self.box}, 256 is the limit"),
             (swizzle and self.inner > 16 << swizzle, f"rows of {self.inner} bytes, a swizzle of {16 << swizzle}"),
         ]  # fmt: skip
-        for broken, what in limits:
+        for broken, problem in limits:
             if broken:
-                raise FaultError(f"tensor map: {what}")
+                raise FaultError(f"tensor map: {problem}")
         self.bytes = self.box[0] * self.inner
 
     def inside(self, column: int, row: int) -> tuple[np.ndarray, tuple[slice, slice]]:
@@ -193,6 +201,6 @@ def _box(address: int, rows: int, inner: int, swizzle: int) -> np.ndarray:
 
 
 def swizzled(address: np.ndarray, mode: int) -> np.ndarray:
-    """Where a 16-byte unit lies: bits 4 and on of its address, as many as the mode, times those from bit 7 (PTX ISA
-    8.7, 5.5.7 and 9.7.15.5.1)."""
+    """Return where a 16-byte unit lies: bits 4 and on of its address, as many as the mode, times those from bit 7 (PTX
+    ISA 8.7, 5.5.7 and 9.7.15.5.1)."""
     return address ^ (address >> 7 & (1 << mode) - 1) << 4 if mode else address

@@ -41,7 +41,7 @@ class Scope:
         return self.device == other.device and (self.reach == "gpu" or self.cta == other.cta)
 
     def meets(self, other: "Scope") -> bool:
-        """Whether each covers the other; else even strong accesses race (8.7: morally strong)."""
+        """Return whether each covers the other; else even strong accesses race (8.7: morally strong)."""
         return self.covers(other) and other.covers(self)
 
 
@@ -75,15 +75,15 @@ class Ledger:
         return number
 
     def unordered(self, numbers: np.ndarray, clock: np.ndarray, row: int, scope: Scope | None = None) -> Access | None:
-        """One of these accesses that `clock` does not know of, if there is one."""
+        """Return one of these accesses that `clock` does not know of, if there is one."""
         if not numbers.size:
             return None
         flat = numbers.reshape(-1)
         changes = flat[1:][flat[1:] != flat[:-1]]  # most often there are none, or few
         for number in sorted({flat.item(0), *changes.tolist()}) if changes.size else (flat.item(0),):
             access = self.accesses[number]
-            known = clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch
-            if not known and not (scope and access.scope and scope.meets(access.scope)):
+            is_known = clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch
+            if not is_known and not (scope and access.scope and scope.meets(access.scope)):
                 return access
         return None
 

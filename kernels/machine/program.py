@@ -17,7 +17,7 @@ from kernels.machine.order import FaultError
 from kernels.machine.ptx import Instruction, Kernel, UnknownError
 
 LANE = np.arange(LANES, dtype=np.uint32)
-ALL_LANES, NO_LANES = (np.full(LANES, one).tobytes() for one in (True, False))  # masks, the fastest way to tell
+ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell
 Ready = Callable[[], bool]
 Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
@@ -126,10 +126,10 @@ class Program:
 
     def _arithmetic(self, inst: Instruction) -> str | None:
         if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address
-            found = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
-        elif (found := value(inst, self.read)) is None:
+            assignments = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
+        elif (assignments := value(inst, self.read)) is None:
             return None
-        return "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in found)
+        return "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in assignments)
 
     def _assignment(self, name: str, kind: str, source: str, guard: str | None) -> str:
         if name == "_":
@@ -156,7 +156,7 @@ class Program:
         return self.numbers.setdefault(name, len(self.numbers))
 
     def read(self, text: str, kind: str) -> str:
-        """The source of an operand's value."""
+        """Return the source of an operand's value."""
         if text.startswith("!"):
             return f"~{self.read(text[1:], 'pred')}"
         if text in SPECIAL:
@@ -192,13 +192,13 @@ class Program:
         if not sum(not kind.endswith("?") for kind in kinds) <= len(texts) <= len(kinds):
             raise UnknownError(f"{len(texts)} operands")
         ways = {"@": self.address, "#": lambda text: int(text, 0), "*": str}
-        found: list = [None] * len(kinds)
+        operands: list = [None] * len(kinds)
         for i, (text, kind) in enumerate(zip(texts, (kind.rstrip("?") for kind in kinds), strict=False)):
             if kind in ways:
-                found[i] = ways[kind](text)
+                operands[i] = ways[kind](text)
             else:
-                found[i] = self.put(text, kind[1:]) if kind[0] == "=" else self.get(text, kind)
-        return found
+                operands[i] = self.put(text, kind[1:]) if kind[0] == "=" else self.get(text, kind)
+        return operands
 
     def gets(self, vector: str, kind: str) -> list[Callable]:
         return [self.get(name, kind) for name in names_in(vector)]
@@ -208,10 +208,10 @@ class Program:
 
     def address(self, text: str) -> Callable[[Any], np.ndarray]:
         """Of a warp: the addresses, int64, that `[register + offset]` or `[number]` stands for."""
-        found = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
-        if not found:
+        match = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
+        if not match:
             raise UnknownError(f"address {text} is unknown")
-        base, offset = found[1], int(found[2] or "0", 0)
+        base, offset = match[1], int(match[2] or "0", 0)
         if base == SHARED_ARRAY or base.isdigit():
             fixed = np.full(LANES, offset + (int(base) if base.isdigit() else 0), np.int64)
             return lambda w: fixed
@@ -220,7 +220,7 @@ class Program:
         return lambda w: register(w).astype(np.int64) + offset
 
     def fault_at(self, step: int, error: BaseException) -> Instruction:
-        """The instruction of a run that raised."""
+        """Return the instruction of a run that raised."""
         trace, line = error.__traceback__, 2
         while trace:
             if trace.tb_frame.f_code.co_filename == "<run>":
@@ -245,9 +245,9 @@ def _constant(text: str, kind: str) -> np.ndarray:
     return array
 
 
-def uniform(w, values: np.ndarray, what: str) -> int:
-    """What all lanes that take part agree on."""
+def uniform(w, values: np.ndarray, about: str) -> int:
+    """Return what all lanes that take part agree on."""
     values = values if w.mask is None else values[w.mask]
     if values.tobytes() != values[:1].tobytes() * len(values):
-        raise FaultError(f"{what} differs between the lanes of a warp")
+        raise FaultError(f"{about} differs between the lanes of a warp")
     return int(values[0])

@@ -59,12 +59,12 @@ class Kernel:
     """Of .branchtargets, by label."""
 
     def kind(self, register: str) -> str | None:
-        """The declared type of a register; None of what is none."""
+        """Return the declared type of a register; None of what is none."""
         return self.kinds.get(register) or self.kinds.get(register.rstrip("0123456789") + "<")
 
 
 def operands(text: str) -> tuple[str, ...]:
-    """What commas divide, but for those inside brackets.
+    """Return what commas divide, but for those inside brackets.
 
     >>> operands("{%r1, %r2}, [%rd1+8], 4")
     ('{%r1, %r2}', '[%rd1+8]', '4')
@@ -77,7 +77,7 @@ def operands(text: str) -> tuple[str, ...]:
 
 
 def parse(text: str) -> Kernel:
-    """The one kernel in `text`. Raises UnknownError where the form is none that Triton emits."""
+    """Return the one kernel in `text`. Raises UnknownError where the form is none that Triton emits."""
     files = {number: path.rsplit("/", 1)[-1] for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text)}
     text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
     start = text.find(".entry")
@@ -116,8 +116,8 @@ def parse(text: str) -> Kernel:
 
 def _head(text: str) -> Kernel:
     def number(name: str) -> int:
-        found = re.search(rf"\.{name}\s+(\d+)", text)
-        return int(found[1]) if found else 0
+        match = re.search(rf"\.{name}\s+(\d+)", text)
+        return int(match[1]) if match else 0
 
     name = re.search(r"\.entry\s+([\w$]+)", text)[1]
     parameters = {p["name"]: BYTES[p["bits"]] * int(p["n"] or 1) for p in PARAMETER.finditer(text)}
@@ -127,7 +127,7 @@ def _head(text: str) -> Kernel:
 
 
 def _declare(kernel: Kernel, block: str, scope: int) -> list[str]:
-    """Names that inline assembly declares for itself: its registers, which get a type, and its labels."""
+    """Return names that inline assembly declares for itself: its registers, which get a type, and its labels."""
     registers = [
         (kind, name.strip())
         for kind, names in re.findall(r"\.reg\s+\.(\w+)\s+([^;]+);", block)

@@ -53,7 +53,7 @@ def compiled(launch: KernelLaunch) -> Compiled:
 
 
 def whole(tensor: Tensor) -> np.ndarray:
-    """All bytes of the memory that a tensor is a view of."""
+    """Return all bytes of the memory that a tensor is a view of."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
 
 
@@ -61,8 +61,8 @@ def address(machine: Machine, tensor: Tensor) -> int:
     return machine.memory.add(whole(tensor)) + tensor.storage_offset() * tensor.element_size()
 
 
-def parameters(machine: Machine, launch: KernelLaunch, found: Compiled) -> list[int]:
-    kernel, values = found.triton, []
+def parameters(machine: Machine, launch: KernelLaunch, kernel_compiled: Compiled) -> list[int]:
+    kernel, values = kernel_compiled.triton, []
     names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
     for name, kind in kernel.src.signature.items():
@@ -92,9 +92,11 @@ def _descriptor(machine: Machine, value, meta: dict) -> list[int]:
 
 def enqueue(machine: Machine, launch: KernelLaunch, after: Sequence[int] = (), device: int = 0) -> int:
     """Returns the launch's number, for others that come `after` it."""
-    found = compiled(launch)
-    machine.problems += found.problems
-    return machine.launch(found.program, launch.grid, parameters(machine, launch, found), after, device)
+    kernel_compiled = compiled(launch)
+    machine.problems += kernel_compiled.problems
+    return machine.launch(
+        kernel_compiled.program, launch.grid, parameters(machine, launch, kernel_compiled), after, device
+    )
 
 
 def write(host: Host, target: Tensor, source: Tensor) -> None:

@@ -25,21 +25,23 @@ WAITS = {"mbarrier": ((*BARRIERS, "elect.sync", "shfl.sync", "vote.sync"), GOES_
 
 
 def races(kernel: Kernel) -> list[str]:
-    """A sentence for each wait that single lanes make, if on some way through the code one lane goes by it before all
-    have met. The machine keeps a warp's lanes in step; warps, which it does not, need no such look."""
-    said = []
+    """Return a sentence for each wait that single lanes make, if on some way through the code one lane goes by it
+    before all have met. The machine keeps a warp's lanes in step; warps, which it does not, need no such look."""
+    problems = []
     for number, wait in enumerate(kernel.code):
         meet, early = WAITS.get(wait.op.split(".")[0], ((), ()))
         todo, seen = [number + 1] if meet and "wait" in wait.op else [], set()
         while todo:
             inst = kernel.code[at := todo.pop()]
             if inst.op.startswith(early):
-                said.append(f"{inst}: lanes may not have passed PTX line {wait.line}, {wait.op}; put a barrier between")
+                problems.append(
+                    f"{inst}: lanes may not have passed PTX line {wait.line}, {wait.op}; put a barrier between"
+                )
                 break
             if at not in seen and not inst.op.startswith(meet):
                 seen.add(at)
                 todo += following(kernel, at)
-    return said
+    return problems
 
 
 def following(kernel: Kernel, at: int) -> list[int]:
@@ -62,22 +64,22 @@ def carries(launch: KernelLaunch, target: int) -> dict[str, list[str]]:
     another value. After `a = b`, where both begin with one value, `a` has not, and keeps that value for ever. The text
     it makes does not tell it from what was meant to be constant, so the generator itself is watched.
     """
-    with _watched() as found, offline(target), triton.knobs.compilation.scope(), suppress(_MadeError):
+    with _watched() as lost_names, offline(target), triton.knobs.compilation.scope(), suppress(_MadeError):
         triton.knobs.compilation.always_compile = True  # what was compiled by another process, too
         launch.kernel.warmup(grid=launch.grid, **launch.args)
-    return found
+    return lost_names
 
 
 @contextmanager
 def _watched() -> Iterator[dict[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    lost_names: dict[str, list[str]] = {}
     find_carries, makers = CodeGenerator._find_carries, {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
 
     def watched(self, node, liveins, ignore=()):
         carried = find_carries(self, node, liveins, ignore)
         names = [n for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)]
         stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
-        lost = found.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
+        lost = lost_names.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
         lost += sorted(stored & set(liveins) - set(ignore) - set(carried[0]) - set(lost))
         return carried
 
@@ -88,4 +90,4 @@ def _watched() -> Iterator[dict[str, list[str]]]:
     with patch.object(CodeGenerator, "_find_carries", watched), ExitStack() as stack:
         for kind in makers:
             stack.enter_context(patch.object(kind, "make_ir", make))
-        yield found
+        yield lost_names

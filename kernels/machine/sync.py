@@ -35,9 +35,9 @@ def branch_by_index(w, inst, which, targets):
 def leave(w, inst):
     if w.mask is not None:
         raise FaultError("some lanes of a warp end, others do not")
-    for groups, what in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
+    for groups, kind in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
         if groups.open or any(groups.closed[groups.waited :]):
-            raise FaultError(f"ends while its {what} are not waited for")
+            raise FaultError(f"ends while its {kind} are not waited for")
     w.alive = False
 
 
@@ -200,17 +200,17 @@ class Mbarrier:
 
 
 def mbarrier_at(w, address: int) -> Mbarrier:
-    """The one that was initialised there, and that this warp knows to be.
+    """Return the one that was initialised there, and that this warp knows to be.
 
     No proxy fence is asked for between mbarrier.init and TMA: completing bytes is an operation of the mbarrier, whose
     object nothing else may touch, and all that Triton's own pipelines put between is a barrier of the CTA.
     """
     if address not in w.cta.barriers:
         raise FaultError(f"no mbarrier was initialised at {address}")
-    found = w.cta.barriers[address]
-    if w.clock[GENERIC, found.born[0]] < found.born[1]:
+    barrier_at = w.cta.barriers[address]
+    if w.clock[GENERIC, barrier_at.born[0]] < barrier_at.born[1]:
         raise FaultError(f"uses the mbarrier at {address}, which another warp may not have initialised yet")
-    return found
+    return barrier_at
 
 
 def lanes_of(w):
@@ -247,30 +247,30 @@ def initialise(w, inst, where, count):
 @effect(*names("inval"), operands="@")
 def invalidate(w, inst, where):
     for lane in lanes_of(w):
-        found = mbarrier_at(w, at := int(where(w)[lane]))
-        if found.bytes or found.pending != found.count:
+        barrier_at = mbarrier_at(w, at := int(where(w)[lane]))
+        if barrier_at.bytes or barrier_at.pending != barrier_at.count:
             raise FaultError("an mbarrier is invalidated in the middle of a phase")
         del w.cta.barriers[at]
-        w.cta.loads[at] = found.agent, found.epoch
+        w.cta.loads[at] = barrier_at.agent, barrier_at.epoch
         w.cta.shared.writes[granules(at)] = w.note(inst)
 
 
 @effect(*names("arrive", "arrive.expect_tx"), operands="* @ u32?", only=lambda inst: inst.args[0] == "_")
 def arrive(w, inst, state, where, number):
     for lane in lanes_of(w):
-        found, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
+        barrier_at, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
         if ".expect_tx" in inst.op:
-            found.bytes, count = found.bytes + count, 1
-        found.arrive(w.clock, count)
+            barrier_at.bytes, count = barrier_at.bytes + count, 1
+        barrier_at.arrive(w.clock, count)
     w.tick()
 
 
 @effect(*names("try_wait.parity", "test_wait.parity"), operands="=pred @ u32")
 def wait(w, inst, put, where, parity):
-    found = mbarrier_at(w, uniform(w, where(w), "the mbarrier of a wait"))
+    barrier_at = mbarrier_at(w, uniform(w, where(w), "the mbarrier of a wait"))
     wanted = uniform(w, parity(w), "the parity of a wait")
-    if passed := found.passed(wanted):
-        w.join(found.clock)
+    if passed := barrier_at.passed(wanted):
+        w.join(barrier_at.clock)
     elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
-        return lambda: found.passed(wanted)
+        return lambda: barrier_at.passed(wanted)
     put(w, np.full(LANES, passed))

@@ -76,7 +76,7 @@ def mma(program, inst):
 
 @lru_cache(maxsize=4096)
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where in shared memory the rows from `first` of an operand lie that is 16 long along K, and its granules:
+    """Return where in shared memory the rows from `first` of an operand lie that is 16 long along K, and its granules:
     [rows, 32] bytes, or [16, 2 rows] of one that lies with K along its rows (9.7.15.5.1, and the canonical layouts of
     CUTLASS's mma_sm90_desc.hpp)."""
     start, lead, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
@@ -165,8 +165,8 @@ def wgmma(program, inst):
         sums.group = number
 
         def fetch(places: np.ndarray, turned: bool) -> np.ndarray:
-            found = floats(kind, cta.shared.data[places].view(np.uint16))
-            return found.T if turned else found
+            rows = floats(kind, cta.shared.data[places].view(np.uint16))
+            return rows.T if turned else rows
 
         def run():
             x = fragment_a(kind, x_values) if x_registers else fetch(used[1][0], x_turned[0])

@@ -70,8 +70,8 @@ def run(options) -> int:
         cases = (Matmul(*place[:3], m, place[3]) for place, m in product(places, options.tokens))
         rows = [row for case in cases for row in matmuls(times, case)]
     if not rows:
-        known = (place for place in times.curves if options.ranks or times.contenders(place))
-        measured = ", ".join("{} {} tp={} {}".format(*place) for place in known)
+        places = (place for place in times.curves if options.ranks or times.contenders(place))
+        measured = ", ".join("{} {} tp={} {}".format(*place) for place in places)
         raise ValueError(f"{times.name} has not measured what these need: choose of {measured}")
     if options.json:
         print(json.dumps({"schema": SCHEMA, "chip": times.chip, "about": words(times), "cases": rows}, indent=2))

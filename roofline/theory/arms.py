@@ -118,8 +118,12 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
 
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
     """Return the best of `cuts` for a matmul and a gather that take so long alone."""
-    found = cuts(arm, m, n, ranks, workers)
-    return min(found, key=lambda one: one.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE)) if len(found) > 1 else found[0]
+    plans = cuts(arm, m, n, ranks, workers)
+    return (
+        min(plans, key=lambda candidate: candidate.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE))
+        if len(plans) > 1
+        else plans[0]
+    )
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:
@@ -150,7 +154,7 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
     loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
     launches = tuple(
-        LaunchSpan(one.chunk_from, one.chunk_to, 0, plan.row_blocks, one.start_s, one.end_s) for one in loops
+        LaunchSpan(span.chunk_from, span.chunk_to, 0, plan.row_blocks, span.start_s, span.end_s) for span in loops
     )
     return Simulation(launches[-1].end_s, launches)
 
@@ -173,7 +177,7 @@ def _layer(second: Callable) -> Callable:
 
     def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
         up, down = _chunk_launches(plan, t_gemm_s / 2, t_comm_s / 2), second(plan, t_gemm_s / 2, t_comm_s / 2)
-        later = (one._replace(start_s=up.end_s + one.start_s, end_s=up.end_s + one.end_s) for one in down.spans)
+        later = (span._replace(start_s=up.end_s + span.start_s, end_s=up.end_s + span.end_s) for span in down.spans)
         return Simulation(up.end_s + down.end_s, (*up.spans, *later))
 
     return run
@@ -231,7 +235,7 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
     backwards_s = comes_s[::-1][: pieces - plan.row_blocks] + [0.0] * plan.row_blocks
     arrival_s = [(backwards_s[m * pieces // grid.row_tiles],) for m in range(grid.row_tiles)]
     ordered = Grid(grid.row_tiles, grid.column_tiles, grid.row_tiles // pieces)
-    table = [own[::-1] for own in schedule.tile_outer(ordered, plan.workers, 1)]
+    table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
     return _backwards(simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s)))
 
 
