@@ -121,6 +121,8 @@ RULES = {
     "roof drifted": _drifted,
     "disturbed": _cases(lambda r: (r.get("others_share") or 0) > OTHERS, lambda r: r["others_share"],
                         lambda r: f"other processes took up to {error_text(r['others_share'])} of the CPU"),
+    "waiting": _cases(lambda r: (r.get("waiting_share") or 0) > OTHERS, lambda r: r["waiting_share"],
+                      lambda r: f"threads waited for a core in up to {error_text(r['waiting_share'])} of the samples"),
     "stolen time": _cases(lambda r: (r.get("stolen_share") or 0) > STOLEN, lambda r: r["stolen_share"],
                           lambda r: f"up to {error_text(r['stolen_share'])}"),
     "forecast missed": _forecast,

@@ -74,6 +74,17 @@ def test_arm_below_its_own_ideal_names_what_it_lost_to(tmp_path):
     )
 
 
+def waiting(count, **about):
+    """Lines of a CPU's run in which the second contender's threads waited in `count` of thirty samples."""
+    line, *rounds = shape(16, PLAIN)
+    name = list(PLAIN)[1]
+    rounds = [
+        one | ({"values": {name: {"waited_s": 1e-6}}} if index < count else {}) for index, one in enumerate(rounds)
+    ]
+    head = HEAD | {"method_version": 5, "machine": HEAD["machine"] | {"source": "cpu"}} | about
+    return [head, line, *rounds, END]
+
+
 def disturbed(**telemetry):
     """Lines of a run whose telemetry says so."""
     line, *rounds = shape(16, PLAIN)
@@ -96,6 +107,7 @@ def disturbed(**telemetry):
         (of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5.0 %"),
         (of(ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9), *shape(16, PLAIN)), "above the roof", "2 of 2"),
         (disturbed(stolen_share=0.05), "stolen time", f"2 of 2 cases, up to 5.0 %: {M16}-cublas"),
+        (waiting(7), "waiting", "1 of 2 cases, threads waited for a core in up to 23 % of the samples: m"),
         (disturbed(others_share=0.21), "disturbed", "2 of 2 cases, other processes took up to 21 % of the CPU: m"),
     ],
 )  # fmt: skip
@@ -111,6 +123,8 @@ def test_each_rule_is_triggered(lines, rule, text, tmp_path):
         of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})),  # within the margin
         of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
         disturbed(stolen_share=0.02, others_share=0.05),
+        waiting(1),
+        waiting(7, method_version=4),
     ],
 )
 def test_what_is_within_its_limit_is_no_finding(lines, tmp_path):

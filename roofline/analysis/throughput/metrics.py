@@ -13,6 +13,10 @@ FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
 
+WAITS_SINCE = 5
+"""The method that notes, with a CPU's sample, for how long threads waited for a core."""
+
+
 class Roof(NamedTuple):
     """The measured ceilings of one run, for one dtype."""
 
@@ -151,10 +155,20 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "cache": shape.cache,
         "stopped_by": shape.stopped_by,
         **shape.telemetry,
+        "waiting_share": _waiting_share(run, shape, contender),
         **_steady(run, shape, contender),
         "source": run.metadata["machine"]["source"],
         "method_version": run.metadata["method_version"],
     }
+
+
+def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
+    """Return the share of samples in which threads waited for a core. None of a GPU, and of runs that did not note
+    it."""
+    if run.metadata["machine"]["source"] != "cpu" or run.metadata["method_version"] < WAITS_SINCE:
+        return None
+    waits = ["waited_s" in round_.values.get(contender, {}) for round_ in shape.rounds if contender in round_.time_s]
+    return sum(waits) / len(waits) if waits else None
 
 
 def _counted(shape: Shape, contender: str) -> dict:
