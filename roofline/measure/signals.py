@@ -25,11 +25,22 @@ def _raise(number: int, frame) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
+def _name(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
 def deafen() -> None:
     """Ignore the signals from here on, and Ctrl-C: what ends now, ends whole."""
     for name in (*NAMES, "SIGINT"):
         with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def end_by_next(end: Callable[[str], None]) -> None:
+    """Have the next signal, or Ctrl-C, call `end` with its name."""
+    for name in (*NAMES, "SIGINT"):
+        with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
+            signal.signal(getattr(signal, name), lambda number, frame: end(_name(number)))
 
 
 def install() -> Callable[[], None]:
@@ -62,8 +73,7 @@ def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
         end.setblocking(False)
 
     def note(number: int, frame) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        names.append((name, time.monotonic()))
+        names.append((_name(number), time.monotonic()))
 
     with suppress(ValueError):  # not in the main thread
         before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)

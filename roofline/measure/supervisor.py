@@ -172,6 +172,8 @@ class Supervisor:
         if self.signals:
             if self.epochs:  # torchrun sends more
                 signals.deafen()
+            else:
+                signals.end_by_next(self._end_at_once)
             raise KeyboardInterrupt(self.signals[0][0])
 
     def _run_here(self, job, asked: Request) -> None:
@@ -261,11 +263,12 @@ class Supervisor:
             if again - when >= APART_S and not self.epochs:
                 for child in running:
                     child.end()
-                self.say("\n".join(["", f"{name} came after another signal", *self._ways_on()]))
-                os._exit(BY_SIGNAL)
+                self._end_at_once(name)
 
-    def _ways_on(self) -> list[str]:
-        return signals.ways_on(self.run, self.folder) if self.run else []
+    def _end_at_once(self, name: str) -> None:
+        ways_on = signals.ways_on(self.run, self.folder) if self.run else []
+        self.say("\n".join(["", f"{name} came after another signal", *ways_on]))
+        os._exit(BY_SIGNAL)
 
     # What they told.
 
