@@ -105,9 +105,9 @@ class RanksCudaClock(CudaClock):
         self.ranks.barrier()
         self._align()  # a group that is new begins here, and not behind the gate
         self.readings = []
-        times, said = self.ranks.slowest(super().turn(calls))
-        of_clock = self.readings or [{}] * len(said)
-        self.readings = [of_rank | of_all for of_rank, of_all in zip(of_clock, said, strict=True)]
+        times, of_ranks = self.ranks.slowest(super().turn(calls))
+        of_clock = self.readings or [{}] * len(of_ranks)
+        self.readings = [of_rank | of_all for of_rank, of_all in zip(of_clock, of_ranks, strict=True)]
         return times
 
     def _align(self) -> None:

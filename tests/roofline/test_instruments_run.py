@@ -7,7 +7,7 @@ class ClockWithInstruments(FakeClock):
 
     def turn(self, calls):
         times = super().turn(calls)
-        self.said = [{"sm_clock_hz": self.instruments + slot} for slot in range(len(calls))]
+        self.readings = [{"sm_clock_hz": self.instruments + slot} for slot in range(len(calls))]
         return times
 
 

@@ -169,8 +169,8 @@ COLUMNS = (
     Column("other_processes", "on the card", "1"),
     Column("stolen_share", "of a CPU: time that the hypervisor gave to others", "1"),
     Column("others_share", "of a CPU: time that other processes of the system took; null between real ranks", "1"),
-    Column("waiting_share", "of a CPU: samples in which threads waited for a core for above 5 % of the time; null before"
-           " method 5", "1"),
+    Column("waiting_share", "of a CPU: samples in which threads waited for a core for above 5 % of the time; null "
+           "before method 5", "1"),
     Column("load_average", "of a CPU: processes that ran or waited to, over the last minute", "1"),
     Column("telemetry_error", "why nothing was read"),
     *(replace(column, header="") for column in (*COUNTED, *STEADY)),
