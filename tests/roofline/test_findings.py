@@ -36,7 +36,7 @@ def of(*lines, **head):
 
 def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(tmp_path):
     found = said(tmp_path / "run", of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6})))
-    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/findings.md speaks against these numbers']"
+    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/start.md speaks against these numbers']"
     assert found == {"faster": [f"matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: {M16}-tiled"]}
 
 
