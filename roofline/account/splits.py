@@ -29,7 +29,7 @@ def best_whole(question: Question) -> Question:
 
 def best_real(question: Question) -> Question:
     """Return the split with the least bound, of real X and Y: the best of a grid, even in log Y, then by golden
-    sections between its neighbours. (On a torus with whole collectives docs/accounting.md has it in closed form.)"""
+    sections between its neighbours. (On a torus with whole collectives docs/exercise.md has it in closed form.)"""
     devices = question.devices
 
     def at(part: float) -> Question:

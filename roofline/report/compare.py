@@ -22,7 +22,7 @@ the processes' means.
 FASTER and SLOWER hold for all cases at once: the two-sided tests of no change are corrected by Holm (1979), so that of
 20 comparisons of equal machines one calls any case changed. Intervals are those of each case alone.
 `tests/roofline/test_compare.py` measures coverage, false verdicts and power on made-up runs whose spread is known;
-docs/trust.md has how far runs of one machine agree.
+docs/how.md has how far runs of one machine agree.
 """
 
 import math
@@ -49,7 +49,7 @@ LEVEL = 0.05
 """The chance that any of the equal cases of a comparison is called changed."""
 BETWEEN_RUNS = 0.013
 """Standard deviation from run to run of the logarithm of a speed, beyond what varies within a run: so much covers
-made-up runs of up to 1.4 %. docs/trust.md says what committed runs have; a GPU's is not known."""
+made-up runs of up to 1.4 %. docs/how.md says what committed runs have; a GPU's is not known."""
 KNOWN = 16
 """Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
 MOST_RUNS = 20

@@ -1,4 +1,4 @@
-"""What a reader should know of a run first, by rules: docs/findings.md says what triggers each, and what it means."""
+"""What a reader should know of a run first, by rules: docs/start.md says what triggers each, and what it means."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
 """Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""
 RATIO = ("ratio_to_vendor", "ratio_low", "ratio_high")
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
-NOTHING = "nothing wrong: no rule of docs/findings.md speaks against these numbers"
+NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 
 Find = Callable[[Run, list[dict]], Iterable[str]]
 """`find(run, records)` gives a line for each thing that it finds."""

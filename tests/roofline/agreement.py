@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/roofline/agreement.py PREFIX RUN...
 
-prints a table of docs/trust.md, of the cases whose id begins with PREFIX, or with one of several between commas. A
+prints a table of docs/how.md, of the cases whose id begins with PREFIX, or with one of several between commas. A
 change is planted by making NEW slower by so much in all cases. It is seen in a case where the verdict of that is
 SLOWER, and together where that of the mean over all cases is.
 """

@@ -114,7 +114,7 @@ def test_json_of_nodes_against_figures_worked_out_by_hand(printed):
 def test_every_field_of_the_json_is_documented_and_none_is_infinite(printed):
     answer = json.loads(printed("--chip exercise --tp 64 --json"))
     assert answer["bounds"][0]["tokens"] is None
-    table = (ROOT / "docs/accounting.md").read_text().partition("## JSON")[2].partition("| :-- |")[2]
+    table = (ROOT / "docs/exercise.md").read_text().partition("### JSON")[2].partition("| :-- |")[2]
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", table, re.M)))) == set(answer)
 
 

@@ -38,7 +38,7 @@ from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
-TRUST = ROOT / "docs" / "trust.md"
+HOW = ROOT / "docs" / "how.md"
 
 
 def of(speed, error=0.001, freedom=20):
@@ -362,8 +362,8 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
 TABLE = re.compile(r"<!-- made by tests/roofline/agreement.py, of (\S*) -->\n(.*?)\n<!-- end -->", re.DOTALL)
 
 
-def test_trust_page_has_every_pair_of_committed_runs():
-    shown = TABLE.findall(TRUST.read_text())
+def test_page_has_every_pair_of_committed_runs():
+    shown = TABLE.findall(HOW.read_text())
     assert [prefix for prefix, _ in shown] == ["matmul-", "all_gather_matmul,weight_prefetch,matmul_reduce_scatter,ffn"]
     for prefix, text in shown:
         assert text == agreement.agreement([agreement.values(run, prefix) for run in sorted(REFERENCE.iterdir())])

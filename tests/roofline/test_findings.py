@@ -13,8 +13,8 @@ from roofline.report import findings, forecasts
 from roofline.report.write import write
 from roofline.store.journal import load
 
-DOC = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
-"""In which the arm `row_block` has its name of today."""
+PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
+RULES = PAGE.partition("\n## Findings\n")[2].partition("\n## ")[0]
 
 M16 = "matmul-1024x1024-up-tp1-m16-bf16"
 PLAIN = {"cublas": 2e-6, "tiled": 2e-6}
@@ -36,7 +36,7 @@ def of(*lines, **head):
 
 def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(tmp_path):
     found = said(tmp_path / "run", of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6})))
-    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/findings.md speaks against these numbers']"
+    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/start.md speaks against these numbers']"
     assert found == {"faster": [f"matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: {M16}-tiled"]}
 
 
@@ -148,7 +148,7 @@ def test_reports_begin_with_them_and_the_most_important_is_first(tmp_path):
 
 
 def test_page_lists_the_rules_in_their_order_with_their_limits():
-    rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", DOC, re.MULTILINE)
+    rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", RULES, re.MULTILINE)
     listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
     assert [*listed] == [*findings.RULES]
     limits = {
@@ -162,4 +162,4 @@ def test_page_lists_the_rules_in_their_order_with_their_limits():
     for rule, limit in limits.items():
         assert f"{limit:g}" in listed[rule]
     assert f"{100 * findings.MARGIN:g} %" in listed["roof drifted"]
-    assert findings.NOTHING.partition(":")[0] in DOC
+    assert findings.NOTHING.partition(":")[0] in RULES

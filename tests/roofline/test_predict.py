@@ -174,7 +174,7 @@ def test_json_is_documented(cpu, capsys):
 
 
 def test_page_has_the_errors_of_the_run_that_it_names():
-    page = (ROOT / "docs/predicting.md").read_text()
+    page = (ROOT / "docs/exercise.md").read_text()
     (name,) = {*re.findall(r"results/reference/([\w-]+)", page)}
     assert name == max(path.name for path in (ROOT / "results/reference").iterdir() if path.is_dir())
     errors = RunTimes(load(ROOT / "results/reference" / name), name).errors()
