@@ -52,31 +52,32 @@ def estimate(
     anchor: Series | None = None,
     log: bool = True,
 ) -> Interval | None:
-    """`of(typical value of each series)`; None where no process has all of them.
+    """Return `of(typical value of each series)`; None where no process has all of them.
 
     Without `groups` all rounds are of one pass; without an `anchor` the first series is it. `log`: what `of` returns is
     above 0, and its logarithm is what spreads evenly.
     """
     anchor, groups = anchor or series[0], groups or dict.fromkeys(anchor or series[0], (0, 0))
-    found = _typical(anchor, series, {index: process for index, (process, _) in groups.items()})
-    if not found:
+    typical = _typical(anchor, series, {index: process for index, (process, _) in groups.items()})
+    if not typical:
         return None
-    overall = of(*(math.exp(fmean(values)) for values in zip(*found.values(), strict=True)))
-    if len(found) == 1:
-        found = _typical(anchor, series, _blocks(tuple(groups.items())))
-    return student(overall, [of(*map(math.exp, values)) for values in found.values()], log=log)
+    overall = of(*(math.exp(fmean(values)) for values in zip(*typical.values(), strict=True)))
+    if len(typical) == 1:
+        typical = _typical(anchor, series, _blocks(tuple(groups.items())))
+    return student(overall, [of(*map(math.exp, values)) for values in typical.values()], log=log)
 
 
 def by_process(
     of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
 ) -> dict[int, float]:
-    """{process: `of(typical value of each series)`}, of each process that has all of them."""
-    found = _typical(anchor or series[0], series, {index: process for index, (process, _) in groups.items()})
-    return {process: of(*map(math.exp, values)) for process, values in found.items()}
+    """Return {process: `of(typical value of each series)`}, of each process that has all of them."""
+    typical = _typical(anchor or series[0], series, {index: process for index, (process, _) in groups.items()})
+    return {process: of(*map(math.exp, values)) for process, values in typical.items()}
 
 
 def student(value: float, values: list[float], *, log: bool = True) -> Interval:
-    """`value` with Student's interval by independent `values` of it; of fewer than two, its ends are the value."""
+    """Return `value` with Student's interval by independent `values` of it; of fewer than two, its ends are the
+    value."""
     if len(values) < 2:
         return Interval(value, value, value)
     spread = stdev(map(math.log, values) if log else values) / math.sqrt(len(values))
@@ -86,7 +87,7 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
 
 
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
-    """A series' typical time; None of none."""
+    """Return a series' typical time; None of none."""
     return estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
 
 
@@ -98,28 +99,31 @@ def ratio_of(
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, object]) -> dict[object, list[float]]:
-    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
+    """Return {unit: logarithm of the typical value of each series there}, of units that have all of them beside the
+    anchor."""
     rounds: dict[object, list[int]] = {}
     for index in anchor:
         rounds.setdefault(unit_of[index], []).append(index)
-    found = {}
-    for unit, own in rounds.items():
-        at = middle([math.log(anchor[index]) for index in own])
-        beside = [[math.log(one[index] / anchor[index]) for index in own if index in one] for one in series]
+    typical = {}
+    for unit, indices in rounds.items():
+        at = middle([math.log(anchor[index]) for index in indices])
+        beside = [
+            [math.log(times_of[index] / anchor[index]) for index in indices if index in times_of] for times_of in series
+        ]
         if all(beside):
-            found[unit] = [at + middle(ratios) for ratios in beside]
-    return dict(sorted(found.items()))
+            typical[unit] = [at + middle(ratios) for ratios in beside]
+    return dict(sorted(typical.items()))
 
 
 def middle(values: list[float]) -> float:
-    """The mean of the middle half of `values`; of fewer than four, their median."""
+    """Return the mean of the middle half of `values`; of fewer than four, their median."""
     ranked, cut = sorted(values), len(values) // 4
     return fmean(ranked[cut : len(ranked) - cut]) if cut else median(ranked)
 
 
 @lru_cache(maxsize=64)
 def _blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
-    """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
+    """Return {round: block} of a single process: its passes, or where they are few, runs of its rounds."""
     if len({group for _, group in groups}) >= BLOCKS:
         return {index: pass_index for index, (_, pass_index) in groups}
     rounds = sorted(index for index, _ in groups)
@@ -128,7 +132,8 @@ def _blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
 
 @lru_cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """How many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of freedom.
+    """Return how many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of
+    freedom.
 
     >>> round(student_quantile(4), 3), round(student_quantile(1), 2)
     (2.776, 12.71)
@@ -141,7 +146,7 @@ def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
 
 
 def beyond(t: float, freedom: int) -> float:
-    """The chance that Student's t with `freedom` degrees of freedom lies farther from 0 than `t`.
+    """Return the chance that Student's t with `freedom` degrees of freedom lies farther from 0 than `t`.
 
     The finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
     """
@@ -171,12 +176,12 @@ def geometric_mean(values) -> float:
 
 
 def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
-    """The values of each key, in their order.
+    """Return the values of each key, in their order.
 
     >>> grouped([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}
     """
-    found: dict[Any, list] = {}
+    groups: dict[Any, list] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups

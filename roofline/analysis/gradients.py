@@ -30,7 +30,7 @@ class Model(NamedTuple):
 
     @property
     def bucket_bytes(self) -> float:
-        """The best by the model of one collective at a time: sqrt(s o w)."""
+        """Return the best by the model of one collective at a time: sqrt(s o w)."""
         return math.sqrt(self.gradient_bytes * self.overhead_s * self.bytes_per_s)
 
     def time_s(self, bucket_bytes: float) -> float:
@@ -62,7 +62,7 @@ def fit(shape: Shape) -> Model | None:
     backward = next(iter(shape.of_role("gemm")), None)
     if len(names) < 2 or not shape.times_s(backward):
         return None
-    typical = {one: time_of(shape.times_s(one), shape.groups, shape.anchor).value for one in (*names, backward)}
+    typical = {name_: time_of(shape.times_s(name_), shape.groups, shape.anchor).value for name_ in (*names, backward)}
     rows = [[shape.entrants[name][key] / typical[name] for key in ("collectives", "nbytes")] for name in names]
     overhead_s, per_byte_s = map(float, np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0])
     if overhead_s <= 0 or per_byte_s <= 0:
@@ -76,7 +76,7 @@ def fit(shape: Shape) -> Model | None:
 
 
 def swept(arms: Iterable[str]) -> list[str]:
-    """Those whose buckets are sent while the backward pass goes on."""
+    """Return those whose buckets are sent while the backward pass goes on."""
     return [arm for arm in arms if arm.startswith(("overlapped", "bucketed_"))]
 
 
@@ -86,7 +86,8 @@ def _error(model: Model, shape: Shape, arm: str) -> float:
 
 
 def metrics(run: Run, shape: Shape, arm: str) -> dict:
-    """The record of `arm` on `shape`: the fields of any case, and those of gradients, None where not measured."""
+    """Return the record of `arm` on `shape`: the fields of any case, and those of gradients, None where not
+    measured."""
     about, groups, model = shape.entrants[arm], shape.groups, fit(shape)
     gemm, link = (shape.times_s(next(iter(shape.of_role(role)), None)) for role in ("gemm", "link"))
     alone = {"t_gemm_s": gemm, "t_comm_s": link}
@@ -94,7 +95,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         hidden_fraction, gemm, link, shape.times_s(arm), groups=groups, anchor=shape.anchor, log=False
     )  # fmt: skip
     return throughput.metrics(run, shape, arm) | {
-        **{name: time_of(own, groups, shape.anchor).value if own else None for name, own in alone.items()},
+        **{name: time_of(times_s, groups, shape.anchor).value if times_s else None for name, times_s in alone.items()},
         **throughput.with_ends(hidden or None, *overlap.HIDDEN),
         **{name: about[name] for name in ("bucket_bytes", "collectives")},
         "overhead_s": model and model.overhead_s,
@@ -107,4 +108,4 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
 def best(records: list[dict]) -> list[dict]:
     """Of each shape, the fastest of the arms that send buckets while the backward pass goes on."""
     shapes = grouped((shape_of(r), r) for r in records if swept([r["contender"]]))
-    return [min(own, key=lambda r: r["time_s"]) for own in shapes.values()]
+    return [min(rows, key=lambda r: r["time_s"]) for rows in shapes.values()]

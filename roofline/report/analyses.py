@@ -10,16 +10,17 @@ from roofline.store.run import Run
 NUMBERS = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values that a column has -> its dtype, which knows missing values; of others it is float64 or object."""
 
-ANALYSES = {one.name: one for one in (THROUGHPUT, GRADIENTS, OVERLAP)}
+ANALYSES = {analysis.name: analysis for analysis in (THROUGHPUT, GRADIENTS, OVERLAP)}
 
 
 def analysis_of(run: Run, record: dict) -> Analysis:
-    """What judges the shape of a record."""
+    """Return what judges the shape of a record."""
     return ANALYSES[run.shapes[shape_of(record)].analysis]
 
 
 def frame(records: list[dict]):
-    """`records` as a DataFrame, with every declared column of the analyses; what a record has not is missing there."""
+    """Return `records` as a DataFrame, with every declared column of the analyses; what a record has not is missing
+    there."""
     import pandas
 
     columns = {column.name: column for analysis in ANALYSES.values() for column in analysis.columns if column.doc}

@@ -89,11 +89,11 @@ class Change:
 
     @property
     def chance(self) -> float:
-        """That equal machines differ as far: the two-sided test of no change."""
+        """Return the chance that equal machines differ as far: the two-sided test of no change."""
         return beyond(self.value / self.error, self.freedom)
 
     def within(self, margin: float) -> bool:
-        """Whether the whole interval is."""
+        """Return whether the whole interval lies within `margin`."""
         return abs(self.value) + student_quantile(self.freedom) * self.error <= math.log1p(margin)
 
 
@@ -155,7 +155,7 @@ class Comparison:
 
     def exit_code(self, *, strict: bool = False) -> int:
         """1 where a case or a contender in the mean is slower; if `strict`, also where a case is unclear or missing."""
-        slower = self.count(SLOWER) or any(one.verdict == SLOWER for one in self.together)
+        slower = self.count(SLOWER) or any(mean.verdict == SLOWER for mean in self.together)
         missing = any(case["missing_in"] != NEITHER for case in self.missing)
         return int(bool(slower or (strict and (self.count(UNCLEAR) or missing))))
 
@@ -178,28 +178,32 @@ def compare(
             raise ValueError(
                 f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
             )
-    known = [[{record["case"]: record for record in records_of(run)} for run in runs] for runs in (base, new)]
-    common = [case for case in dict.fromkeys(chain(*known[0])) if any(case in records for records in known[1])]
+    records_of_side = [[{record["case"]: record for record in records_of(run)} for run in runs] for runs in (base, new)]
+    common = [
+        case
+        for case in dict.fromkeys(chain(*records_of_side[0]))
+        if any(case in records for records in records_of_side[1])
+    ]
     if not common:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    found, unpaired, vendors, whole = [], [], [], {}
+    changes, unpaired, vendors, whole = [], [], [], {}
     for case in common:
         sides = [
             [(run, of[case]) for run, of in zip(runs, records, strict=True) if case in of]
-            for runs, records in zip((base, new), known, strict=True)
+            for runs, records in zip((base, new), records_of_side, strict=True)
         ]
-        own = sides[0][0][1]
-        is_vendor, alike = own["contender"] == own["vendor"], _alike([_wire(side) for side in sides])
+        record = sides[0][0][1]
+        is_vendor, alike = record["contender"] == record["vendor"], _alike([_wire(side) for side in sides])
         if is_vendor and alike:
             vendors.append(_speed(sides, "time_s"))
         hides = by == "ratio" and all(record.get("hidden_fraction") is not None for _, record in chain(*sides))
         of = HIDDEN if hides else SPEED
-        values = [[values_of(run, record, HIDDEN if hides else by) for run, record in one] for one in sides]
+        values = [[values_of(run, record, HIDDEN if hides else by) for run, record in side] for side in sides]
         if of == SPEED and not alike:
             reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
             unpaired.append({"case": case, "missing_in": NEITHER, "reason": reason})
             continue
-        spreads = [[s for own in one if (s := spread_of([own]))] for one in values]
+        spreads = [[s for of_run in of_side if (s := spread_of([of_run]))] for of_side in values]
         if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
             raise ValueError(f"{case}: the runs have no baseline in common to measure it by; say --by time")
         if list(map(len, spreads)) != list(map(len, sides)):
@@ -207,34 +211,34 @@ def compare(
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and (by == "time" or not is_vendor):
-            found.append((case, sides, change(*spreads, of=of)))
+            changes.append((case, sides, change(*spreads, of=of)))
             if list(map(len, sides)) == [len(base), len(new)]:
-                whole.setdefault((own["contender"], of), []).append(values)
-    if not found:
+                whole.setdefault((record["contender"], of), []).append(values)
+    if not changes:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
-    said = verdicts([one for _, _, one in found], margin)
-    cases = [_case(*one, verdict, margin, len(found)) for one, verdict in zip(found, said, strict=True)]
-    of_all = {key: one for key, own in whole.items() if len(own) > 1 and (one := together(own, of=key[1]))}
-    said = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
+    of_cases = verdicts([of_case for _, _, of_case in changes], margin)
+    cases = [_case(*case, verdict, margin, len(changes)) for case, verdict in zip(changes, of_cases, strict=True)]
+    of_all = {key: mean for key, values in whole.items() if len(values) > 1 and (mean := together(values, of=key[1]))}
+    verdicts_of = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
     means = [
-        Together(who, len(whole[who, of]), of, *astuple(one.interval), said[who, of])
-        for (who, of), one in of_all.items()
+        Together(who, len(whole[who, of]), of, *astuple(mean.interval), verdicts_of[who, of])
+        for (who, of), mean in of_all.items()
     ]
     runs = {**_named("BASE", base), **_named("NEW", new)}
     unfinished = [name for name, run in runs.items() if run.end is None or run.unfinished]
-    missing = unpaired + _missing(runs, dict(zip(runs, chain(*known), strict=True)))
+    missing = unpaired + _missing(runs, dict(zip(runs, chain(*records_of_side), strict=True)))
     moved = geometric_mean(vendors) if vendors else None
     return Comparison(by, margin, len(base), len(new), differ, unfinished, means, cases, missing, moved)
 
 
 def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
-    """The conditions of all `runs`; what differs among them is joined by `and`."""
+    """Return the conditions of all `runs`; what differs among them is joined by `and`."""
     each = [conditions(run.metadata) for run in runs]
-    return {name: AND.join(dict.fromkeys(one[name] for one in each)) for name in each[0]}
+    return {name: AND.join(dict.fromkeys(conditions_of_run[name] for conditions_of_run in each)) for name in each[0]}
 
 
 def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
-    """{process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
+    """Return {process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
     {block: ...}; {} without ratio."""
     shape = run.shapes[shape_of(record)]
     series, groups = [shape.times_s(record["contender"])], shape.groups
@@ -257,7 +261,7 @@ def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
 
 
 def _wire(side: list) -> float | None:
-    """The bytes/s that the wire of a case was asked for in the runs of a `side`; None without a wire."""
+    """Return the bytes/s that the wire of a case was asked for in the runs of a `side`; None without a wire."""
     asked = [record.get("link_bytes_per_s_requested") for _, record in side]
     return None if None in asked else geometric_mean(asked)
 
@@ -268,12 +272,16 @@ def _alike(wires: Sequence[float | None]) -> bool:
 
 def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
     """Of the mean over some cases, by the `values_of` each; None where fewer than two processes have all of them."""
-    own = [fmean(one[process] for one in each) for process in each[0] if all(process in one for one in each)]
-    return Spread(fmean(own), variance(own) / len(own), len(own) - 1) if len(own) > 1 else None
+    means = [
+        fmean(values_of_run[process] for values_of_run in each)
+        for process in each[0]
+        if all(process in values_of_run for values_of_run in each)
+    ]
+    return Spread(fmean(means), variance(means) / len(means), len(means) - 1) if len(means) > 1 else None
 
 
 def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SPEED) -> Change | None:
-    """The change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
+    """Return the change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
     spreads = [[spread_of(each) for each in zip(*side, strict=True)] for side in zip(*cases, strict=True)]
     return None if None in chain(*spreads) else change(*spreads, of=of)
 
@@ -284,27 +292,27 @@ def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Ch
     within = fmean(run.variance for run in runs)
     of_one = within + BETWEEN_RUNS**2
     noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
-    known = min(KNOWN, of_one**2 / noise) if noise else KNOWN
+    degrees = min(KNOWN, of_one**2 / noise) if noise else KNOWN
     means = [fmean(run.value for run in side) for side in (base, new)]
     spread = sum((run.value - mean) ** 2 for side, mean in zip((base, new), means, strict=True) for run in side)
-    own = len(runs) - 2
-    pooled = max((known * of_one + spread) / (known + own), spread / max(1, own))
+    degrees_of_runs = len(runs) - 2
+    pooled = max((degrees * of_one + spread) / (degrees + degrees_of_runs), spread / max(1, degrees_of_runs))
     error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
-    return Change(means[1] - means[0], error, int(known + own), of)
+    return Change(means[1] - means[0], error, int(degrees + degrees_of_runs), of)
 
 
 def verdicts(changes: Sequence[Change], margin: float = MARGIN) -> list[str]:
     """FASTER, SLOWER, SAME or UNCLEAR of each of all the cases that are tested at once."""
-    refuted = holm([one.chance for one in changes])
+    refuted = holm([change_.chance for change_ in changes])
     return [
-        (FASTER if one.value > 0 else SLOWER) if sure and abs(one.value) > math.log1p(margin)
-        else SAME if one.within(margin) else UNCLEAR
-        for one, sure in zip(changes, refuted, strict=True)
+        (FASTER if change_.value > 0 else SLOWER) if sure and abs(change_.value) > math.log1p(margin)
+        else SAME if change_.within(margin) else UNCLEAR
+        for change_, sure in zip(changes, refuted, strict=True)
     ]  # fmt: skip
 
 
 def holm(chances: Sequence[float]) -> list[bool]:
-    """Which tests are refuted, so that the chance that any falsely is stays within `LEVEL` (Holm 1979)."""
+    """Return which tests are refuted, so that the chance that any falsely is stays within `LEVEL` (Holm 1979)."""
     refuted = [False] * len(chances)
     for rank, index in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
         if chances[index] > LEVEL / (len(chances) - rank):
@@ -314,8 +322,8 @@ def holm(chances: Sequence[float]) -> list[bool]:
 
 
 def more_runs(now: Change, runs: tuple[int, int], margin: float, tests: int) -> int | None:
-    """The fewest further runs a side that decide a case among `tests` if its change stays as it is; None of above
-    `MOST_RUNS`. Of Holm's steps the first is asked for, the hardest."""
+    """Return the fewest further runs a side that decide a case among `tests` if its change stays as it is; None of
+    above `MOST_RUNS`. Of Holm's steps the first is asked for, the hardest."""
     for more in range(1, MOST_RUNS + 1):
         share = sum(1 / (count + more) for count in runs) / sum(1 / count for count in runs)
         then = replace(now, error=now.error * math.sqrt(share), freedom=now.freedom + 2 * more)
@@ -330,38 +338,38 @@ def _speed(sides: list, field: str) -> float | None:
     return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
 
 
-def _case(case: str, sides: list, found: Change, verdict: str, margin: float, tests: int) -> Case:
+def _case(case: str, sides: list, change_: Change, verdict: str, margin: float, tests: int) -> Case:
     times = [geometric_mean(record["time_s"] for _, record in side) for side in sides]
-    more = more_runs(found, tuple(map(len, sides)), margin, tests) if verdict == UNCLEAR else 0
+    more = more_runs(change_, tuple(map(len, sides)), margin, tests) if verdict == UNCLEAR else 0
     wires = [_wire(side) for side in sides]
     moved, note = _speed(sides, "vendor_time_s") if _alike(wires) else None, ""
     if moved and abs(math.log(moved)) > math.log1p(margin):
         note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
     if not _alike(wires):
         note = ", ".join(filter(None, [f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s", note]))
-    return Case(case, *times, *wires, found.of, *astuple(found.interval), verdict, more, moved, note)
+    return Case(case, *times, *wires, change_.of, *astuple(change_.interval), verdict, more, moved, note)
 
 
 def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     return {side if len(runs) == 1 else f"{side} {number}": run for number, run in enumerate(runs, 1)}
 
 
-def _missing(runs: dict[str, Run], known: dict[str, dict]) -> list[dict]:
-    """{case, missing_in, reason} of the cases that some run measured and others did not."""
+def _missing(runs: dict[str, Run], records_of_run: dict[str, dict]) -> list[dict]:
+    """Return {case, missing_in, reason} of the cases that some run measured and others did not."""
     lacking = []
     for name, run in runs.items():
         reasons = {entry["case"]: f"{entry['outcome'].replace('_', ' ')}: {entry['reason']}" for entry in run.missing}
-        own = [case for case in dict.fromkeys(chain(*known.values())) if case not in known[name]]
-        lacking += [((case, reasons.get(case, "not asked for")), name) for case in own]
-    found = grouped(lacking).items()
-    return [{"case": case, "missing_in": ", ".join(names), "reason": reason} for (case, reason), names in found]
+        cases = [case for case in dict.fromkeys(chain(*records_of_run.values())) if case not in records_of_run[name]]
+        lacking += [((case, reasons.get(case, "not asked for")), name) for case in cases]
+    lacking_of = grouped(lacking).items()
+    return [{"case": case, "missing_in": ", ".join(names), "reason": reason} for (case, reason), names in lacking_of]
 
 
-def change_text(one: Case | Together) -> str:
-    """`speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
-    if one.judged_by == SPEED:
-        return f"speed {interval_text(one.change, one.change_low, one.change_high)} x"
-    return f"hidden {one.change:+.2f} [{one.change_low:+.2f}, {one.change_high:+.2f}]"
+def change_text(row: Case | Together) -> str:
+    """Return `speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
+    if row.judged_by == SPEED:
+        return f"speed {interval_text(row.change, row.change_low, row.change_high)} x"
+    return f"hidden {row.change:+.2f} [{row.change_low:+.2f}, {row.change_high:+.2f}]"
 
 
 COLUMNS = (
@@ -376,53 +384,54 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def summary(found: Comparison) -> list[str]:
-    """What the verdicts rest on, and their counts, in lines."""
-    counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
-    against = "relative to the baseline in each run" if found.by == "ratio" else "by time alone"
-    tests = len(found.cases)
+def summary(comparison: Comparison) -> list[str]:
+    """Return what the verdicts rest on, and their counts, in lines."""
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
+    against = "relative to the baseline in each run" if comparison.by == "ratio" else "by time alone"
+    tests = len(comparison.cases)
     lines = [
-        f"{counts} of {tests} cases, {against}, margin {100 * found.margin:g} %, runs: {found.base_runs} BASE, "
-        f"{found.new_runs} NEW",
+        f"{counts} of {tests} cases, {against}, margin {100 * comparison.margin:g} %, runs: "
+        f"{comparison.base_runs} BASE, "
+        f"{comparison.new_runs} NEW",
         f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
         *(
-            f"{one.verdict} {one.contender} in the mean over {one.cases} cases, {change_text(one)}"
-            for one in found.together
+            f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean)}"
+            for mean in comparison.together
         ),
     ]
-    if found.vendor_speed:
-        lines.append(f"the baseline's own speed moved by {100 * (found.vendor_speed - 1):+.1f} % between the runs")
-    lines += [f"{name} was cut short: it may have few rounds" for name in found.unfinished]
-    lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in found.differences.items()]
-    missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in found.missing).items()
+    if comparison.vendor_speed:
+        lines.append(f"the baseline's own speed moved by {100 * (comparison.vendor_speed - 1):+.1f} % between the runs")
+    lines += [f"{name} was cut short: it may have few rounds" for name in comparison.unfinished]
+    lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in comparison.differences.items()]
+    missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in comparison.missing).items()
     lacks = {where: "not compared" if where == NEITHER else f"missing in {where}" for (where, _), _ in missing}
     return [*lines, *(f"{lacks[where]}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
 
 
-def terminal(found: Comparison) -> list[str]:
-    return [*tables.terminal(found.cases, COLUMNS), "", *summary(found)]
+def terminal(comparison: Comparison) -> list[str]:
+    return [*tables.terminal(comparison.cases, COLUMNS), "", *summary(comparison)]
 
 
-def markdown(found: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
-    """For a pull request: the counts first, what changed in the open, the rest folded away."""
-    changed = [case for case in found.cases if case.verdict in (SLOWER, FASTER)]
-    parts = ["\n".join(f"- {line}" for line in summary(found))]
+def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
+    """Return the text for a pull request: the counts first, what changed in the open, the rest folded away."""
+    changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
+    parts = ["\n".join(f"- {line}" for line in summary(comparison))]
     if changed:
         parts.append(tables.markdown(changed, COLUMNS))
-    table = tables.markdown(found.cases, COLUMNS)
-    parts.append(f"<details><summary>all {len(found.cases)} cases</summary>\n\n{table}\n\n</details>")
+    table = tables.markdown(comparison.cases, COLUMNS)
+    parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{table}\n\n</details>")
     runs = {**_named("BASE", base), **_named("NEW", new)}
     parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
     return "\n\n".join(parts)
 
 
-def as_json(found: Comparison, base: Sequence[Run], new: Sequence[Run], *, strict: bool) -> dict:
+def as_json(comparison: Comparison, base: Sequence[Run], new: Sequence[Run], *, strict: bool) -> dict:
     """Plain values; results/README.md documents them."""
     return {
         "schema": SCHEMA,
-        **asdict(found),
+        **asdict(comparison),
         "base": side_conditions(base),
         "new": side_conditions(new),
-        "counts": {name: found.count(name) for name in (SLOWER, FASTER, SAME, UNCLEAR)},
-        "exit_code": found.exit_code(strict=strict),
+        "counts": {name: comparison.count(name) for name in (SLOWER, FASTER, SAME, UNCLEAR)},
+        "exit_code": comparison.exit_code(strict=strict),
     }

@@ -22,10 +22,10 @@ Find = Callable[[Run, list[dict]], Iterable[str]]
 
 
 def findings(run: Run, records: list[dict]) -> list[str]:
-    """`rule: what it found`, the most important first; where nothing is wrong, that."""
-    found = {name: [f"{name}: {line}" for line in find(run, records)] for name, find in RULES.items()}
-    good = found.pop("faster")
-    return [*([line for lines in found.values() for line in lines] or [NOTHING]), *good]
+    """Return `rule: what it found`, the most important first; where nothing is wrong, that."""
+    lines_of_rule = {name: [f"{name}: {line}" for line in find(run, records)] for name, find in RULES.items()}
+    good = lines_of_rule.pop("faster")
+    return [*([line for lines in lines_of_rule.values() for line in lines] or [NOTHING]), *good]
 
 
 def _cut_off(run: Run, records: list[dict]) -> Iterable[str]:
@@ -37,19 +37,23 @@ def _missing(**words: str) -> Find:
     """Finds the cases of these outcomes, and says of each so."""
 
     def find(run: Run, records: list[dict]) -> Iterable[str]:
-        known = grouped((one["outcome"], one["case"]) for one in run.missing)
-        return [f"{len(known[own])} {words[own]}: {tables.named(known[own])}" for own in words if own in known]
+        cases = grouped((entry["outcome"], entry["case"]) for entry in run.missing)
+        return [
+            f"{len(cases[outcome])} {words[outcome]}: {tables.named(cases[outcome])}"
+            for outcome in words
+            if outcome in cases
+        ]
 
     return find
 
 
-def _cases(holds: Callable[[dict], object], far: Callable[[dict], float], said: Callable[[dict], str]) -> Find:
+def _cases(holds: Callable[[dict], object], far: Callable[[dict], float], describe: Callable[[dict], str]) -> Find:
     """Finds the cases of which `holds`; what is `said` is of the one that goes furthest."""
 
     def find(run: Run, records: list[dict]) -> Iterable[str]:
-        if found := [record for record in records if holds(record)]:
-            most = max(found, key=far)
-            yield f"{len(found)} of {len(records)} cases, {said(most)}: {most['case']}"
+        if matches := [record for record in records if holds(record)]:
+            most = max(matches, key=far)
+            yield f"{len(matches)} of {len(records)} cases, {describe(most)}: {most['case']}"
 
     return find
 
@@ -60,40 +64,44 @@ def _beside(word: str, sign: int) -> Find:
 
     def find(run: Run, records: list[dict]) -> Iterable[str]:
         both = [(RATIO, r["vendor"], r) if r.get(GAIN[0]) is None else (GAIN, ALL_CORES, r) for r in records]
-        own = ((pair, r) for *pair, r in both if not (is_serial(r["contender"]) or r.get("own_fabric")))
-        pairs = grouped(((r["op"], *pair), r) for pair, r in own)
-        for (op, names, baseline), own in pairs.items():
-            rivals = [r for r in own if r["contender"] != baseline and r[names[0]] is not None]
-            if found := [r for r in rivals if sign * (r[names[sign]] - 1) > MARGIN]:
-                most = max(found, key=lambda r: sign * r[names[0]])
+        rows = ((pair, r) for *pair, r in both if not (is_serial(r["contender"]) or r.get("own_fabric")))
+        pairs = grouped(((r["op"], *pair), r) for pair, r in rows)
+        for (op, names, baseline), rows in pairs.items():
+            rivals = [r for r in rows if r["contender"] != baseline and r[names[0]] is not None]
+            if matches := [r for r in rivals if sign * (r[names[sign]] - 1) > MARGIN]:
+                most = max(matches, key=lambda r: sign * r[names[0]])
                 interval = interval_text(*(most[name] for name in names))
-                yield f"{op}: {_who(found, rivals)}, than {baseline}; {word} {interval}: {most['case']}"
+                yield f"{op}: {_who(matches, rivals)}, than {baseline}; {word} {interval}: {most['case']}"
 
     return find
 
 
-def _who(found: list[dict], known: list[dict]) -> str:
-    """Who is found, and on how many of the shapes on which it is known."""
-    counts, of = (Counter(record["contender"] for record in own) for own in (found, known))
+def _who(matches: list[dict], compared: list[dict]) -> str:
+    """Return who is among `matches`, and on how many of the shapes on which it is compared."""
+    counts, of = (Counter(record["contender"] for record in rows) for rows in (matches, compared))
     return ", ".join(f"{name} on {count} of {of[name]} shapes" for name, count in counts.items())
 
 
 def _own_ideal(run: Run, records: list[dict]) -> Iterable[str]:
     arms = [r for r in records if is_gathered(r) and r["of_own_ideal"] and not is_serial(r["arm"])]
-    for op, own in grouped((r["op"], r) for r in arms).items():
-        if low := [r for r in own if r["of_own_ideal"] < OWN_IDEAL]:
+    for op, rows in grouped((r["op"], r) for r in arms).items():
+        if low := [r for r in rows if r["of_own_ideal"] < OWN_IDEAL]:
             least = min(low, key=lambda r: r["of_own_ideal"])
-            why = ", ".join(f"{count} x {said}" for said, count in Counter(r["diagnosis"] for r in low).most_common())
-            yield f"{op}: {_who(low, own)}, lost to {why}; least {percent_text(least['of_own_ideal'])}: {least['case']}"
+            why = ", ".join(
+                f"{count} x {diagnosis}" for diagnosis, count in Counter(r["diagnosis"] for r in low).most_common()
+            )
+            yield (
+                f"{op}: {_who(low, rows)}, lost to {why}; least {percent_text(least['of_own_ideal'])}: {least['case']}"
+            )
 
 
 def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
-    known = grouped(((one["ceiling"], one["dtype"]), one["value"]) for one in run.ceilings)
-    for one in ceilings_of(run):
-        values = known.get((one.kind, one.dtype), [one.value])
-        off = max((one.high - one.low) / one.value / 2, max(values) / min(values) - 1)
-        if off > MARGIN and one.kind != "copy":
-            yield f"{one.kind}{f' {one.dtype}' if one.dtype else ''} is known to within {error_text(off)}"
+    values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
+    for ceiling in ceilings_of(run):
+        values = values_of.get((ceiling.kind, ceiling.dtype), [ceiling.value])
+        off = max((ceiling.high - ceiling.low) / ceiling.value / 2, max(values) / min(values) - 1)
+        if off > MARGIN and ceiling.kind != "copy":
+            yield f"{ceiling.kind}{f' {ceiling.dtype}' if ceiling.dtype else ''} is known to within {error_text(off)}"
 
 
 def _forecast(run: Run, records: list[dict]) -> Iterable[str]:

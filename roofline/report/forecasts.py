@@ -17,14 +17,14 @@ FIELDS = "time_s", "ratio_to_vendor", "hidden_fraction"
 
 
 def of_chip(run: Run) -> tuple[str, dict] | None:
-    """(file, forecast) of the run's chip."""
+    """Return (file, forecast) of the run's chip."""
     chip = (run.metadata["machine"]["datasheet"] or {}).get("name")
     forecasts = ((path.name, json.loads(path.read_text(encoding="utf-8"))) for path in FOLDER.glob("*.json"))
-    return next((one for one in forecasts if one[1]["chip"] == chip), None)
+    return next((forecast for forecast in forecasts if forecast[1]["chip"] == chip), None)
 
 
 def held(forecast: dict, records: list[dict]) -> dict[str, tuple[int, int]]:
-    """{field: (how many of the `records` lie within their intervals, of how many)}."""
+    """Return {field: (how many of the `records` lie within their intervals, of how many)}."""
     measured, counts = {record["case"]: record for record in records}, {}
     for name in FIELDS:
         pairs = [(row, measured.get(row["case"], {}).get(name)) for row in forecast["cases"] if name in row]

@@ -4,7 +4,7 @@ TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def time_text(seconds: float) -> str:
-    """`seconds` to three digits with a unit, e.g. `1.23 ms`."""
+    """Return `seconds` to three digits with a unit, e.g. `1.23 ms`."""
     scale, unit = next((pair for pair in TIMES if seconds >= pair[0]), TIMES[-1])
     return f"{seconds / scale:.3g} {unit}"
 
@@ -24,7 +24,7 @@ def percent_text(share: float | None) -> str:
 
 
 def share_text(share: float | None, low: float, high: float) -> str:
-    """`54 % [51, 57]`: a share with its interval."""
+    """Return `54 % [51, 57]`: a share with its interval."""
     return "-" if share is None else f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
@@ -38,19 +38,19 @@ def number_text(value: float | None, digits: int = 3) -> str:
 
 
 def interval_text(value: float | None, low: float, high: float, digits: int = 3) -> str:
-    """`1.031 [1.024, 1.040]`: a value with its interval."""
+    """Return `1.031 [1.024, 1.040]`: a value with its interval."""
     return "-" if value is None else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def range_text(value: float | None, low: float, high: float, text="{:.3f}".format) -> str:
-    """`689 [650, 702]`: a value with the least and the greatest; without them where there was one only."""
+    """Return `689 [650, 702]`: a value with the least and the greatest; without them where there was one only."""
     if value is None:
         return "-"
     return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
 def binary_text(count: float) -> str:
-    """`count` bytes in KiB or MiB, to three digits.
+    """Return `count` bytes in KiB or MiB, to three digits.
 
     >>> binary_text(2**19), binary_text(1.2 * 2**20)
     ('512 KiB', '1.2 MiB')
@@ -59,5 +59,5 @@ def binary_text(count: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """`count` bytes in MB or GB, to three digits."""
+    """Return `count` bytes in MB or GB, to three digits."""
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

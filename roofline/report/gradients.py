@@ -14,7 +14,7 @@ from roofline.store.run import Run
 
 
 def summary(records: list[dict]) -> list[str]:
-    """A line per shape: its best bucket, and what the model says of it."""
+    """Return a line per shape: its best bucket, and what the model says of it."""
     return [f"{shape_of(r)}: {_finding(r)}" for r in best(records)]
 
 
@@ -28,14 +28,14 @@ def _finding(record: dict) -> str:
 
 
 def draw(run: Run, frame):
-    """The figure buckets: time over bucket size, of the first shape."""
+    """Return the figure buckets: time over bucket size, of the first shape."""
     shape = run.shapes[shape_of(frame.iloc[0])]
-    own, model = frame[frame["case"].str.startswith(f"{shape.id}-")], fit(shape)
+    rows, model = frame[frame["case"].str.startswith(f"{shape.id}-")], fit(shape)
     figure = theme.new(9.5, 5)
     axes = figure.add_subplot(xscale="log", xlabel="bytes of a bucket", ylabel="time, ms")
-    is_swept = own["contender"].isin(swept(own["contender"]))
-    parts = {"in buckets, while the backward pass goes on": own[is_swept]}
-    parts |= {row.contender: own.loc[[row.Index]] for row in own[~is_swept].itertuples()}
+    is_swept = rows["contender"].isin(swept(rows["contender"]))
+    parts = {"in buckets, while the backward pass goes on": rows[is_swept]}
+    parts |= {row.contender: rows.loc[[row.Index]] for row in rows[~is_swept].itertuples()}
     colours = theme.colours([*parts])
     for (name, part), marker in zip(parts.items(), theme.MARKERS, strict=False):
         times = 1e3 * part[["time_s", "time_low_s", "time_high_s"]].to_numpy().T
@@ -43,20 +43,20 @@ def draw(run: Run, frame):
         axes.errorbar(part["bucket_bytes"].astype(float), times[0], abs(times[1:] - times[0]), **look)
         if name == "flat":
             axes.axhline(times[0, 0], color=colours[name], linestyle=":", zorder=1)
-    if (backward_s := own["t_gemm_s"].iloc[0]) == backward_s:
+    if (backward_s := rows["t_gemm_s"].iloc[0]) == backward_s:
         axes.axhline(1e3 * backward_s, color=theme.GREY, linestyle="--", label="backward alone", zorder=1)
     if model:
         sizes = model.gradient_bytes / model.layers * np.unique(np.geomspace(1, model.layers, 100).astype(int))
         words = f"model, {model.in_flight} in flight"
         axes.plot(sizes, [1e3 * model.time_s(size) for size in sizes], color=theme.DARK, label=words, zorder=1)
         axes.axvline(model.bucket_bytes, color=theme.DARK, linewidth=0.8, label="sqrt(s o w)", zorder=1)
-    axes.set_xticks(own.loc[own["contender"] != "ddp", "bucket_bytes"].unique())
+    axes.set_xticks(rows.loc[rows["contender"] != "ddp", "bucket_bytes"].unique())
     axes.xaxis.set_major_formatter(lambda size, _: binary_text(size))
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=9)
-    found = best(own.to_dict("records"))
-    theme.about(figure, run, _finding(found[0]) if found else "Gradients summed over ranks")
+    best_rows = best(rows.to_dict("records"))
+    theme.about(figure, run, _finding(best_rows[0]) if best_rows else "Gradients summed over ranks")
     return figure
 
 

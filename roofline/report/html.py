@@ -67,7 +67,7 @@ POLICY = (
 
 
 def page(title: str, conditions: str, sections: Sequence[Section], figures: dict[str, str]) -> str:
-    """The whole file. `figures`: {name: its SVG} of all that `sections` have."""
+    """Return the whole file. `figures`: {name: its SVG} of all that `sections` have."""
     body = "\n".join(_section(section, figures) for section in sections)
     return f"""<!doctype html>
 <html lang="en">
@@ -91,7 +91,7 @@ def _section(section: Section, figures: dict[str, str]) -> str:
     name = "-".join(re.findall(r"\w+", section.title.lower()))
     parts = [f"<h2>{escape(section.title)}</h2>"] if name else []
     parts += [f'<p class="about">{_marked(section.about)}</p>'] if section.about else []
-    parts += [f"<figure>{inline(figures[one.name], one.name)}</figure>" for one in section.figures]
+    parts += [f"<figure>{inline(figures[figure.name], figure.name)}</figure>" for figure in section.figures]
     parts += [_table(section)] if section.rows else []
     items = "\n".join(f"<li>{TERM.sub(BOLD, escape(line))}</li>" for line in section.lines)
     parts += [f"<ul>\n{items}\n</ul>"] if items else []
@@ -113,14 +113,14 @@ def _table(section: Section) -> str:
 
 
 def _cell(text: str, side: str) -> str:
-    """One that begins with a number sorts by it, in units that all have in common."""
-    found = NUMBER.match(text)
-    number = f' data-v="{float(found[1]) * UNITS.get(found[2], 1):.6g}"' if found else ""
+    """Return a cell; one that begins with a number sorts by it, in units that all have in common."""
+    match = NUMBER.match(text)
+    number = f' data-v="{float(match[1]) * UNITS.get(match[2], 1):.6g}"' if match else ""
     return f"<td{side}{number}>{escape(text)}</td>"
 
 
 def inline(svg: str, name: str) -> str:
-    """`svg` for a page that has others: the ids in it begin with `name`."""
+    """Return `svg` for a page that has others: the ids in it begin with `name`."""
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
     return body.replace("<svg", f'<svg role="img" aria-label="{name.replace("_", " ")}"', 1)

@@ -13,7 +13,7 @@ LONGEST = 48
 
 
 def words(kernel_name: str) -> str:
-    """The names in `kernel_name`, joined by ` + `, in words where they are known, else shortened.
+    """Return the names in `kernel_name`, joined by ` + `, in words where they are known, else shortened.
 
     >>> words("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT")
     'tile 256x128, BK 64, 4 stages, cluster 1x2'

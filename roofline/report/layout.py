@@ -43,8 +43,8 @@ class Figure:
     """`there(run)`: whether the run has what it needs beside the columns."""
 
     def is_drawn(self, run, records: list[dict]) -> bool:
-        found = any(all(record[name] is not None for name in self.needs) for record in records)
-        return found and self.there(run)
+        has_fields = any(all(record[name] is not None for name in self.needs) for record in records)
+        return has_fields and self.there(run)
 
 
 @dataclass(frozen=True)

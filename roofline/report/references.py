@@ -46,8 +46,8 @@ def add(folder: Path, into: Path) -> Path:
     if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
         raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
     _parts(into)
-    if found := private(folder):
-        raise ValueError(f"{folder} is not fit to be published: {found[0]}")
+    if secrets := private(folder):
+        raise ValueError(f"{folder} is not fit to be published: {secrets[0]}")
     name = slug(f"{run.metadata['machine']['chip']} {run.metadata['started'][:10]}")
     names = [name, *(f"{name}-{number}" for number in range(2, 100))]
     target = next(into / name for name in names if not (into / name).exists())
@@ -60,17 +60,17 @@ def add(folder: Path, into: Path) -> Path:
 
 
 def private(folder: Path) -> list[str]:
-    """What the files of a run folder tell about the machine's owner: a line for each file and thing."""
+    """Return what the files of a run folder tell about the machine's owner: a line for each file and thing."""
     host = platform.node()
-    found = []
+    secrets = []
     for path in sorted(folder.iterdir()):
         text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
         match = PRIVATE.search(text)
         if match:
-            found.append(f"{path.name} holds {match[0]!r}")
+            secrets.append(f"{path.name} holds {match[0]!r}")
         if len(host) > 2 and re.search(rf"(?<!\w){re.escape(host)}(?!\w)", text):
-            found.append(f"{path.name} holds this host's name {host!r}")
-    return found
+            secrets.append(f"{path.name} holds this host's name {host!r}")
+    return secrets
 
 
 def renew(into: Path) -> Path:
@@ -84,7 +84,8 @@ def renew(into: Path) -> Path:
 
 
 def _parts(into: Path) -> tuple[Path, list[str]]:
-    """The README.md, and its text cut at its pairs of marks: one for the runs, three more where fields are told."""
+    """Return the README.md, and its text cut at its pairs of marks: one for the runs, three more where fields are
+    told."""
     readme = into.parent / "README.md"
     parts = re.split(f"({START}|{END})", readme.read_text(encoding="utf-8"))
     if parts[1::2] not in ([START, END], [START, END] * 4):
@@ -93,9 +94,10 @@ def _parts(into: Path) -> tuple[Path, list[str]]:
 
 
 def schema(analysis: Analysis) -> str:
-    """A row for each field of its records, in Markdown; what another has in common with `THROUGHPUT` stands there."""
-    known = {(column.name, column.doc) for column in (() if analysis is THROUGHPUT else THROUGHPUT.columns)}
-    return tables.markdown([c for c in analysis.columns if c.doc and (c.name, c.doc) not in known], FIELDS)
+    """Return a row for each field of its records, in Markdown; what another has in common with `THROUGHPUT` stands
+    there."""
+    described = {(column.name, column.doc) for column in (() if analysis is THROUGHPUT else THROUGHPUT.columns)}
+    return tables.markdown([c for c in analysis.columns if c.doc and (c.name, c.doc) not in described], FIELDS)
 
 
 FIELDS = (
@@ -106,7 +108,7 @@ FIELDS = (
 
 
 def table(into: Path) -> str:
-    """A row for each run folder in `into`, in Markdown."""
+    """Return a row for each run folder in `into`, in Markdown."""
     folders = sorted(path for path in into.iterdir() if journal.find(path))
     runs = [(folder, run, records_of(run)) for folder in folders for run in [journal.load(folder)]]
     return tables.markdown(runs, COLUMNS)
@@ -117,7 +119,7 @@ def _versions(run: Run) -> str:
 
 
 def _roof(run: Run, records: list[dict]) -> str:
-    """The measured roof of each dtype."""
+    """Return the measured roof of each dtype."""
     roofs = {dtype: roof_of(run, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
     return ", ".join(
         f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
@@ -127,11 +129,11 @@ def _roof(run: Run, records: list[dict]) -> str:
 
 
 def _ratios(run: Run, records: list[dict]) -> str:
-    """The geometric mean of each contender's ratio to the baseline."""
+    """Return the geometric mean of each contender's ratio to the baseline."""
     plain = [record for record in records if analysis_of(run, record) is THROUGHPUT]
     return ", ".join(
-        f"{name} {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']} ({len(own)})"
-        for name, own in beside_baseline(plain).items()
+        f"{name} {geometric_mean(r['ratio_to_vendor'] for r in rows):.3f} of {rows[0]['vendor']} ({len(rows)})"
+        for name, rows in beside_baseline(plain).items()
     )
 
 

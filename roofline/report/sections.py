@@ -10,19 +10,21 @@ from roofline.store.run import Run
 
 
 def sections(run: Run, records: list[dict]) -> list[Section]:
-    """What is brief of each analysis, with its first figure; what they come to; the other figures; all cases; then the
-    further tables that have rows."""
+    """Return what is brief of each analysis, with its first figure; what they come to; the other figures; all cases;
+    then the further tables that have rows."""
     of = {analysis: [r for r in records if analysis_of(run, r) is analysis] for analysis in reversed(ANALYSES.values())}
-    of = {analysis: own for analysis, own in of.items() if own}
-    brief = {analysis: _section(run, analysis.brief, own) for analysis, own in of.items()}
-    found = [section._replace(figures=key.figures[:1], drawn=of[key]) for key, section in brief.items()]
-    found.append(Section("In all", lines=[line for analysis, own in of.items() for line in analysis.summary(own)]))
-    for analysis, own in of.items():
+    of = {analysis: rows for analysis, rows in of.items() if rows}
+    brief = {analysis: _section(run, analysis.brief, rows) for analysis, rows in of.items()}
+    all_sections = [section._replace(figures=key.figures[:1], drawn=of[key]) for key, section in brief.items()]
+    all_sections.append(
+        Section("In all", lines=[line for analysis, rows in of.items() for line in analysis.summary(rows)])
+    )
+    for analysis, rows in of.items():
         title, there = f"All cases: {analysis.name}", bool(brief[analysis].rows)
-        figures = {"figures": analysis.figures[1:], "drawn": own}
-        found.append(Section(title, rows=own, columns=analysis.columns, long=there, **figures))
+        figures = {"figures": analysis.figures[1:], "drawn": rows}
+        all_sections.append(Section(title, rows=rows, columns=analysis.columns, long=there, **figures))
     more = dict.fromkeys(table for analysis in ANALYSES.values() for table in analysis.tables)
-    return found + [one for table in more if (one := _section(run, table, records)).rows]
+    return all_sections + [section for table in more if (section := _section(run, table, records)).rows]
 
 
 def _section(run: Run, table: Table, records: list[dict]) -> Section:
@@ -32,24 +34,24 @@ def _section(run: Run, table: Table, records: list[dict]) -> Section:
 
 
 def missing(run: Run) -> list[str]:
-    """A line per reason for which cases failed or have no number, with the cases."""
+    """Return a line per reason for which cases failed or have no number, with the cases."""
     reasons = grouped(((entry["outcome"], entry["reason"]), entry["case"]) for entry in run.missing).items()
     return [f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons]
 
 
 def ceilings(run: Run) -> list[str]:
-    """A line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of what an
-    empty call takes."""
+    """Return a line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of
+    what an empty call takes."""
     datasheet = run.metadata["machine"]["datasheet"] or {}
     lines = []
-    for one in ceilings_of(run):
-        if one.kind == "matmul":
-            unit, scale, sheet = f"TFLOP/s {one.dtype}", 1e12, datasheet.get("flops", {}).get(one.dtype)
+    for ceiling in ceilings_of(run):
+        if ceiling.kind == "matmul":
+            unit, scale, sheet = f"TFLOP/s {ceiling.dtype}", 1e12, datasheet.get("flops", {}).get(ceiling.dtype)
         else:
             unit, scale, sheet = "GB/s", 1e9, datasheet.get("memory_bandwidth_bytes_per_s")
-        value, *ends = (rate_text(rate / scale) for rate in (one.value, one.low, one.high))
+        value, *ends = (rate_text(rate / scale) for rate in (ceiling.value, ceiling.low, ceiling.high))
         sheet = f"{rate_text(sheet / scale)} {unit.split()[0]}" if sheet else "none"
-        lines.append(f"{one.kind}: {value} [{', '.join(ends)}] {unit} measured ({one.by}); datasheet: {sheet}")
+        lines.append(f"{ceiling.kind}: {value} [{', '.join(ends)}] {unit} measured ({ceiling.by}); datasheet: {sheet}")
     if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:
         lines.append(f"an empty call takes {time_text(empty_s)}: that much is in every sample")
     return lines

@@ -8,7 +8,7 @@ MOST_NAMED = 4
 
 
 def cells(rows: Sequence, columns: Sequence) -> tuple[list, list[list[str]]]:
-    """(columns, texts of each row) of those columns that have a header, and that some row needs."""
+    """Return (columns, texts of each row) of those columns that have a header, and that some row needs."""
     shown = [c for c in columns if c.header and (c.shown is None or any(map(c.shown, rows)))]
     return shown, [[column.cell(row) for column in shown] for row in rows]
 
@@ -37,7 +37,7 @@ class Markup(str):
 
 
 def escaped(text: str) -> str:
-    """`text` as Markdown that says just that: no HTML, link, code or formula.
+    """Return `text` as Markdown that says just that: no HTML, link, code or formula.
 
     >>> print(escaped("<b> [a](b) $c"))
     &lt;b> [a]\\(b) \\$c
@@ -46,7 +46,7 @@ def escaped(text: str) -> str:
 
 
 def markdown(rows: Sequence, columns: Sequence) -> str:
-    """The same table in Markdown."""
+    """Return the same table in Markdown."""
     shown, texts = cells(rows, columns)
     header, rule = [c.header for c in shown], ["--:" if c.right else ":--" for c in shown]
     body = [[cell if isinstance(cell, Markup) else escaped(cell).replace("|", r"\|") for cell in row] for row in texts]
@@ -54,6 +54,6 @@ def markdown(rows: Sequence, columns: Sequence) -> str:
 
 
 def named(cases: list[str]) -> str:
-    """The first of `cases`, and how many more there are."""
+    """Return the first of `cases`, and how many more there are."""
     more = len(cases) - MOST_NAMED
     return ", ".join(cases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -29,7 +29,7 @@ def new(width: float, height: float):
 
 
 def colours(names: Sequence[str]) -> dict:
-    """{name: colour}, which the colour-blind can tell apart."""
+    """Return {name: colour}, which the colour-blind can tell apart."""
     import seaborn
 
     return dict(zip(names, seaborn.color_palette("colorblind", len(names)), strict=True))
@@ -69,7 +69,7 @@ def note(axes, text: str, at: tuple[float, float], by: tuple[float, float], of="
 
 
 def bend(axes, flops: float, bytes_per_s: float, unit: float) -> tuple[tuple, list[float]]:
-    """The bent line of a roof from side to side of logarithmic axes of FLOP/byte and `unit` FLOP/s."""
+    """Return the bent line of a roof from side to side of logarithmic axes of FLOP/byte and `unit` FLOP/s."""
     left, right = axes.get_xlim()
     xs = left, min(max(left, flops / bytes_per_s), right), right
     return xs, [min(flops, x * bytes_per_s) / unit for x in xs]
@@ -106,8 +106,8 @@ def name_lowest(axes, frame, by: str | list[str], x: str, low: str, text: Callab
     the labels, from left to right."""
     lowest = frame.loc[frame.groupby(by)[low].idxmin()].sort_values(x, kind="stable").itertuples()
     words = {"fontsize": 8.5, "ha": "center", "va": "top"}
-    named = [(said, (getattr(row, x), getattr(row, low))) for row in lowest if (said := text(row))]
-    return [note(axes, said, at, (0, -7), **words) for said, at in named]
+    named = [(label, (getattr(row, x), getattr(row, low))) for row in lowest if (label := text(row))]
+    return [note(axes, label, at, (0, -7), **words) for label, at in named]
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:

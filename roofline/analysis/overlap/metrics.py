@@ -31,12 +31,12 @@ LOST = {
 
 
 def is_gathered(record: dict) -> bool:
-    """Whether a record is of an operation that gathers over a wire."""
+    """Return whether a record is of an operation that gathers over a wire."""
     return "arm" in record
 
 
 def metrics(run: Run, shape: Shape, arm: str) -> dict:
-    """The record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
+    """Return the record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
     baseline is the arm `serial`, the roof that of matmul and wire.
 
     T_gemm is the fastest unsplit matmul of the same rounds, T_comm the link alone. All times are told beside the
@@ -51,12 +51,12 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     groups, about, work = shape.groups, shape.entrants[arm], shape.work
 
     def typical(series: dict[int, float]) -> float | None:
-        """Its typical value, over passes and processes."""
+        """Return its typical value, over passes and processes."""
         return time_of(series, groups, shape.anchor).value if series else None
 
     gemm_name, link_name = _unsplit(shape)
     preset_name = next(iter(shape.of_role("preset")), None)
-    own, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
+    times_s, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
     t_gemm_s, t_comm_s = typical(gemm), typical(link)
     both, fabric = bool(gemm and link), about.get("link")
     plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
@@ -74,13 +74,13 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         """Of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not plan or void:
             return None
-        return estimate(value, gemm, link, own, groups=groups, anchor=shape.anchor, log=log)
+        return estimate(value, gemm, link, times_s, groups=groups, anchor=shape.anchor, log=log)
 
     beside, alone = _own_matmul(shape, arm, preset, gemm)
     hidden = of_times(hidden_fraction, log=False)
     of_ideal = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
-    found = {
+    fields = {
         "arm": arm,
         **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", "copier_programs")},
         REQUESTED: requested,
@@ -101,7 +101,9 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "t_preset_s": typical(preset),
         "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
         **throughput.with_ends(hidden, *HIDDEN),
-        **throughput.with_ends(ratio_of(shape.times_s(ALL_CORES), own, groups, shape.anchor) if own else None, *GAIN),
+        **throughput.with_ends(
+            ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor) if times_s else None, *GAIN
+        ),
         **throughput.with_ends(of_times(hidden_fraction, scaled, log=False), *CLOCK_NORMALISED),
         "sm_clock_hz": typical(clock),
         "gemm_sm_clock_hz": typical(gemm_clock),
@@ -119,21 +121,21 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
     if fabric:
-        found |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
-    found = throughput.metrics(run, shape, arm) | found
+        fields |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
+    fields = throughput.metrics(run, shape, arm) | fields
     own_gemm_s = None if alone is gemm else typical(alone)
-    return found | (_lost(found, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+    return fields | (_lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
 
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
-    """The names of the fastest unsplit matmul of `shape` and of its link alone."""
+    """Return the names of the fastest unsplit matmul of `shape` and of its link alone."""
     times = {name: times_s for name in shape.of_role("gemm") if (times_s := shape.times_s(name))}
     typical_s = {name: time_of(times_s, shape.groups, shape.anchor).value for name, times_s in times.items()}
     return min(typical_s, key=typical_s.get, default=None), next(iter(shape.of_role("link")), None)
 
 
 def unsplit_times_s(shape: Shape) -> tuple[dict[int, float], dict[int, float]]:
-    """{round: seconds} of T_gemm and of T_comm."""
+    """Return {round: seconds} of T_gemm and of T_comm."""
     return tuple(map(shape.times_s, _unsplit(shape)))
 
 
@@ -148,7 +150,8 @@ def ideal_s(record: dict) -> float:
 
 
 def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
-    """What the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
+    """Return what the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in
+    words.
 
     Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured it.
     So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round. `own_gemm_s` is
@@ -175,8 +178,8 @@ def _row_blocks(shape: Shape, arm: str) -> int:
 
 
 def _own_matmul(shape: Shape, arm: str, preset: dict, gemm: dict) -> tuple[str, dict]:
-    """The matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with all
-    flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
+    """Return the matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with
+    all flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
     beside, alone = "gemm beside link", gemm
     if preset and arm in ARMS and ARMS[arm].table:
         beside, alone = "preset beside link", preset
@@ -191,7 +194,7 @@ def _ratio(numerator: dict, denominator: dict, groups: Groups) -> float | None:
 
 
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
-    """How `arm` was cut, by what was journalled of it; None of one that has no schedule."""
+    """Return how `arm` was cut, by what was journalled of it; None of one that has no schedule."""
     known_as = base_arm(arm)
     if known_as not in SIMULATED:
         return None

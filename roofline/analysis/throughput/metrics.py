@@ -40,17 +40,17 @@ class Ceiling(NamedTuple):
 
 
 def roof_of(run: Run, dtype: str) -> Roof | None:
-    """The roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
-    known = {(one.kind, one.dtype): one.value for one in ceilings_of(run)}
-    matmul, read = known.get(("matmul", dtype)), known.get(("read", None))
+    """Return the roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
+    highest = {(ceiling.kind, ceiling.dtype): ceiling.value for ceiling in ceilings_of(run)}
+    matmul, read = highest.get(("matmul", dtype)), highest.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
 
 
 def ceilings_of(run: Run) -> list[Ceiling]:
-    """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or beside
-    a shape, or, of FLOP, a contender on a shape."""
-    if run.end is not None and (known := run.derived.get("ceilings")):
-        return known
+    """Return the highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
+    beside a shape, or, of FLOP, a contender on a shape."""
+    if run.end is not None and (kept := run.derived.get("ceilings")):
+        return kept
     highest: dict[tuple[str, str | None], Ceiling] = {}
 
     def reach(kind: str, dtype: str | None, rate: Interval, by: str) -> None:
@@ -77,13 +77,13 @@ def ceilings_of(run: Run) -> list[Ceiling]:
 
 
 def _probe(shape: Shape) -> tuple[str, dict] | None:
-    """The probe that took turns on `shape`, with its entry; None if none did."""
+    """Return the probe that took turns on `shape`, with its entry; None if none did."""
     return next(((name, shape.entrants[name]) for name in shape.of_role(PROBE) if shape.times_s(name)), None)
 
 
 def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
-    """The share of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in those
-    rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
+    """Return the share of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
+    those rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
     roof, flop = roof_of(run, shape.dtype), shape.work.flop
     if roof is None:
         return None
@@ -100,7 +100,7 @@ def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -
 
 
 def _median(values: dict[int, float]) -> float | None:
-    """The median of {round: value}; None of none."""
+    """Return the median of {round: value}; None of none."""
     return median(values.values()) if values else None
 
 
@@ -110,20 +110,20 @@ def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]
 
 
 def _rate(amount: float, time: Interval) -> Interval:
-    """`amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
+    """Return `amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
     return Interval(amount / time.value, amount / time.high, amount / time.low)
 
 
 def metrics(run: Run, shape: Shape, contender: str) -> dict:
-    """One flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots.
+    """Return one flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots.
 
     Its columns say what each field means. Without ceilings the roof's fields are None.
     """
     times = shape.times_s(contender)
     vendor_times = shape.anchor or {}  # none where it was refused
-    groups, own, work = shape.groups, shape.entrants[contender], shape.work
+    groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
     time, roof = time_of(times, groups, vendor_times or times), roof_of(run, shape.dtype)
-    intensity = replace(work, spilled_bytes=own.get("spilled_bytes", 0)).device_intensity
+    intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
     ratio, reached = vendor_times and ratio_of(vendor_times, times, groups), of_roof(run, shape, times, intensity)
     return {
         "op": shape.op,
@@ -147,9 +147,9 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "vendor": shape.baseline,
         "vendor_time_s": time_of(vendor_times, groups).value if vendor_times else None,
         **with_ends(ratio or None, "ratio_to_vendor", "ratio_low", "ratio_high"),
-        "relative_error": own["relative_error"],
-        "config": own["config"],
-        "kernel_name": own.get("kernel_name"),
+        "relative_error": entrant["relative_error"],
+        "config": entrant["config"],
+        "kernel_name": entrant.get("kernel_name"),
         **_counted(shape, contender),
         "late": shape.late[contender],
         "cache": shape.cache,
@@ -172,10 +172,10 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
 
 
 def _counted(shape: Shape, contender: str) -> dict:
-    """The fields of what a profiler counted in one call, all None where it did not."""
+    """Return the fields of what a profiler counted in one call, all None where it did not."""
     line = shape.counters.get(contender, {})
     dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
-    said = source and [" + ".join(names) for names in source["metrics"].values()]
+    metrics_named = source and [" + ".join(names) for names in source["metrics"].values()]
     return {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
@@ -183,12 +183,13 @@ def _counted(shape: Shape, contender: str) -> dict:
         "counted_intensity": shape.work.flop / dram if dram else None,
         "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
         "tensor_ops_of_flop": None if tensor is None else tensor / shape.work.flop,
-        "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *said]),
+        "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *metrics_named]),
     }
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
-    """The fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without blocks.
+    """Return the fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
+    blocks.
 
     `steady_ratio_to_vendor` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of single
     calls in turns. Power is energy over time, of the counted part alone.
@@ -198,28 +199,30 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         name: {block["block"]: block["time_s"] for block in blocks if block["contender"] == name}
         for name in (shape.baseline, contender)
     }
-    own = [block for block in blocks if block["contender"] == contender]
-    if not own:
+    blocks_of = [block for block in blocks if block["contender"] == contender]
+    if not blocks_of:
         return {}
     time, ratio = _range(times[contender].values()), None
     if both := times[shape.baseline].keys() & times[contender].keys():
         ratio = _range(times[shape.baseline][block] / times[contender][block] for block in both)
-    counted = [b for b in own if b["energy_j"] is not None]
+    counted = [b for b in blocks_of if b["energy_j"] is not None]
     joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
         "steady_time_s": time.value,
         **with_ends(_rate(shape.work.flop / 1e12, time), "steady_tflops", "steady_tflops_low", "steady_tflops_high"),
-        "steady_blocks": len(own),
+        "steady_blocks": len(blocks_of),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
         **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
-        "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in own if b.get("sm_clock_mhz")}),
+        "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in blocks_of if b.get("sm_clock_mhz")}),
         **with_ends(joules, *(f"steady_energy{end}_j" for end in ENDS)),
         "steady_power_w": joules and joules.value / time.value,
         "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
         "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
         "steady_flop_per_joule": joules and shape.work.flop / joules.value,
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
-        "steady_throttled": ", ".join(dict.fromkeys(b["throttle_reasons"] for b in own if b.get("throttle_reasons"))),
+        "steady_throttled": ", ".join(
+            dict.fromkeys(b["throttle_reasons"] for b in blocks_of if b.get("throttle_reasons"))
+        ),
     }
 
 
@@ -230,7 +233,7 @@ def _range(values: Iterable[float]) -> Interval:
 
 
 def shape_of(record: dict) -> str:
-    """The id of its shape."""
+    """Return the id of its shape."""
     return record["case"].removesuffix("-" + record["contender"])
 
 

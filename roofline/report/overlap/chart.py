@@ -44,8 +44,8 @@ def draw(run: Run, frame):
         _word(axes, at, -0.8, text, side, color=GREY, va="bottom")
     for y, name in names.items():
         _word(axes, COLUMNS[0][0], y, name, "left", weight="bold")
-    for own in rows:
-        _row(axes, own, drawn, looks)
+    for rows_of_shape in rows:
+        _row(axes, rows_of_shape, drawn, looks)
     words = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
     theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **words)
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
@@ -61,16 +61,16 @@ def draw(run: Run, frame):
 
 
 def _rows(drawn) -> tuple[dict, list, float]:
-    """{y: operation} of the names above its shapes; the arms of each shape with `y`, its `middle` and its `height`, by
-    T_gemm / T_comm; and where the last one ends."""
+    """Return {y: operation} of the names above its shapes; the arms of each shape with `y`, its `middle` and its
+    `height`, by T_gemm / T_comm; and where the last one ends."""
     names, rows, top = {}, [], -0.5
     for op, of_op in drawn.groupby("op", sort=False):
         names[top + 0.65] = op
         top += 1
-        for _, own in of_op.sort_values("ratio", kind="stable").groupby("shape", sort=False):
-            height = max(1.0, APART * len(own) + 0.34)
-            middle, steps = top + height / 2, np.arange(len(own)) - (len(own) - 1) / 2
-            rows.append(own.assign(y=middle + APART * steps, middle=middle, height=height))
+        for _, rows_of_shape in of_op.sort_values("ratio", kind="stable").groupby("shape", sort=False):
+            height = max(1.0, APART * len(rows_of_shape) + 0.34)
+            middle, steps = top + height / 2, np.arange(len(rows_of_shape)) - (len(rows_of_shape) - 1) / 2
+            rows.append(rows_of_shape.assign(y=middle + APART * steps, middle=middle, height=height))
             top += height
     return names, rows, top
 
@@ -81,15 +81,15 @@ def _word(axes, points: float, y: float, text: str, side: str, **look) -> None:
     theme.note(axes, text, (float(points > 0), y), (points, 0), ("axes fraction", "data"), **look)
 
 
-def _row(axes, own, drawn, looks: dict) -> None:
+def _row(axes, rows_of_shape, drawn, looks: dict) -> None:
     """Band and words of one shape."""
-    first = next(own.itertuples())
+    first = next(rows_of_shape.itertuples())
     both, height, y = (first.t_gemm_s + first.t_comm_s) / first.ideal_s, first.height - 0.28, first.middle
     axes.barh(y, both - 1, left=1, height=height, color=BAND, alpha=0.5 if first.void else 1, zorder=1)
     axes.plot([both, both], [y - height / 2, y + height / 2], color=DARK, linewidth=1.5, zorder=2)
     for (at, side, _), text in zip(COLUMNS, (style.label(first, drawn), first.wire, f"{first.ratio:.2f}"), strict=True):
         _word(axes, at, y, text, side)
-    hidden = own.set_index("arm")["hidden_fraction"].dropna()
+    hidden = rows_of_shape.set_index("arm")["hidden_fraction"].dropna()
     hidden = hidden[~hidden.index.map(is_serial).astype(bool)]
     if first.void:
         _word(axes, BEST[0], y, style.void_text(first), "left", color=GREY)
@@ -99,12 +99,12 @@ def _row(axes, own, drawn, looks: dict) -> None:
         _word(axes, BEST[2], y, best, "left", color=looks[best]["color"])
 
 
-def _points(axes, arm: str, own, look: dict) -> None:
+def _points(axes, arm: str, rows, look: dict) -> None:
     """Times of one arm with their intervals, and ticks at its own ideals."""
-    fabric = f", over {own['link'].iloc[0]}" if own["own_fabric"].any() else ""
-    style.draw_points(axes, own["over"], own["y"], look, label=arm + fabric, xerr=style.interval(own, "over"))
+    fabric = f", over {rows['link'].iloc[0]}" if rows["own_fabric"].any() else ""
+    style.draw_points(axes, rows["over"], rows["y"], look, label=arm + fabric, xerr=style.interval(rows, "over"))
     if not is_serial(arm):
-        axes.plot(own["t_own_ideal_s"] / own["ideal_s"], own["y"], color=look["color"], zorder=3, **OWN_IDEAL)
+        axes.plot(rows["t_own_ideal_s"] / rows["ideal_s"], rows["y"], color=look["color"], zorder=3, **OWN_IDEAL)
 
 
 def _legend(axes) -> None:

@@ -11,7 +11,8 @@ from roofline.theory.wires import HOW
 
 
 def link_text(record: dict) -> str:
-    """Its kind and the bandwidth that it reached: `paced 0.4 GB/s`. What gathers for `serial`, where that is faster."""
+    """Return its kind and the bandwidth that it reached: `paced 0.4 GB/s`. What gathers for `serial`, where that is
+    faster."""
     reached, gather = record["link_bytes_per_s"], record.get("gather")
     serial = f"; serial by {HOW[gather]}" if gather not in (None, record["link"]) and gather in HOW else ""
     speed = f" {reached / 1e9:.3g} GB/s" if reached else ""
@@ -19,12 +20,12 @@ def link_text(record: dict) -> str:
 
 
 def hidden_text(record: dict, names: tuple[str, str, str] = HIDDEN) -> str:
-    """The hidden fraction with its interval."""
+    """Return the hidden fraction with its interval."""
     return interval_text(*(record[name] for name in names), 2)
 
 
 def notes_text(record: dict) -> str:
-    """What a reader must know before trusting the row."""
+    """Return what a reader must know before trusting the row."""
     off = record["link_off_pace"]
     return throughput.notes_text(record, "its ideal", f"void: link off its pace by {100 * off:+.0f} %" if off else "")
 
@@ -112,7 +113,7 @@ OWN = (
 
 
 def _part(name: str) -> Column:
-    """The time that an arm loses to one thing, as a share of its time."""
+    """Return the time that an arm loses to one thing, as a share of its time."""
     there = lambda r: r[name] is not None  # noqa: E731
     return Column(name, header=LOST[name], of_row=lambda r: _share(r[name], r) if there(r) else "-", shown=there)
 

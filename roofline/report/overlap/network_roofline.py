@@ -29,14 +29,14 @@ def draw(run: Run, frame):
     own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
     valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
     arms = valid.groupby("op")["arm"]
-    rank, count = arms.transform(lambda own: own.map([*own.unique()].index)), arms.transform("nunique")
+    rank, count = arms.transform(lambda rows: rows.map([*rows.unique()].index)), arms.transform("nunique")
     valid = valid.assign(aside=0.004 * (rank - (count - 1) / 2))
     looks, of_panel = style.styles(valid["arm"]), dict(list(frame.groupby("panel", sort=False)))
-    heights = [PANEL_IN + MORE_IN * (own["op"].nunique() - 1) for own in of_panel.values()]
+    heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for rows in of_panel.values()]
     best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
-    said = " and ".join(f"{row.ratio_to_vendor:.2f} x in {row.op}" for row in best.values())
+    gains = " and ".join(f"{row.ratio_to_vendor:.2f} x in {row.op}" for row in best.values())
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
-    theme.about(figure, run, f"Overlapping buys, over serial, {said}" if said else nothing)
+    theme.about(figure, run, f"Overlapping buys, over serial, {gains}" if gains else nothing)
     panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
     panels[0].set_xscale("log", base=2)
@@ -49,17 +49,17 @@ def draw(run: Run, frame):
     top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
     panels[-1].set_xlabel("multiples of the threshold: FLOP per received byte over its balance = T_gemm / T_comm")
     labels = [
-        _panel(axes, valid[valid["panel"] == panel], own, looks, best.get(panel))
-        for axes, (panel, own) in zip(panels, of_panel.items(), strict=True)
+        _panel(axes, valid[valid["panel"] == panel], rows, looks, best.get(panel))
+        for axes, (panel, rows) in zip(panels, of_panel.items(), strict=True)
     ]
-    known = {name: one for axes in panels for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    style.legend(panels[-1], [*known.values()], [*known], 4, title="95 % intervals", title_fontsize=8.5)
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    style.legend(panels[-1], [*handles.values()], [*handles], 4, title="95 % intervals", title_fontsize=8.5)
     theme.separate(figure, labels)
     return figure
 
 
 def _best(valid) -> dict:
-    """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
+    """Return {panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
     won = valid[~valid["arm"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
     best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
@@ -84,10 +84,10 @@ def _panel(axes, valid, every, looks: dict, best) -> list:
     axes.vlines(*cases.T, GREY, linewidth=0.9, zorder=1)
     ops = every.drop_duplicates("op").set_index("op")["layer"]
     for arm, look in looks.items():
-        own = valid[valid["arm"] == arm]
-        if len(own):
-            at = own["ratio"] * (right / left) ** own["aside"]
-            style.draw_points(axes, at, own["share"], look, label=arm, yerr=style.interval(own, "share"))
+        rows = valid[valid["arm"] == arm]
+        if len(rows):
+            at = rows["ratio"] * (right / left) ** rows["aside"]
+            style.draw_points(axes, at, rows["share"], look, label=arm, yerr=style.interval(rows, "share"))
     below = [style.link_text(valid)] if len(valid) else []
     if len(ops) > 1:
         below.append(", ".join(f"{layer}: {op}" for op, layer in ops.items()))
@@ -118,12 +118,12 @@ def _threshold(axes, shapes) -> None:
         theme.note(axes, text, (1, 1), (by, -4), ha=side, va="top", **grey)
     first = next(shapes.itertuples())
     wire, divisor = parse_wire(first.wire), first.model.partition("/")[2]
-    said = f"threshold: {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
-    said += f"\nhere {style.range_of(shapes['balance'])} measured on wire {first.wire}, each by its own matmul"
+    text_below = f"threshold: {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
+    text_below += f"\nhere {style.range_of(shapes['balance'])} measured on wire {first.wire}, each by its own matmul"
     if wire.kind == "balance":
-        said += f"\n{wire.value:g} asked for"
+        text_below += f"\n{wire.value:g} asked for"
         if first.wire == exercise(first.model, first.dtype) and wire.value != EXERCISE_BALANCE:
-            said += f": {EXERCISE_BALANCE}" + f" / {divisor} (scaled model)" * bool(divisor)
-            said += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})" * (ITEMSIZE[first.dtype] != 2)
+            text_below += f": {EXERCISE_BALANCE}" + f" / {divisor} (scaled model)" * bool(divisor)
+            text_below += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})" * (ITEMSIZE[first.dtype] != 2)
     side, by = ("left", 8) if np.prod(axes.get_xlim()) > 1 else ("right", -8)
-    theme.note(axes, said, (1, 0), (by, 6), ha=side, va="bottom", **grey)
+    theme.note(axes, text_below, (1, 0), (by, 6), ha=side, va="bottom", **grey)

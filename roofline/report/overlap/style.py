@@ -36,7 +36,7 @@ MOST_NAMED = 3
 
 
 def prepared(frame):
-    """`frame` in the order of `styles`, and so that a shape's first row tells of its link, with more columns.
+    """Return `frame` in the order of `styles`, and so that a shape's first row tells of its link, with more columns.
 
     `shape`: its id. `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
     pace. `ideal_s`: the longer of T_gemm and T_comm. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
@@ -68,17 +68,17 @@ def prepared(frame):
 
 
 def styles(arms) -> dict[str, dict]:
-    """{arm: how its points are drawn} of `arms`, in the order of `LOOKS`; those that are not there come last."""
+    """Return {arm: how its points are drawn} of `arms`, in the order of `LOOKS`; those that are not there come last."""
     arms = dict.fromkeys(arms)
-    known = {
+    fixed_looks = {
         name: look
         for arm, (color, marker) in LOOKS.items()
-        for own in [{"color": color, "marker": marker}]
-        for name, look in ((arm, own), (arm + PERSISTENT, own | PERSISTENT_LOOK))
+        for plain_look in [{"color": color, "marker": marker}]
+        for name, look in ((arm, plain_look), (arm + PERSISTENT, plain_look | PERSISTENT_LOOK))
     }
-    others = theme.colours([arm for arm in arms if arm not in known])
+    others = theme.colours([arm for arm in arms if arm not in fixed_looks])
     looks = {arm: {"color": colour, "marker": mark} for (arm, colour), mark in zip(others.items(), cycle(MARKERS))}
-    return {arm: look for arm, look in (known | looks).items() if arm in arms}
+    return {arm: look for arm, look in (fixed_looks | looks).items() if arm in arms}
 
 
 def draw_points(axes, xs, ys, look: dict, *, label: str, **errors) -> None:
@@ -106,7 +106,8 @@ def legend(axes, handles: list, names: list[str], columns: int, **words) -> None
 
 
 def label(row, among) -> str:
-    """What tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
+    """Return what tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16,
+    P=4`."""
     others = among[among["op"] == row.op]
     first = "m" if row.op == "weight_prefetch" else "tp"
     words = {"tp": f"tp={row.tp}", "m": f"M={row.m}", "ranks": f"P={row.ranks}", "dtype": row.dtype}
@@ -116,26 +117,26 @@ def label(row, among) -> str:
 def link_text(frame) -> str:
     """Kind, bandwidth and ranks of the links: `paced (emulated) link, 1.05 GB/s reached of 1.07 asked, P = 8 ranks`."""
     parts = []
-    for kind, own in frame.groupby("link", sort=False):
-        reached, asked = (range_of(own[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
+    for kind, rows in frame.groupby("link", sort=False):
+        reached, asked = (range_of(rows[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
         text = f"{kind}{' (emulated)' * (kind == 'paced')} link"
         if reached:
             text += f", {reached} GB/s reached"
         if asked:
             text += f" of {asked} asked" if reached else f", {asked} GB/s asked"
-        parts.append(f"{text}, P = {' or '.join(map(str, sorted(own['ranks'].unique())))} ranks")
+        parts.append(f"{text}, P = {' or '.join(map(str, sorted(rows['ranks'].unique())))} ranks")
     return "; ".join(parts)
 
 
 def range_of(values) -> str:
-    """The least and the greatest, or their median where they are the same within 3 %; no text of none."""
+    """Return the least and the greatest, or their median where they are the same within 3 %; no text of none."""
     values = values.dropna()
     ends = values.agg(["median"] if values.max() <= 1.03 * values.min() else ["min", "max"])
     return " to ".join(dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends.dropna()))
 
 
 def left_out(frame, *, void: bool) -> list[str]:
-    """A line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
+    """Return a line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
     firsts = frame.drop_duplicates("shape")
     reasons = {"T_gemm or T_comm was not measured": ~firsts["timed"]}
     reasons |= {"link off its pace": firsts["timed"] & firsts["void"]} if void else {}

@@ -39,13 +39,15 @@ class Block(NamedTuple):
 
 
 def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
-    """{arm: its timeline} on a shape, of arms whose transfers took time."""
-    found = run.shapes[shape_id].timelines
-    return {arm: found[arm] for arm in run.measured(shape_id) if arm in found and any(found[arm]["arrivals_s"])}
+    """Return {arm: its timeline} on a shape, of arms whose transfers took time."""
+    timelines = run.shapes[shape_id].timelines
+    return {
+        arm: timelines[arm] for arm in run.measured(shape_id) if arm in timelines and any(timelines[arm]["arrivals_s"])
+    }
 
 
 def is_there(run: Run) -> bool:
-    """Whether any arm has a timeline to show."""
+    """Return whether any arm has a timeline to show."""
     return any(timelines_of(run, shape) for shape in run.shapes)
 
 
@@ -53,7 +55,10 @@ def draw(run: Run, frame):
     frame = style.prepared(frame)
     looks = style.styles(frame["arm"])
     rows = nearest_to_the_ridge(run, frame)
-    panels = [{arm: own[arm] for arm in looks if arm in own} for own in (timelines_of(run, row.shape) for row in rows)]
+    panels = [
+        {arm: of_shape[arm] for arm in looks if arm in of_shape}
+        for of_shape in (timelines_of(run, row.shape) for row in rows)
+    ]
     lanes = [EACH * len(timelines) for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
     theme.about(figure, run, "What link and chip do in one run of each arm, of median time")
@@ -68,8 +73,8 @@ def draw(run: Run, frame):
 
 
 def nearest_to_the_ridge(run: Run, frame) -> list:
-    """A row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there are
-    others."""
+    """Return a row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there
+    are others."""
     firsts = frame.drop_duplicates("shape")
     shown = firsts[[bool(timelines_of(run, shape)) for shape in firsts["shape"]]]
     ranked = shown.assign(elsewhere=shown["wire"] != "ridge", away=np.log(shown["ratio"]).abs())
@@ -78,7 +83,7 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
 
 
 def link_blocks(timeline: dict) -> list[Block]:
-    """The transfers, one after another; the pieces of a row block, or of a part, together."""
+    """Return the transfers, one after another; the pieces of a row block, or of a part, together."""
     units, halves = _units(timeline), [bool(block) and _is_layer(timeline) for _, block in timeline["transfers"]]
     keys = [*zip(halves, units, strict=True)]
     ends_s = dict(zip(keys, timeline["arrivals_s"], strict=False))
@@ -91,9 +96,9 @@ def link_blocks(timeline: dict) -> list[Block]:
 
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:
-    """What the chip computed: before, between and after its waits. The unit is the last that it had waited for, so that
-    a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part that
-    goes away, the rank that it goes to."""
+    """Return what the chip computed: before, between and after its waits. The unit is the last that it had waited for,
+    so that a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part
+    that goes away, the rank that it goes to."""
     units, waits = _units(timeline), timeline["waits"]
     sent = [(at_s, unit) for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False) if at_s]
     gathered = len(units) - len(sent)  # could go from the start
@@ -117,7 +122,7 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
 
 
 def _between(spans: list, end_s: float):
-    """(start, end) of the times before, between and after `spans`, until `end_s`."""
+    """Return (start, end) of the times before, between and after `spans`, until `end_s`."""
     return zip([0.0, *(end for _, end in spans)], [*(start for start, _ in spans), end_s], strict=True)
 
 
@@ -126,18 +131,18 @@ def _is_by_block(timeline: dict) -> bool:
 
 
 def _is_layer(timeline: dict) -> bool:
-    """Whether it is of a gather and a scatter, whose blocks count from 1."""
+    """Return whether it is of a gather and a scatter, whose blocks count from 1."""
     return bool(timeline.get("in_turn"))
 
 
 def unit_of(timeline: dict) -> str:
-    """What a transfer brings, in words."""
+    """Return what a transfer brings, in words."""
     return "rank" if _is_layer(timeline) else "row block" if _is_by_block(timeline) else "chunk"
 
 
 def _units(timeline: dict) -> list[int]:
-    """What each transfer brings: a chunk, or a piece of a row block. Of a layer the rank whose rows come, or whose part
-    goes, in one order."""
+    """Return what each transfer brings: a chunk, or a piece of a row block. Of a layer the rank whose rows come, or
+    whose part goes, in one order."""
     if _is_layer(timeline):
         rows = [chunk for chunk, block in timeline["transfers"] if not block]
         pieces = len(timeline["transfers"]) // len(rows) - 1  # of a part
@@ -147,7 +152,7 @@ def _units(timeline: dict) -> list[int]:
 
 
 def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
-    """The lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
+    """Draw the lanes of every arm on one shape; returns (text, bar) of what must fit into its block."""
     marks_s = {}
     if row.timed:
         longer = "T_gemm" if row.t_gemm_s >= row.t_comm_s else "T_comm"
@@ -202,7 +207,7 @@ def _bar(axes, y: float, block: Block, colour) -> tuple:
 
 
 def _colours(timeline: dict) -> dict:
-    """{unit: colour}, in the order of arrival from dark to light."""
+    """Return {unit: colour}, in the order of arrival from dark to light."""
     import seaborn
 
     units = dict.fromkeys(_units(timeline))
@@ -224,7 +229,9 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
             "numbers: the rank whose rows come, then whose part goes; on the chip its rows, by up, then by down"
         )
     else:
-        by_block = " and ".join(dict.fromkeys(base_arm(arm) for arm, own in timelines.items() if _is_by_block(own)))
+        by_block = " and ".join(
+            dict.fromkeys(base_arm(arm) for arm, timeline in timelines.items() if _is_by_block(timeline))
+        )
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
         below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
     if lost := [arm for arm in run.measured(row.shape) if arm not in timelines]:

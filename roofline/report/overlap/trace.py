@@ -19,26 +19,30 @@ MOST_EVENTS = 100_000
 def write(run: Run, frame, folder: Path) -> Path:
     """Write the timelines that the figure of `frame` shows; returns the path."""
     shapes = [row.shape for row in timeline.nearest_to_the_ridge(run, style.prepared(frame))]
-    arms = [(shape, arm, own) for shape in shapes for arm, own in timeline.timelines_of(run, shape).items()]
+    arms = [
+        (shape, arm, timeline_of_arm)
+        for shape in shapes
+        for arm, timeline_of_arm in timeline.timelines_of(run, shape).items()
+    ]
     every = chain.from_iterable(_process(pid, *about) for pid, about in enumerate(arms, 1))
     events = (event for event in every if event.get("dur", 1))
     kept = list(islice(events, MOST_EVENTS))
-    found = {"traceEvents": kept, "otherData": {"title": run.metadata["title"], "left_out": sum(1 for _ in events)}}
+    document = {"traceEvents": kept, "otherData": {"title": run.metadata["title"], "left_out": sum(1 for _ in events)}}
     path = folder / NAME
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
     return path
 
 
-def _process(pid: int, shape: str, arm: str, own: dict):
+def _process(pid: int, shape: str, arm: str, timeline_of_arm: dict):
     """The events of an arm: names of it and of its lanes, then what these did, in us."""
     yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": f"{arm}, {shape}"}}
     for tid, name in enumerate(("link", "chip")):
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
-    unit = timeline.unit_of(own)
-    for block in timeline.link_blocks(own):
+    unit = timeline.unit_of(timeline_of_arm)
+    for block in timeline.link_blocks(timeline_of_arm):
         yield _event(pid, 0, f"{unit} {block.text}", "transfer", block.start_s, block.end_s)
-    waits = [Block(*span, WAITS, "waits") for _, *span in own["waits"]]
-    for block in sorted([*timeline.chip_blocks(arm, own), *waits], key=lambda block: block.start_s):
+    waits = [Block(*span, WAITS, "waits") for _, *span in timeline_of_arm["waits"]]
+    for block in sorted([*timeline.chip_blocks(arm, timeline_of_arm), *waits], key=lambda block: block.start_s):
         name = f"with {unit} {block.text}" if block.text.isdigit() else block.text
         yield _event(pid, 1, name, "wait" if block.unit == WAITS else "matmul", block.start_s, block.end_s)
 

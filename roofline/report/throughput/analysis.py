@@ -16,30 +16,31 @@ SLACK = 0.01
 
 
 def summary(records: list[dict]) -> list[str]:
-    """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and more."""
+    """Return a line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
+    more."""
     lines = []
-    for name, own in beside_baseline(records).items():
-        large = [r["ratio_to_vendor"] for r in own if r.get("m", 0) >= 1024]
-        text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in own):.3f} of {own[0]['vendor']}'s speed"
-        text += f" in the geometric mean over {len(own)} shapes"
+    for name, rows in beside_baseline(records).items():
+        large = [r["ratio_to_vendor"] for r in rows if r.get("m", 0) >= 1024]
+        text = f"{name}: {geometric_mean(r['ratio_to_vendor'] for r in rows):.3f} of {rows[0]['vendor']}'s speed"
+        text += f" in the geometric mean over {len(rows)} shapes"
         lines.append(text + (f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if large else ""))
     return lines
 
 
 def beside_baseline(records: list[dict]) -> dict[str, list[dict]]:
-    """{contender: its records that have a ratio}, without the baseline's."""
+    """Return {contender: its records that have a ratio}, without the baseline's."""
     return grouped((r["contender"], r) for r in records if r["contender"] != r["vendor"] and r["ratio_to_vendor"])
 
 
 def by_tokens(run: Run, records: list[dict]) -> list[dict]:
-    """A row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean. The
-    interval is Student's over processes, each of which says the mean over all shapes; a single one says none."""
+    """Return a row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean.
+    The interval is Student's over processes, each of which says the mean over all shapes; a single one says none."""
     best: dict[tuple, list[dict]] = {}
-    for own in grouped((shape_of(r), r) for r in records if r["ratio_to_vendor"] and "m" in r).values():
-        if beside := [record for record in own if record["contender"] != record["vendor"]]:
+    for rows in grouped((shape_of(r), r) for r in records if r["ratio_to_vendor"] and "m" in r).values():
+        if beside := [record for record in rows if record["contender"] != record["vendor"]]:
             fastest = max(beside, key=lambda record: record["ratio_to_vendor"])
             best.setdefault((fastest["dtype"], fastest["m"]), []).append(fastest)
-    return [_of_tokens(run, *key, own) for key, own in sorted(best.items())]
+    return [_of_tokens(run, *key, rows) for key, rows in sorted(best.items())]
 
 
 def _of_tokens(run: Run, dtype: str, m: int, best: list[dict]) -> dict:
@@ -48,9 +49,9 @@ def _of_tokens(run: Run, dtype: str, m: int, best: list[dict]) -> dict:
     for record in best:
         shape = run.shapes[shape_of(record)]
         times = shape.anchor, shape.times_s(record["contender"])
-        for process, own in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
-            of_process.setdefault(process, []).append(own)
-    whole = [geometric_mean(own) for own in of_process.values() if len(own) == len(best)]
+        for process, ratios in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
+            of_process.setdefault(process, []).append(ratios)
+    whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(best)]
     shares = [record["of_roof"] for record in best if record["of_roof"]]
     return {
         "m": m,
@@ -92,25 +93,25 @@ BRIEF = Table(
 
 
 def energy(records: list[dict]) -> list[str]:
-    """A line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes; then what the
-    device draws idle."""
+    """Return a line per contender: joules for 1e12 FLOP of its steady state, geometric mean over its shapes; then what
+    the device draws idle."""
     joules = ((r["contender"], 1e12 / r["steady_flop_per_joule"]) for r in records if r["steady_flop_per_joule"])
     idle = {r["steady_idle_power_w"] for r in records if r["steady_idle_power_w"]}
     return [
-        f"{name}: {geometric_mean(own):.3g} J per TFLOP in the geometric mean over {len(own)} shapes"
-        for name, own in grouped(joules).items()
+        f"{name}: {geometric_mean(joules_of):.3g} J per TFLOP in the geometric mean over {len(joules_of)} shapes"
+        for name, joules_of in grouped(joules).items()
     ] + [f"idle power: {rate_text(watts)} W, before anything was measured" for watts in idle]
 
 
 def checks(records: list[dict]) -> list[str]:
-    """What the operations of the tensor cores say against the FLOP, a line for each way in which they differ; then
-    tool, version and metrics of the counts."""
-    found = {
+    """Return what the operations of the tensor cores say against the FLOP, a line for each way in which they differ;
+    then tool, version and metrics of the counts."""
+    cases_of = {
         "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": [],
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in": [],
         "more tensor operations than FLOP: tiles reach past the end of the matrices, in": [],
     }
-    uncounted, fewer, more = found.values()
+    uncounted, fewer, more = cases_of.values()
     for record in records:
         share = record["tensor_ops_of_flop"]
         if share is None:
@@ -118,7 +119,7 @@ def checks(records: list[dict]) -> list[str]:
         elif abs(share - 1) > SLACK:
             (fewer if share < 1 else more).append(f"{record['case']} ({share:.3g})")
     sources = dict.fromkeys(f"counted by {record['counter_source']}" for record in records)
-    return [*(f"{text} {named(cases)}" for text, cases in found.items() if cases), *sources]
+    return [*(f"{text} {named(cases)}" for text, cases in cases_of.items() if cases), *sources]
 
 
 TABLES = (

@@ -30,11 +30,11 @@ def ratio_text(record: dict, kind: str = "ratio", text=interval_text) -> str:
 def _joules_text(record: dict) -> str:
     """Of 1e12 FLOP."""
     joules = [record[f"steady_energy{end}_j"] for end in ENDS]
-    return "-" if None in joules else range_text(*(1e12 * one / record["flop"] for one in joules), number_text)
+    return "-" if None in joules else range_text(*(1e12 * end / record["flop"] for end in joules), number_text)
 
 
 def notes_text(record: dict, roof: str = "the measured roof", more: str = "") -> str:
-    """What a reader must know before trusting the row; `more` stands in the middle."""
+    """Return what a reader must know before trusting the row; `more` stands in the middle."""
     rounds, late = record["rounds"], record["late"]
     notes = {
         f"throttled: {record.get('throttle_reasons')}": record.get("throttled"),
@@ -179,7 +179,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def others(known: Iterable[Column], *left_out: str) -> list[Column]:
-    """The columns that any case has, for records alone, but for those that are `known` already or `left_out`."""
-    there = {*left_out, *(column.name for column in known if column.doc)}
+def others(columns: Iterable[Column], *left_out: str) -> list[Column]:
+    """Return the columns that any case has, for records alone, but for those that are `known` already or `left_out`."""
+    there = {*left_out, *(column.name for column in columns if column.doc)}
     return [replace(column, header="") for column in COLUMNS if column.doc and column.name not in there]

@@ -26,7 +26,7 @@ THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK
 
 
 def draw(run: Run, frame):
-    """A row of panels for each dtype."""
+    """Return a row of panels for each dtype."""
     split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("")
     by_dtype = frame.assign(split=split).groupby("dtype", sort=False)
     looks = (
@@ -36,19 +36,19 @@ def draw(run: Run, frame):
     figure = theme.new(12.5, 5.8 * len(by_dtype) + 0.6)
     theme.about(figure, run, finding(frame))
     panels, labels = figure.subplots(len(by_dtype), 2, squeeze=False, width_ratios=(5, 3)), []
-    for (axes, beside), (dtype, own) in zip(panels, by_dtype, strict=True):
+    for (axes, beside), (dtype, rows) in zip(panels, by_dtype, strict=True):
         roof, sheet = roof_of(run, dtype), _datasheet(run, dtype)
-        unit = 1e12 if max(own["tflops"].max() * 1e12, roof.flops if roof else 0) >= 1e12 else 1e9
-        rates = {f"y{end}": own[f"tflops{end}"] * 1e12 / unit for end in ("", "_low", "_high")}
-        own = own.assign(x=own["device_intensity"], counted=own["counted_intensity"], **rates)
-        _roofs(axes, own, roof, sheet, unit)
-        _points(axes, own, *looks)
-        labels.append(_labels(axes, own))
+        unit = 1e12 if max(rows["tflops"].max() * 1e12, roof.flops if roof else 0) >= 1e12 else 1e9
+        rates = {f"y{end}": rows[f"tflops{end}"] * 1e12 / unit for end in ("", "_low", "_high")}
+        rows = rows.assign(x=rows["device_intensity"], counted=rows["counted_intensity"], **rates)
+        _roofs(axes, rows, roof, sheet, unit)
+        _points(axes, rows, *looks)
+        labels.append(_labels(axes, rows))
         axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel=theme.UNITS[unit])
-        _legend(axes, own, *looks)
-        few = own["m"].le(FEW_ROWS) | own["x"].lt(balance(*roof) if roof else 0)
-        if (few & own["m"].notna()).any():
-            _few_rows(beside, own[few & own["m"].notna()], roof, unit, looks)
+        _legend(axes, rows, *looks)
+        few = rows["m"].le(FEW_ROWS) | rows["x"].lt(balance(*roof) if roof else 0)
+        if (few & rows["m"].notna()).any():
+            _few_rows(beside, rows[few & rows["m"].notna()], roof, unit, looks)
         else:
             beside.remove()
             axes.set_subplotspec(axes.get_gridspec()[axes.get_subplotspec().rowspan.start, :])
@@ -57,30 +57,33 @@ def draw(run: Run, frame):
 
 
 def finding(frame) -> str:
-    """The contender of the best geometric mean beside the baseline, and the share of the roof at its most rows."""
+    """Return the contender of the best geometric mean beside the baseline, and the share of the roof at its most
+    rows."""
     others = frame[(frame["contender"] != frame["vendor"]) & frame["ratio_to_vendor"].notna()]
     means = others.groupby("contender", sort=False)["ratio_to_vendor"].agg(geometric_mean)
     name = means.idxmax() if len(means) else frame["contender"].iloc[0]
-    own, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""
-    if len(most := own[own["m"].eq(own["m"].max()).fillna(False)]):
+    rows, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""
+    if len(most := rows[rows["m"].eq(rows["m"].max()).fillna(False)]):
         share = f"{percent_text(geometric_mean(most['of_roof']))} of the roof at M = {most['m'].iloc[0]}"
     if len(means):
-        mean, own = means[name], others[others["contender"] == name]
-        text = f"{name} is {mean:.2f} x as fast as {own['vendor'].iloc[0]} in the geometric mean over {len(own)} shapes"
+        mean, rows = means[name], others[others["contender"] == name]
+        text = (
+            f"{name} is {mean:.2f} x as fast as {rows['vendor'].iloc[0]} in the geometric mean over {len(rows)} shapes"
+        )
         return text + bool(share) * f"; {share}"
     return f"{name} reaches {share}" if share else "FLOP/s over arithmetic intensity"
 
 
 def _datasheet(run: Run, dtype: str) -> Roof | None:
-    """The roof that the chip's datasheet has for `dtype`."""
+    """Return the roof that the chip's datasheet has for `dtype`."""
     sheet = run.metadata["machine"]["datasheet"] or {}
     flops, bytes_per_s = sheet.get("flops", {}).get(dtype), sheet.get("memory_bandwidth_bytes_per_s")
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
-def _roofs(axes, own, measured: Roof | None, sheet: Roof | None, unit: float) -> None:
+def _roofs(axes, rows, measured: Roof | None, sheet: Roof | None, unit: float) -> None:
     """Limits that hold all points and roofs, and the roofs."""
-    xs, ys = [*own["x"], *own["counted_intensity"].dropna()], [*own["y"]]
+    xs, ys = [*rows["x"], *rows["counted_intensity"].dropna()], [*rows["y"]]
     for roof in filter(None, (sheet, measured)):
         xs += [balance(*roof) / 8, 2 * balance(*roof)]
         ys.append(roof.flops / unit)
@@ -97,13 +100,13 @@ def _roofs(axes, own, measured: Roof | None, sheet: Roof | None, unit: float) ->
         theme.roof(axes, *measured, unit, "measured: ", part=0.12, lw=2)
 
 
-def _labels(axes, own) -> list:
+def _labels(axes, rows) -> list:
     """M under each cluster of points, with tp where that puts those of an M apart; returns the labels."""
-    of_m = own.groupby("m")["x"]
+    of_m = rows.groupby("m")["x"]
     apart = of_m.transform("max") > APART * of_m.transform("min")
-    own = own.assign(tp=own["tp"].where(apart, 0))
+    rows = rows.assign(tp=rows["tp"].where(apart, 0))
     return theme.name_lowest(
-        axes, own, ["m", "tp"], "x", "y_low", lambda row: f"M={row.m}" + (f"\ntp={row.tp}" if row.tp else "")
+        axes, rows, ["m", "tp"], "x", "y_low", lambda row: f"M={row.m}" + (f"\ntp={row.tp}" if row.tp else "")
     )
 
 
@@ -115,51 +118,51 @@ def _points(axes, frame, colours: dict, marks: dict, line: str = "none") -> None
     """
     hollow = frame["counted_intensity"].notna().any()
     edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-    for (name, split), own in frame.groupby(["contender", "split"], sort=False):
+    for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
         colour = colours[name]["color"]
         points = {"linestyle": line, "lw": 0.6, "markersize": 6.5} | colours[name] | marks[split]
         face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if hollow else edge
         shift = 1.035 ** ([*colours].index(name) - (len(colours) - 1) / 2)
-        xs, ys, counted = own["x"] * shift, own["y"], own["counted"] * shift
+        xs, ys, counted = rows["x"] * shift, rows["y"], rows["counted"] * shift
         axes.errorbar(
-            xs, ys, yerr=[ys - own["y_low"], own["y_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4,
+            xs, ys, yerr=[ys - rows["y_low"], rows["y_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4,
             **points, **face,
         )  # fmt: skip
-        there, hot = counted.notna(), own["throttled"].eq(True).fillna(False)
+        there, hot = counted.notna(), rows["throttled"].eq(True).fillna(False)
         axes.plot([xs[there], counted[there]], [ys[there]] * 2, color=colour, linewidth=1.2, zorder=3.5)
         axes.plot(counted[there], ys[there], zorder=4.5, **points, **edge)
         axes.plot(xs[hot], ys[hot], ls="none", zorder=3, **THROTTLED)
 
 
-def _legend(axes, own, colours: dict, marks: dict) -> None:
+def _legend(axes, rows, colours: dict, marks: dict) -> None:
     """Colours of contenders, marks of splits, and what else the points are."""
-    looks = colours | {split: marks[split] for split in own["split"].unique() if split}
-    if own["counted_intensity"].notna().any():
+    looks = colours | {split: marks[split] for split in rows["split"].unique() if split}
+    if rows["counted_intensity"].notna().any():
         looks |= {MODELLED: {"markerfacecolor": "white"}, COUNTED: {}}
-    looks |= {"throttled": THROTTLED} if own["throttled"].eq(True).any() else {}
+    looks |= {"throttled": THROTTLED} if rows["throttled"].eq(True).any() else {}
     handles = [axes.plot([], [], **{"ls": "none", "marker": "o", "color": GREY} | look)[0] for look in looks.values()]
     axes.legend(
         handles,
         looks,
         loc="lower right",
         fontsize=9.5,
-        title=f"{own['dtype'].iloc[0]}, 95 % intervals",
+        title=f"{rows['dtype'].iloc[0]}, 95 % intervals",
         title_fontsize=8.5,
     )
 
 
-def _few_rows(axes, own, roof: Roof | None, unit: float, looks: tuple) -> None:
+def _few_rows(axes, rows, roof: Roof | None, unit: float, looks: tuple) -> None:
     """GB/s over rows, each byte once, under what was read and what the matmul roof leaves of it."""
-    own, scale = own.sort_values("m"), unit / 1e9 / own["device_intensity"]
-    own = own.assign(x=own["m"].astype(float), **{name: own[name] * scale for name in ("y", "y_low", "y_high")})
+    rows, scale = rows.sort_values("m"), unit / 1e9 / rows["device_intensity"]
+    rows = rows.assign(x=rows["m"].astype(float), **{name: rows[name] * scale for name in ("y", "y_low", "y_high")})
     axes.set_xscale("log", base=2)
     axes.set_xticks(2.0 ** np.arange(-1, 12), [f"{2.0**power:g}" for power in range(-1, 12)])
-    axes.set(xlim=(own["x"].min() / 2.2, own["x"].max() * 2.2), xlabel="M, rows of x", ylabel="GB/s of device memory")
+    axes.set(xlim=(rows["x"].min() / 2.2, rows["x"].max() * 2.2), xlabel="M, rows of x", ylabel="GB/s of device memory")
     axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
-    _points(axes, own.assign(counted=np.nan), *looks, "-")
+    _points(axes, rows.assign(counted=np.nan), *looks, "-")
     if roof:
-        at, read = own.groupby("x")["device_intensity"].median(), roof.read_bytes_per_s / 1e9
-        xs = np.geomspace(axes.get_xlim()[0], own["x"].max(), 200)
+        at, read = rows.groupby("x")["device_intensity"].median(), roof.read_bytes_per_s / 1e9
+        xs = np.geomspace(axes.get_xlim()[0], rows["x"].max(), 200)
         ys = np.minimum(roof.flops / 1e9 / np.interp(xs, [0, *at.index], [0, *at]), read)
         axes.plot(xs, ys, color=DARK, linewidth=2, zorder=2)
         theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")
