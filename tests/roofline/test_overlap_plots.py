@@ -93,7 +93,7 @@ def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
     assert [len(points_of(first, arm)) for arm in ("all_reduce", "chained_launches")] == [3, 3]
     texts, gain = layer.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
     assert f"Overlapping buys, over serial, {gain:.2f} x in ffn and 1.80 x in weight_prefetch" in texts
-    assert any(text.startswith(f"ffn: {gain:.2f} x at 1.01 x the threshold, ") for text in texts)
+    assert any(text.startswith(f"ffn: {gain:.2f} x at T_gemm / T_comm = 1.01, ") for text in texts)
     assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
 
 
@@ -112,7 +112,7 @@ def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, wire, ask
     balance = style.range_of(frame(records_of(drawn.run))["balance"])
     said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
     assert said == [
-        "threshold: 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
+        "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
         f"here {balance} measured on wire {wire}, each by its own matmul",
         *asked,
     ]

@@ -22,7 +22,7 @@ from roofline.theory.simulator import hidden_fraction
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
 SHOWN = {"contender", "time", "T_gemm", "T_comm", "hidden [95 %]", "gain [95 %]", "over all cores [95 %]"}
-SHOWN |= {"of ideal", "of own ideal", "x threshold"}
+SHOWN |= {"of ideal", "of own ideal", "T_gemm / T_comm"}
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 

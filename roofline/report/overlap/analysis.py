@@ -37,7 +37,7 @@ def _layer(op: str, records: list[dict]) -> list[str]:
     """Return what overlapping is worth for a layer over multiples of the threshold, and tokens that stay sharded
     without."""
     gains = [
-        f"{r['ratio_to_vendor']:.2f} x at {number_text(r['times_threshold'])} x the threshold"
+        f"{r['ratio_to_vendor']:.2f} x at T_gemm / T_comm = {number_text(r['times_threshold'])}"
         for r in by_gather(None, records)
     ]
     lines = [f"{op}: overlapping is worth, over serial, {', '.join(gains)}"] if gains else []
@@ -82,9 +82,9 @@ def balances(rows: list[dict]) -> list[str]:
 SHOWN = {column.name: column for column in OWN}
 BRIEF = Table(
     "Does the wire hide?",
-    "One row for each gather, scatter or layer, with the arm that hides the most. *x threshold* is FLOP per byte "
-    "received, in multiples of the balance at which matmul and wire take equally long, T_gemm / T_comm: above 1 the "
-    "matmul sets the pace, below it the wire. On the exercise's chip 1 is 2750 FLOP/byte.",
+    "One row for each gather, scatter or layer, with the arm that hides the most. *T_gemm / T_comm* is FLOP per "
+    "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul sets the "
+    "pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
     (
         Column("op", header="operation", right=False),
         *(Column(name, header=header) for name, header in (("tp", "tp"), ("ranks", "P"), ("m", "M"))),

@@ -31,7 +31,7 @@ def notes_text(record: dict) -> str:
 
 
 THRESHOLD = Column("times_threshold", "`wire_intensity` over `balance`, which is T_gemm / T_comm: above 1 the matmul "
-                   "sets the pace, below it the wire", "1", "x threshold", number_text)  # fmt: skip
+                   "sets the pace, below it the link", "1", "T_gemm / T_comm", number_text)  # fmt: skip
 OWN = (
     Column("t_gemm_s", "T_gemm: that of the fastest unsplit matmul of the same rounds", "s", "T_gemm", time_text),
     Column("t_comm_s", "T_comm: that of the link alone", "s", "T_comm", time_text),

@@ -47,7 +47,7 @@ def draw(run: Run, frame):
     top.set_xticks(ticks, [f"{EXERCISE_BALANCE * tick:g}" for tick in ticks], fontsize=9, color=GREY)
     top.minorticks_off()
     top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
-    panels[-1].set_xlabel("multiples of the threshold: FLOP per received byte over its balance = T_gemm / T_comm")
+    panels[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
     labels = [
         _panel(axes, valid[valid["panel"] == panel], rows, looks, best.get(panel))
         for axes, (panel, rows) in zip(panels, of_panel.items(), strict=True)
@@ -66,8 +66,8 @@ def _best(valid) -> dict:
 
 
 def _where(row) -> str:
-    """At which multiple of the threshold an arm gains so much, and beside what it could be."""
-    text = f"{row.op}: {row.ratio_to_vendor:.2f} x at {row.ratio:.2f} x the threshold"
+    """Return at which T_gemm / T_comm an arm gains so much, and beside what it could be."""
+    text = f"{row.op}: {row.ratio_to_vendor:.2f} x at T_gemm / T_comm = {row.ratio:.2f}"
     text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
     return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
 
@@ -118,7 +118,7 @@ def _threshold(axes, shapes) -> None:
         theme.note(axes, text, (1, 1), (by, -4), ha=side, va="top", **grey)
     first = next(shapes.itertuples())
     wire, divisor = parse_wire(first.wire), first.model.partition("/")[2]
-    text_below = f"threshold: {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
+    text_below = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
     text_below += f"\nhere {style.range_of(shapes['balance'])} measured on wire {first.wire}, each by its own matmul"
     if wire.kind == "balance":
         text_below += f"\n{wire.value:g} asked for"
