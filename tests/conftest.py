@@ -9,10 +9,15 @@ from elsewhere import printed
 from link_clock import LinkClock
 
 LONGEST = "test_rehearsal.py", "test_shipped.py", "test_ranks.py"
+ON_GPU = {"benchmarks", "test_faults.py"}
+"""Folders and files of which `make gpu` runs what is not slow. Other files say themselves what is."""
 
 
 def pytest_collection_modifyitems(items):
-    """They come first: none is left to one process when the others are done."""
+    """The longest come first: none is left to one process when the others are done."""
+    for item in items:
+        if {item.path.parent.name, item.path.name} & ON_GPU and not item.get_closest_marker("slow"):
+            item.add_marker("gpu")
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 

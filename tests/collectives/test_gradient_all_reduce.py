@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from test_group_links import run
+from test_group_links import ranks_of_gloo, run
 
 from collectives import gradient_all_reduce
 from collectives.bench.gradient_all_reduce import SETS, Runner, Setting
@@ -83,9 +83,10 @@ def wrong_arms(rank, ranks, path):
         assert found.outcome == FAILED, how
 
 
+@ranks_of_gloo
 @pytest.mark.parametrize("of_a_rank", [every_arm, wrong_arms])
-def test_gradients_over_gloo(of_a_rank, tmp_path):
-    run(of_a_rank, 4, tmp_path / "store")
+def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 def test_arms_are_those_that_are_tested():

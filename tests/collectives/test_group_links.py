@@ -1,4 +1,4 @@
-"""Arms over real ranks: 4 processes that gather from one another, to the bit, whoever is late."""
+"""Arms over real ranks: processes that gather from one another, to the bit, whoever is late."""
 
 import platform
 import time
@@ -21,6 +21,7 @@ from roofline.operations.ffn import Ffn
 from roofline.options import Options
 
 B, D, F, CALLS = 20, 16, 12, 3
+ranks_of_gloo = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(autouse=True)
@@ -132,14 +133,14 @@ def metadata_of_a_run(rank, ranks, path):
     assert platform.node() not in repr(about)
 
 
-def run(of_a_rank, ranks, path):
-    """On each of `ranks` forks of this process, whose pool of threads they do not have."""
-    multiprocessing.start_processes(_on_one_core, (of_a_rank, ranks, str(path)), ranks, start_method="fork")
+def run(of_a_rank, ranks, path, *more):
+    """Run it on each of `ranks` forks of this process, whose pool of threads they do not have."""
+    multiprocessing.start_processes(on_one_core, (of_a_rank, ranks, str(path), *more), ranks, start_method="fork")
 
 
-def _on_one_core(rank, of_a_rank, ranks, path):
+def on_one_core(rank, of_a_rank, *about):
     torch.set_num_threads(1)
-    of_a_rank(rank, ranks, path)
+    of_a_rank(rank, *about)
 
 
 def turns(rank, ranks, path):
@@ -167,9 +168,10 @@ def turns(rank, ranks, path):
         clock.agreed("a turn", culprit)
 
 
+@ranks_of_gloo
 @pytest.mark.parametrize("of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, turns])
-def test_arms_over_gloo(of_a_rank, tmp_path):
-    run(of_a_rank, 4, tmp_path / "store")
+def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():

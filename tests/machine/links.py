@@ -5,7 +5,7 @@ link are those of `collectives`, with their own host code: what it launches on t
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate, pairwise
 from unittest.mock import patch
 
@@ -34,7 +34,9 @@ ARMS = {name: run for name, run in (gathers.ARMS | flagged_arms.ARMS).items() if
 class Stream:
     """Its next launch comes after those in `after`."""
 
-    def __init__(self, machine: Machine, device: int):
+    cuda_stream = 0
+
+    def __init__(self, machine: Machine | None, device: int):
         self.machine, self.device, self.after = machine, device, ()
 
     def wait_stream(self, other: "Stream") -> None:
@@ -42,8 +44,9 @@ class Stream:
 
 
 @contextmanager
-def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
-    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
+def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Iterator[None]:
+    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`. With
+    no machine it runs at once, in the interpreter."""
     streams = [Stream(machine, device)]
 
     @contextmanager
@@ -55,15 +58,13 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
     def run(launch: KernelLaunch, _: torch.device) -> None:
         streams[-1].after = (enqueue(machine, launch, streams[-1].after, streams[-1].device),)
 
-    cuda = dict(
-        Stream=lambda priority: Stream(machine, links_device), current_stream=lambda: streams[-1], stream=inside
-    )
-    with (
-        patch.multiple(torch.cuda, synchronize=lambda: None, **cuda),
-        patch.object(KernelLaunch, "run", run),
-        patch.object(tiles, "arch_of", lambda device: "sm90"),
-        patch.object(hopper, "require_hopper"),
-    ):
+    with ExitStack() as patches:
+        cuda = dict(synchronize=lambda: None, current_stream=lambda: streams[-1], stream=inside)
+        patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
+        if machine:
+            patches.enter_context(patch.object(KernelLaunch, "run", run))
+            patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
+            patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
 
 
