@@ -1,8 +1,10 @@
 """What tests of several folders share: a process where Triton compiles, and links that depend on no real time."""
 
 import os
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 from elsewhere import printed
@@ -19,6 +21,14 @@ def pytest_collection_modifyitems(items):
         if {item.path.parent.name, item.path.name} & ON_GPU and not item.get_closest_marker("slow"):
             item.add_marker("gpu")
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture(scope="session")
+def commit_seed() -> int:
+    """Of what the default tier picks: another one for each commit, the same wherever that is tested."""
+    from roofline.measure.metadata import commit_of
+
+    return zlib.crc32(commit_of(Path(__file__).parent).removesuffix("+dirty").encode()) % 10_000
 
 
 @pytest.fixture(scope="session")

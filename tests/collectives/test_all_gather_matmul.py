@@ -11,6 +11,7 @@ from roofline.theory.schedule import TOPOLOGIES
 
 ARMS = all_gather_matmul.ARMS | flagged_arms.ARMS
 every_arm = pytest.mark.parametrize("arm", ARMS)
+pytestmark = pytest.mark.gpu
 
 
 @every_arm

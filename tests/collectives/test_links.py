@@ -7,6 +7,7 @@ from collectives import device_links, links
 from collectives.links import LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture

@@ -114,11 +114,6 @@ def test_tiled_is_refused_on_hopper_where_triton_leaves_out_the_fence(monkeypatc
     tiled.require(X, EIGHT)
 
 
-def test_a_gradient_is_fine_where_none_is_recorded():
-    with torch.no_grad():
-        check(X, GROWING)
-
-
 def test_compiled_kernels_refuse_the_cpu(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
     words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]

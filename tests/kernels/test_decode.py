@@ -13,7 +13,7 @@ from kernels.workspace import Workspace
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, splits of 2 and 5 that do not divide 7, single steps.
 RAGGED = {"n": 150, "k": 200}
-SPLITS = [1, 2, 5, 7]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,9 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
         case.verify(decode.matmul(case.x, case.w, case.out))
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(
+    "split", [1, 5, pytest.param(2, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)]
+)
 def test_right_however_k_is_split(split, operands, programs):
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
         programs(count)
@@ -87,13 +89,6 @@ def test_shares_are_those_of_the_deal(device, programs):
             steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
             share = own.partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones counts columns
             assert share == 32 * steps or (steps == 7 and share.isnan())
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (65, 31), (200, 520), (7, 1000)])
-def test_right_for_odd_sizes(n, k, operands, programs):
-    programs(5)
-    case = operands(9, n, k, torch.float16)
-    case.verify(decode.matmul(case.x, case.w, case.out))
 
 
 @pytest.fixture
