@@ -14,6 +14,7 @@ import pytest
 import test_group_links
 import torch
 import torch.distributed as dist
+from gather_cases import whole_numbers
 
 from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
 from collectives.bench import links
@@ -127,14 +128,14 @@ def shards_of(whole, axis, link, world):
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
     world = world_of(rank, count, path)
-    link, w = links.between(kind, world), test_group_links.whole_numbers(rank, F, D)
+    link, w = links.between(kind, world), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
     dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
     shards = shards_of(torch.zeros(B, D), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
-        x = test_group_links.whole_numbers(100 * late + call, B, D)
+        x = whole_numbers(100 * late + call, B, D)
         gathered.fill_(torch.nan)
         mine = x.chunk(count, 1)[rank]
         shards[rank].copy_(mine)
@@ -183,9 +184,9 @@ def what_is_computed(rank, count, path, kind):
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
     world = world_of(rank, count, path)
-    link, w = links.between(kind, world), test_group_links.whole_numbers(rank, F, D)
+    link, w = links.between(kind, world), whole_numbers(rank, F, D)
     for call in range(CALLS):
-        x, *layers = (test_group_links.whole_numbers(seed + call, B, D) for seed in (0, 10, 20))
+        x, *layers = (whole_numbers(seed + call, B, D) for seed in (0, 10, 20))
         operands = all_gather_matmul.Operands(
             shards_of(x, 1, link, world), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
         )

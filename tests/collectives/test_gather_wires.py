@@ -30,14 +30,14 @@ def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
     asked = gemm.notes()[REQUESTED]
     assert asked == found.facts[REQUESTED] == 1.4 * case.work.wire_bytes / found.facts["t_gemm_planned_s"]
     for times in (2, 4):
-        gemm.told(times * found.facts["t_gemm_planned_s"])
+        gemm.listen(times * found.facts["t_gemm_planned_s"])
     assert gemm.notes()[REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
     for name in (*ARMS, "link", "gemm beside link"):
         found.entrants[name].call()
         waits = found.entrants[name].call.notes()["last_arrival_s"] * (asked / 2) / case.work.wire_bytes
         assert 0.99 < waits < 1.4, name
     fixed = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
-    assert not hasattr(fixed.entrants[f"gemm {fixed.facts['unsplit']}"].call, "told")
+    assert not hasattr(fixed.entrants[f"gemm {fixed.facts['unsplit']}"].call, "listen")
 
 
 def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
@@ -45,7 +45,7 @@ def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
     pinned = replace(options, wires_of=((case.id, 0.2e9),))
     found = all_gather_matmul.Runner(pinned).prepare(case, ARMS)
     assert found.facts[REQUESTED] == 0.2e9
-    assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "told")
+    assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "listen")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from gather_cases import whole_numbers
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
@@ -30,10 +31,6 @@ def a_worker():
     link, here = PacedThread(1e9), torch.zeros(1, 1)
     link.start([Transfer(0, 0, here, here.clone())])
     link.finish()
-
-
-def whole_numbers(seed, *shape):
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
 def gather_matmuls(rank, ranks, path):

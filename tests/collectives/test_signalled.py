@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from gather_cases import whole_numbers
 
 from collectives import ffn, signalled
 from collectives.links import LinkError, WarmUp
@@ -22,10 +23,6 @@ RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
 def interpreted(device):
     if device == "cuda":
         pytest.skip("on a GPU test_device_scatter runs it")
-
-
-def whole_numbers(seed, *shape):
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
 @pytest.fixture
