@@ -1,17 +1,15 @@
 """Links of a GPU without one: what is launched runs in the interpreter, or is only compiled. As compiled, links are
 exact on the machine: tests/machine/links.py."""
 
-import re
 from dataclasses import replace
 
 import links
 import pytest
 import torch
 
-from collectives import all_gather_matmul, device_links, matmul_reduce_scatter
-from collectives.device_links import Route, copy_launch, describe
+from collectives import all_gather_matmul, matmul_reduce_scatter
+from collectives.device_links import copy_launch, describe
 from collectives.links import LinkError, Transfer, WarmUp
-from kernels.inspect.cubin import compile_launch
 from kernels.machine.device import Machine
 
 
@@ -78,20 +76,3 @@ def test_links_load_no_kernel_after_their_first_call_whatever_numbers_come(print
     code = "import json, test_device_links; print(json.dumps(test_device_links.kernels_compiled(17)))"
     counts = printed_elsewhere(code)
     assert {name for name, (first, last) in counts.items() if first == last >= 3} == counts.keys()
-
-
-def copier_of_one_transfer() -> str:
-    source, target = torch.empty(8192, 2048, dtype=torch.bfloat16), torch.empty(8192, 16384, dtype=torch.bfloat16)
-    route = Route.of([Transfer(1, 0, source, target[:, :2048])], "cpu")
-    return compile_launch(device_links.copy_launch(route, torch.zeros(64, dtype=torch.int64), 290e9), 90).ttgir
-
-
-def test_copier_loads_the_next_part_before_it_stores_the_last(printed_elsewhere):
-    """Else nothing is in flight while a part is stored, and while the next is not yet due."""
-    code = "import json, test_device_links; print(json.dumps(test_device_links.copier_of_one_transfer()))"
-    inner = printed_elsewhere(code).rpartition("scf.for")[2].partition("scf.yield")[0]
-    part = r"tensor<\d+x\d+x!tt.ptr<i32>"
-    load = re.search(rf"(%\w+) = tt.load .*{part}", inner)
-    store = re.search(rf"tt.store %\w+, (%\w+), .*{part}", inner)
-    assert load.start() < store.start()
-    assert load.group(1) != store.group(1)

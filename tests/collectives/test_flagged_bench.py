@@ -107,15 +107,6 @@ def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monke
     assert "gemm persistent beside link" not in found.entrants
 
 
-def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
-    asked, prepare = [], flagged_arms.prepare
-    monkeypatch.setattr(flagged_arms, "prepare", lambda *arguments: asked.append(arguments) or prepare(*arguments))
-    setting = all_gather_matmul.AllGather(options, small())
-    assert setting.why_not("row_block") is None
-    assert setting.t_comm_s == pytest.approx(0.012288)
-    assert [about for _, _, *about in asked] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]
-
-
 def test_own_ideals_are_of_the_kernels_tile():
     tile = choose("flagged", "sm90", 8192, 3328, 16384, torch.bfloat16)
     assert (tile.block_m, tile.block_n) == TILE

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from gather_cases import ARMS, all_gather, options_of
+from gather_cases import ARMS, all_gather
 
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, weight_prefetch
@@ -51,12 +51,6 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, runner, case
             assert notes["first_wait_s"] < notes["last_arrival_s"]
         if case is SCATTER and name == "serial":
             assert timeline["ready_s"] == 3 * timeline["ready_s"][:1]
-
-
-def test_serial_is_measured_beside_any_choice(options):
-    one = ["row_block_launches"]
-    assert all_gather_matmul.Runner(options).prepare(all_gather(), one).contenders == ["serial", *one]
-    assert all_gather_matmul.Runner(options_of((*one, "numpy"))).names(all_gather()) == one
 
 
 def does_not_wait(operands, link):
@@ -200,11 +194,3 @@ def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
     assert found.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert found.contenders == ARMS
-
-
-@pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_is_listed_is_what_runs(module, device):
-    runner = module.Runner(options_of())
-    listed = runner.of_device(device)
-    assert [name for name in runner.arms(device) if name != ALL_CORES] == [name for name in listed if name != ALL_CORES]

@@ -67,13 +67,6 @@ def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_l
     assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
 
 
-def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
-    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
-    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
-    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
-    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
-
-
 def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
     monkeypatch.setattr(arms, "LONGEST_GATHER_S", 0.3)
     found = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
@@ -101,26 +94,6 @@ def test_a_link_is_timed_alone_once_the_host_is_ahead(options, monkeypatch):
     made = all_gather_matmul.AllGather(options, all_gather())
     assert made.gathers_s(2) == pytest.approx([made.t_comm_s] * 2)
     assert order == [3, "gather"] * 2
-
-
-@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
-def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
-    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
-    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
-    gpu = SimpleNamespace(
-        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[links.Gather([], [])],
-        gathers_s=lambda count, kind: count * [each[kind]],
-    )  # fmt: skip
-    assert setting.Setting._fastest_gather(gpu) == gather
-    ranks.world.why_not = lambda kind: "they share a GPU"
-    assert setting.Setting._fastest_gather(gpu) == "symmetric"
-
-
-def test_preset_link_has_no_time_of_its_own(options):
-    found = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ARMS)
-    assert found.contenders == ARMS
-    assert found.references == ["gemm torch"]
-    assert not hasattr(found.entrants["serial"].call, "notes")
 
 
 def test_link_off_its_pace_is_looked_at_three_times():

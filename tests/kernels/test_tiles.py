@@ -144,13 +144,6 @@ def test_where_nothing_was_measured_waves_and_shared_memory_of_the_chip_decide(c
     assert (of_fp32.block_k, of_fp32.num_stages) == (32, 2)
 
 
-def test_a_generic_tile_is_what_its_own_limit_gives():
-    generic = table("generic")
-    for entry in generic.entries:
-        if "fp32" not in entry.dtypes:
-            assert tiles.fitted(entry.config, 2, generic.shared_limit_bytes) == entry.config
-
-
 def test_the_table_of_a_device(monkeypatch):
     assert arch_of(torch.device("cpu")) == "interpreter"
     for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):

@@ -123,16 +123,6 @@ def test_tables_are_written_as_they_are_checked_in():
         assert as_text(json.loads(path.read_text())) == path.read_text()
 
 
-def test_tuning_goes_on_from_what_it_chose(tables):
-    mine = Config(128, 128, 64, 8, 4, 4, flatten=True, raster="n")
-    before = candidates("persistent", SHAPE, "bf16", "sm90", H200)
-    save(tables / "sm90.json", "persistent", SHAPE, "bf16", mine, MMA, MEASURED)
-    assert choose("tiled", "sm90", *SHAPE, torch.bfloat16, H200) != mine
-    found = candidates("persistent", SHAPE, "bf16", "sm90", H200)
-    assert found[0] == mine
-    assert before[0] in found
-
-
 def test_an_entry_stands_on_top_and_replaces_its_own_kind_alone(tables):
     path = tables / "sm90.json"
     before = json.loads(path.read_text())["entries"]
