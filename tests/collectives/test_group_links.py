@@ -89,9 +89,9 @@ def layers(rank, ranks, path, link=None):
                 for tensor in (operands.scatter.products, operands.scatter.arrived):
                     tensor.fill_(torch.nan)
                 # Of plain tensor parallelism every rank has all tokens; of the others it has its own.
-                own = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
+                mine = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
                 for tensor in (x, operands.gathered):
-                    tensor[own] = tokens[own]
+                    tensor[mine] = tokens[mine]
                 up.copy_(weights[rank][0])
                 down.copy_(weights[rank][1])
                 time.sleep(0.02 * (late == rank))
@@ -116,10 +116,10 @@ def layers_are_checked(rank, ranks, path):
         layer_runs.Runner.own_arms["all_reduce"] = arm
         runner = layer_runs.Runner(options)
         runner.ranks = world
-        found = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
-        assert found.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], found.rejected
-        assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-        found.entrants["gemm beside link"].call()
+        prepared = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
+        assert prepared.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], prepared.rejected
+        assert max(prepared.entrants[name].relative_error for name in prepared.contenders) < 1e-6
+        prepared.entrants["gemm beside link"].call()
 
 
 def metadata_of_a_run(rank, ranks, path):

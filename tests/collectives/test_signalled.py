@@ -121,5 +121,5 @@ def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
 
 def test_a_cut_has_whole_row_tiles_in_each_piece():
     for m in (8192, 1024, 512, 520):
-        found = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
-        assert found.grid.row_tiles % (8 * found.row_blocks) == 0
+        cut = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
+        assert cut.grid.row_tiles % (8 * cut.row_blocks) == 0

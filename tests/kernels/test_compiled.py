@@ -81,9 +81,9 @@ tiles = [entry.config for entry in table("generic").entries if "bf16" in entry.d
 largest = {}
 for target, limit in {80: 166_912, 89: 101_376, 100: 232_448}.items():
     configs = dict.fromkeys(fitted(tile, 2, limit) for tile in tiles)
-    found = [inspect(Job("tiled", "generic", config, "bf16", target, limit, "")) for config in configs]
-    assert all(f.cubin and not f.cubin.spills and f.cubin.shared_bytes <= limit for f in found), found
-    largest[target] = max(f.cubin.shared_bytes for f in found)
+    findings = [inspect(Job("tiled", "generic", config, "bf16", target, limit, "")) for config in configs]
+    assert all(f.cubin and not f.cubin.spills and f.cubin.shared_bytes <= limit for f in findings), findings
+    largest[target] = max(f.cubin.shared_bytes for f in findings)
 print(json.dumps(largest))
 """
 
@@ -130,15 +130,15 @@ configs = {
     tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5),
     decode: Config(64, 128, 128, 4, 4, 1, split=3), warpgroup: Config(128, 128, 64, 8, 5),
 }
-found, w = {}, torch.empty((4096, 4096), dtype=torch.bfloat16)
+by_kernel, w = {}, torch.empty((4096, 4096), dtype=torch.bfloat16)
 for kernel, config in configs.items():
-    found[kernel.matmul.name] = hashes = set()
+    by_kernel[kernel.matmul.name] = hashes = set()
     for rows in (1, 50, 64):
         x, out = (torch.empty((rows, 4096), dtype=torch.bfloat16) for _ in range(2))
         launch = kernel.prepare(x, w, out, config)
         with offline(90):
             hashes.add(launch.kernel.warmup(grid=launch.grid, **launch.args).hash)
-print(json.dumps({name: len(hashes) for name, hashes in found.items()}))
+print(json.dumps({name: len(hashes) for name, hashes in by_kernel.items()}))
 """
 
 
@@ -154,28 +154,28 @@ from kernels import decode
 from kernels.tiles import table
 from kernels.inspect.cubin import compile_launch
 
-found = []
+rings = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
     ttgir = compile_launch(decode.example(entry.config, torch.bfloat16), 90).ttgir
     allocated = re.findall(r"local_alloc : \\(\\) -> !ttg.memdesc<([0-9x]+)xbf16", ttgir)
-    found.append({
+    rings.append({
         "ring": [list(map(int, a.split("x"))) for a in allocated],
         "asked": re.findall(r"tt\\.store|\\w+\\.barrier|tt\\.atomic_rmw", ttgir),
         "pendings": re.findall(r"warp_group_dot_wait.*pendings = (\\d)", ttgir),
     })
-print(json.dumps(found))
+print(json.dumps(rings))
 """
 
 
 @pytest.mark.slow
 def test_the_ring_for_few_rows_keeps_100_to_200_kilobytes_in_flight_and_counts_behind_a_barrier(printed_elsewhere):
-    for found in printed_elsewhere(FEW_ROWS):
-        stages, in_flight = found["ring"][0][0], sum(2 * math.prod(shape) for shape in found["ring"])
+    for ring in printed_elsewhere(FEW_ROWS):
+        stages, in_flight = ring["ring"][0][0], sum(2 * math.prod(shape) for shape in ring["ring"])
         in_flight -= in_flight // stages  # one is being multiplied
-        assert len(found["ring"]) == 2, "w and x have a ring each"
-        assert 100_000 <= in_flight <= 200_000, found
-        assert "1" in found["pendings"], "a step waits for its own wgmma before it loads the next"
-        barrier = found["asked"][found["asked"].index("tt.atomic_rmw") - 1]
+        assert len(ring["ring"]) == 2, "w and x have a ring each"
+        assert 100_000 <= in_flight <= 200_000, ring
+        assert "1" in ring["pendings"], "a step waits for its own wgmma before it loads the next"
+        barrier = ring["asked"][ring["asked"].index("tt.atomic_rmw") - 1]
         assert barrier.endswith(".barrier"), "what stands in the PTX, and the machine sees, may be there by chance"
 
 
@@ -215,16 +215,16 @@ def test_kernels_that_wait_leave_room_for_the_copier():
 
 
 def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
-    def problems(kernel: str, found: cubin.Cubin) -> list[str]:
+    def problems(kernel: str, binary: cubin.Cubin) -> list[str]:
         config = next(entry.config for entry in table("sm90").entries if entry.kernel == kernel)
         asked = (240, 24) if kernel == "warpgroup" else ()
         job = Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma")
-        return Finding(job, found, register_counts=asked).problems()
+        return Finding(job, binary, register_counts=asked).problems()
 
     plain = cubin.Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
-    said = "\n".join(problems("warpgroup", plain))
+    message = "\n".join(problems("warpgroup", plain))
     for words in ("(0,) wgmma groups", "[24, 240] is missing", "64512 registers"):
-        assert words in said
+        assert words in message
     assert len(problems("persistent", plain)) == 1, "its wgmma shall be pipelined too"
     assert not problems("persistent", replace(plain, wgmma_waits=(0, 1)))
 
@@ -232,9 +232,9 @@ def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
 def test_the_interpreter_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert compiled.main([]) == 2
-    said = capsys.readouterr().err
-    assert "TRITON_INTERPRET is set" in said
-    assert "env -u TRITON_INTERPRET" in said
+    message = capsys.readouterr().err
+    assert "TRITON_INTERPRET is set" in message
+    assert "env -u TRITON_INTERPRET" in message
 
 
 def test_reading_a_cubin():
@@ -264,14 +264,14 @@ def test_reading_a_cubin():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--workers", "0"], "0 is not 1 or more"),
         (["--table", "cut.json"], "cut.json is not JSON"),
         (["--table", "other.json"], "other.json is no table of tiles: KeyError 'target'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("cut.json").write_text('{"target":')
     Path("other.json").write_text('{"benchmarks": []}')
@@ -279,5 +279,5 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, said, tmp_path, monkey
         compiled.main(arguments)
     error = capsys.readouterr().err
     assert stop.value.code == 2
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The matmul for few rows: right for every number of rows, to the same bits each time. However K is split, its tiles
+"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time. Its tiles
 for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
 import math
@@ -11,7 +11,7 @@ from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.workspace import Workspace
 
-# 3 tiles of 64 rows and 7 steps of 32, both ragged.
+# 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
 RAGGED = {"n": 150, "k": 200}
 pytestmark = pytest.mark.gpu
 
@@ -39,6 +39,15 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
     for dtype in dtypes.values():
         case = operands(m, **RAGGED, dtype=dtype)
         case.verify(decode.matmul(case.x, case.w, case.out))
+
+
+@pytest.mark.parametrize("split", [1, 5])
+def test_right_however_k_is_split(split, operands, programs):
+    config = small(33, split)
+    for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
+        programs(count)
+        case = operands(33, **RAGGED, dtype=torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out, config))
 
 
 def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
