@@ -206,8 +206,8 @@ print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
 
 
 def test_without_triton_vendors_work_and_ours_say_that_it_is_missing(printed_elsewhere):
-    for said in printed_elsewhere(ABSENT.format("triton")).values():
-        assert said.startswith("Triton is not installed; install it (Linux only) or take the contender 'torch'")
+    for message in printed_elsewhere(ABSENT.format("triton")).values():
+        assert message.startswith("Triton is not installed; install it (Linux only) or take the contender 'torch'")
 
 
 def test_without_gluon_the_others_work(printed_elsewhere):
