@@ -6,9 +6,10 @@ from dataclasses import replace
 import links
 import pytest
 import torch
+import triton.language as tl
 
-from collectives import all_gather_matmul, matmul_reduce_scatter
-from collectives.device_links import copy_launch, describe
+from collectives import all_gather_matmul, copier, matmul_reduce_scatter
+from collectives.device_links import Route, copy_launch, describe
 from collectives.links import LinkError, Transfer, WarmUp
 from kernels.machine.device import Machine
 
@@ -17,6 +18,23 @@ def test_rows_that_are_not_aligned_are_refused():
     wide = torch.zeros(4, 9)
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
+
+
+def test_copier_waits_for_its_time_at_the_end_of_each_slice_and_transfer(interpreted_link, monkeypatch):
+    shapes = (13, 24), (40, 1048)
+    transfers = [Transfer(chunk, 0, *torch.zeros(2, *shape)) for chunk, shape in enumerate(shapes, 1)]
+    route, dues = Route.of(transfers, "cpu", programs=3), []
+    launch = copy_launch(route, torch.tensor([500]), 4e9)  # a nanosecond for each word
+    launch.args["slice_rows"] = 8
+    monkeypatch.setattr(copier, "_until", lambda due: dues.append(int(due.handle.data.item())))
+    monkeypatch.setattr(copier, "globaltimer", lambda: tl.full((), 7, dtype=tl.int64))
+    launch.run(route.flags.device)
+    ends = [[8 * begin for begin in range(1, 1 + rows // 8)] + [rows] * (rows % 8 > 0) for rows in (13, 40)]
+    (_, _, rows, words, *_), (*_, words_more, _, _) = route.table.tolist()
+    of_first, of_second = {500 + words * end for end in ends[0]}, {words_more * end for end in ends[1]}
+    assert set(dues) == of_first | {500 + words * rows + end for end in of_second}
+    assert dues.count(max(dues)) >= 3  # no program is ahead of the others
+    assert (route.arrivals == 7).all()
 
 
 @pytest.mark.parametrize("arm", ["chunk_launches", "row_block_launches"])

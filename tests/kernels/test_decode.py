@@ -34,6 +34,13 @@ def small(m: int, split: int = 0) -> Config:
     return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
 
 
+def poisoned(deal, config: Config, device, count: int) -> Workspace:
+    """Return a workspace of exactly what the launch may use: NaN, and all counters at `count`."""
+    slots = (deal.tiles + deal.programs - 1) * config.block_n * config.block_m
+    counters = torch.full((deal.tiles,), count, dtype=torch.int32, device=device)
+    return Workspace(torch.full((slots,), math.nan, device=device), counters)
+
+
 @pytest.mark.parametrize("m", [1, 16, 17, 64])
 def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
     for dtype in dtypes.values():
@@ -41,7 +48,7 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
         case.verify(decode.matmul(case.x, case.w, case.out))
 
 
-@pytest.mark.parametrize("split", [1, 5])
+@pytest.mark.parametrize("split", [2, 5, pytest.param(7, marks=pytest.mark.slow)])
 def test_right_however_k_is_split(split, operands, programs):
     config = small(33, split)
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
@@ -55,12 +62,25 @@ def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs
     case = operands(16, **RAGGED, dtype=torch.float16)
     config = small(16, 5)
     deal = decode.deal_for(case.x, case.w, config)
-    slots = (deal.tiles + deal.programs - 1) * config.block_n * config.block_m
-    counters = torch.full((deal.tiles,), -1, dtype=torch.int32, device=case.x.device)  # one more to come
-    workspace = Workspace(torch.full((slots,), math.nan, device=case.x.device), counters)
+    workspace = poisoned(deal, config, case.x.device, -1)  # one more to come
     decode.prepare(case.x, case.w, case.out, config, workspace).run(case.x.device)
-    assert counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
+    assert workspace.counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
     assert case.out.isnan().all()
+
+
+def test_shares_are_those_of_the_deal(device, programs):
+    programs(8)
+    x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
+    config = small(16, 5)
+    deal = decode.deal_for(x, w, config)
+    workspace, end = poisoned(deal, config, device, -9), 0
+    decode.prepare(x, w, x.new_empty(16, 150), config, workspace).run(x.device)
+    for program, run in enumerate(deal.runs):
+        start, end = end, end + run
+        for tile in range(start // 7, (end - 1) // 7 + 1):
+            steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
+            share = workspace.partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones: columns
+            assert share == 32 * steps or (steps == 7 and share.isnan())
 
 
 @pytest.fixture

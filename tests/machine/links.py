@@ -294,7 +294,7 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         listed += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         listed.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    listed += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
+    listed += [scatter("signalled", "bf16", devices=2, times=2), scatter("signalled", "bf16", Enqueued, devices=2)]
     listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     listed += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
