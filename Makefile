@@ -1,5 +1,6 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
+# make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
 # make gpu      set up an environment, then all that a GPU has to tell, step by step; BUDGET=SECONDS for it; again goes on
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
@@ -16,7 +17,7 @@ NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,shipped.py static.py planted.py)
 
-.PHONY: bench gpu reference test test-newest test-triton-newest test-wire lint
+.PHONY: bench gpu reference test test-slow test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
@@ -26,7 +27,7 @@ bench: $(ENV)
 GPU ?= results/local/gpu
 PARTS := $(addprefix $(GPU)/correct-,persistent kernels machine waiting rest)
 STEPS := $(addprefix $(GPU)/,doctor warpgroup) $(PARTS) $(addprefix $(GPU)/,tune matmuls gathers layers counters)
-TESTS = $(PY) -m pytest -q
+TESTS = $(PY) -m pytest -q -m gpu
 # M, N and K of the layers of `xxl` at tp 8, which the tuning is of.
 TUNED := $(foreach m,256 1024 4096 8192,$(m),6656,16384 $(m),16384,6656)
 # $(call run,STEP): the newest run of a step; $(call measure,STEP,OPTIONS): begin one, or go on with it.
@@ -92,7 +93,11 @@ reference: $(ENV)
 test: $(ENV)
 	$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
 
-# The same with the newest packages that pyproject.toml admits, in an environment of their own.
+# What a test run leaves out: before a push that changes kernels or collectives.
+test-slow: $(ENV)
+	$(PY) -m pytest -n 3 --dist worksteal -m slow $(ARGS)
+
+# The tests with the newest packages that pyproject.toml admits, in an environment of their own.
 test-newest:
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
 

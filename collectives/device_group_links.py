@@ -142,10 +142,10 @@ class Symmetric(Enqueued):
         self._place = shared(torch.zeros(1, dtype=torch.int32, device=self.device), ranks)
 
     def _prepared(self, transfers: Gather) -> Route:
-        """With the others' pieces as sources: they lie where this rank's own do."""
-        pieces = transfers.pieces
+        """With the others' shards as sources: they lie where this rank's own do."""
+        shards = transfers.own
         return super()._prepared(
-            [replace(transfer, source=theirs(pieces[transfer.block], transfer.chunk)) for transfer in transfers]
+            [replace(transfer, source=theirs(shards[transfer.block], transfer.chunk)) for transfer in transfers]
         )
 
     def _meet(self, place: int) -> None:

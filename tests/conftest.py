@@ -1,19 +1,34 @@
 """What tests of several folders share: a process where Triton compiles, and links that depend on no real time."""
 
 import os
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 from elsewhere import printed
 from link_clock import LinkClock
 
 LONGEST = "test_rehearsal.py", "test_shipped.py", "test_ranks.py"
+ON_GPU = {"benchmarks", "test_faults.py"}
+"""Folders and files of which `make gpu` runs what is not slow. Other files say themselves what is."""
 
 
 def pytest_collection_modifyitems(items):
-    """They come first: none is left to one process when the others are done."""
+    """The longest come first: none is left to one process when the others are done."""
+    for item in items:
+        if {item.path.parent.name, item.path.name} & ON_GPU and not item.get_closest_marker("slow"):
+            item.add_marker("gpu")
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture(scope="session")
+def commit_seed() -> int:
+    """Of what the default tier picks: another one for each commit, the same wherever that is tested."""
+    from roofline.measure.metadata import commit_of
+
+    return zlib.crc32(commit_of(Path(__file__).parent).removesuffix("+dirty").encode()) % 10_000
 
 
 @pytest.fixture(scope="session")

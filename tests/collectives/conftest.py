@@ -1,10 +1,6 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
-import shutil
-import subprocess
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -40,17 +36,6 @@ def few_programs(monkeypatch):
     from kernels import hopper
 
     monkeypatch.setattr(hopper, "programs", lambda device: hopper.INTERPRETED_PROGRAMS)
-
-
-@pytest.fixture(scope="session")
-def libcuda(tmp_path_factory):
-    """The driver of `libcuda.c`."""
-    if not (compiler := shutil.which("cc") or shutil.which("gcc")):
-        pytest.skip("there is no C compiler for the stand-in of CUDA's driver")
-    made = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
-    source, name = Path(__file__).with_name("libcuda.c"), f"-Wl,-soname,{made.name}"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", name, source, "-o", made, "-ldl"], check=True)
-    return made
 
 
 @pytest.fixture
@@ -158,46 +143,17 @@ def troubled_link(device):
     return make
 
 
-class Stream:
-    """Stands in for a CUDA stream: what is in its `queue` is launched when the consumer waits for it, and no sooner."""
-
-    def __init__(self, priority=0):
-        self.queue = []
-
-    def wait_stream(self, other):
-        pass
-
-
 @pytest.fixture
-def deferred_link(device, monkeypatch):
-    """`deferred_link()`: the GPU's paced link in the interpreter, the copier of each transfer running when it is waited
-    for."""
+def interpreted_link(device, monkeypatch):
+    """`interpreted_link()`: the GPU's paced link in the interpreter, where all that is launched runs at once."""
+    from links import on  # not earlier: it imports Triton, which may have to be interpreted
+
     from collectives import device_links
 
     if device == "cuda":
         pytest.skip("on a GPU the links' own tests run it")
-    for name, stand_in in (("Stream", Stream), ("current_stream", Stream), ("stream", nullcontext)):
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
-
-    class Deferred(device_links.PacedCopier):
-        device, timed = "cpu", False
-        _gone = device_links.DeviceLink._gone  # which waits for no copier to run
-
-        def _move(self, route):
-            counted = self._counted()
-            for part in (route.part(index, index + 1) for index in range(len(route.transfers))):
-                about = dict(timed=False, counted=counted and replace(counted, flags=part.counters))
-                self._stream.queue.append(device_links.copy_launch(part, self._times, 1e9, **about))
-
-        def _begun(self):
-            self._brought = 0
-
-        def signals(self, count=0):
-            while self._stream.queue and self._brought < count:
-                self._stream.queue.pop(0).run(self._times.device)
-                self._brought += 1
-            return super().signals(count)
-
-    return lambda: Deferred(1e9, programs=2)
+    monkeypatch.setattr(device_links.DeviceLink, "device", "cpu")
+    monkeypatch.setattr(device_links.DeviceLink, "timed", False)
+    with on(None):
+        yield lambda: device_links.PacedCopier(1e9, programs=2)

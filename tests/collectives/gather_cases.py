@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.options import Options
@@ -18,3 +20,8 @@ def options_of(contenders=None):
 
 def all_gather(wire="0.05GBps", dtype="fp32"):
     return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)
+
+
+def whole_numbers(seed, *shape):
+    """From -4 to 4: sums of them are exact."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()

@@ -11,6 +11,7 @@ from roofline.theory.schedule import TOPOLOGIES
 
 ARMS = all_gather_matmul.ARMS | flagged_arms.ARMS
 every_arm = pytest.mark.parametrize("arm", ARMS)
+pytestmark = pytest.mark.gpu
 
 
 @every_arm
@@ -115,7 +116,7 @@ def test_chunk_launches_sums_half_precision_in_fp32():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (dict(ranks=1), "ranks=1: a gather needs 2 or more"),
         (dict(ranks=3), "3 ranks do not divide D="),
@@ -124,6 +125,6 @@ def test_chunk_launches_sums_half_precision_in_fp32():
         (dict(rows=0), "4 row blocks of B=0"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(change, said, operands):
-    with pytest.raises(ValueError, match=said):
+def test_sizes_that_do_not_fit_are_refused(change, message, operands):
+    with pytest.raises(ValueError, match=message):
         operands(**change)

@@ -1,8 +1,6 @@
-"""Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-in for CUDA does at once
-what it is told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL. The package
-cuda-bindings is the real one, over the driver of `libcuda.c`."""
+"""Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-ins for CUDA do at once what
+they are told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL."""
 
-import contextlib
 import ctypes
 import functools
 import itertools
@@ -11,11 +9,12 @@ import time
 import types
 from pathlib import Path
 
+import links as machine_links
 import pytest
 import test_group_links
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from gather_cases import whole_numbers
 
 from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
 from collectives.bench import links
@@ -29,10 +28,6 @@ LATE_S = 0.02
 pytestmark = pytest.mark.skipif(
     not interpreted(copier.copy_kernel) or sys.platform != "linux", reason="on a GPU test_device_ranks runs them"
 )
-
-
-def stream(priority=0):
-    return types.SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
 
 
 class Event:
@@ -53,17 +48,18 @@ class SymmetricMemory:
     rendezvous."""
 
     def __init__(self, folder, rank, count):
-        self.folder, self.rank, self.ranks, self.known, self.numbers = folder, rank, range(count), {}, itertools.count()
+        self.folder, self.rank, self.ranks, self.numbers = folder, rank, range(count), itertools.count()
+        self.number_of = {}
         self.late_s = 5 * LATE_S * (rank == count - 1)
 
     def empty_strided_p2p(self, size, stride, dtype, device, group):
         number, made = next(self.numbers), torch.empty(size, dtype=dtype)
         mine = torch.from_file(str(self.folder / f"{number}-{self.rank}"), True, made.numel(), dtype=dtype)
-        self.known[mine.data_ptr()] = number
+        self.number_of[mine.data_ptr()] = number
         return mine.view(size)
 
     def rendezvous(self, tensor):
-        number, size = self.known[tensor.untyped_storage().data_ptr()], tensor.untyped_storage().nbytes()
+        number, size = self.number_of[tensor.untyped_storage().data_ptr()], tensor.untyped_storage().nbytes()
         time.sleep(self.late_s)
 
         def get_buffer(rank, shape, dtype, offset):
@@ -84,45 +80,59 @@ class SymmetricMemory:
         return torch.from_file(str(self.folder / f"{number}-{rank}"), True, count, dtype=dtype)
 
 
-def stand_in(rank, count, path) -> ranks.Ranks:
-    """The rank of a process whose GPU is its CPU."""
-    torch.set_num_threads(1)
-    ctypes.CDLL(Path(path).with_name("libcuda.so.1"))  # what asks for that name finds it loaded
-    for name, other in dict(
-        Stream=stream, current_stream=stream, Event=Event, device_count=lambda: count, set_device=lambda gpu: None,
-        stream=lambda stream: contextlib.nullcontext(), synchronize=lambda: None,
-        can_device_access_peer=lambda one, other: True,
-    ).items():  # fmt: skip
-        setattr(torch.cuda, name, other)
-    memory = SymmetricMemory(Path(path).parent, rank, count)
-    torch._C._distributed_c10d._SymmetricMemory = memory
-    device_links.DeviceLink.device, device_links.DeviceLink.timed = "cpu", False
-    device_ranks.World.backend = "gloo"
-    own = ranks.Ranks(dist.FileStore(path, count), rank, count)
-    own.world = device_ranks.World(own)
-    return own
+def write_value(stream, address, value, flags):
+    ctypes.c_uint32.from_address(int(address)).value = value
+    return (0,)
 
 
-def whole_numbers(seed, *shape):
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+def copy_rows(copy, stream):
+    for row in range(copy.Height):
+        target, source = int(copy.dstDevice) + row * copy.dstPitch, int(copy.srcDevice) + row * copy.srcPitch
+        ctypes.memmove(target, source, copy.WidthInBytes)
+    return (0,)
 
 
-def shards_of(whole, axis, link, own):
-    """Its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
-    parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(own.size, axis)]
-    mine = whole.chunk(own.size, axis)[own.rank].contiguous()
-    parts[own.rank] = mine if link.kind.startswith("nccl") else group_links.shared(mine, own)
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """For what ranks call of CUDA: the processes that are forked have them too."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
+    monkeypatch.setattr(driver, "cuStreamWriteValue32", write_value)
+    monkeypatch.setattr(driver, "cuMemcpy2DAsync", copy_rows)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda rank, peer: True)
+    monkeypatch.setattr(device_links.DeviceLink, "device", "cpu")
+    monkeypatch.setattr(device_links.DeviceLink, "timed", False)
+    monkeypatch.setattr(device_ranks.World, "backend", "gloo")
+    with machine_links.on(None):
+        yield
+
+
+def world_of(rank, count, path) -> ranks.Ranks:
+    """Return the ranks as one sees them whose GPU is its CPU."""
+    torch.cuda.device_count = lambda: count
+    torch._C._distributed_c10d._SymmetricMemory = SymmetricMemory(Path(path).parent, rank, count)
+    world = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    world.world = device_ranks.World(world)
+    return world
+
+
+def shards_of(whole, axis, link, world):
+    """Return its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
+    parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(world.size, axis)]
+    mine = whole.chunk(world.size, axis)[world.rank].contiguous()
+    parts[world.rank] = mine if link.kind.startswith("nccl") else group_links.shared(mine, world)
     return parts
 
 
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
-    own = stand_in(rank, count, path)
-    link, w = links.between(kind, own), whole_numbers(rank, F, D)
+    world = world_of(rank, count, path)
+    link, w = links.between(kind, world), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
     dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
-    shards = shards_of(torch.zeros(B, D), 1, link, own)
+    shards = shards_of(torch.zeros(B, D), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
         x = whole_numbers(100 * late + call, B, D)
@@ -166,22 +176,22 @@ class Later(device_group_links.Nccl):
 
 def what_is_computed(rank, count, path, kind):
     """NCCL moves it, too: parts of sums, and after rows that are gathered."""
-    link = Later(stand_in(rank, count, path))
+    link = Later(world_of(rank, count, path))
     test_group_links.scatters(rank, count, path, link)
     test_group_links.layers(rank, count, path, link)
 
 
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
-    own = stand_in(rank, count, path)
-    link, w = links.between(kind, own), whole_numbers(rank, F, D)
+    world = world_of(rank, count, path)
+    link, w = links.between(kind, world), whole_numbers(rank, F, D)
     for call in range(CALLS):
-        x, layers = whole_numbers(call, B, D), [whole_numbers(10 + call, F, D) for _ in range(2)]
+        x, *layers = (whole_numbers(seed + call, B, D) for seed in (0, 10, 20))
         operands = all_gather_matmul.Operands(
-            shards_of(x, 1, link, own), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
+            shards_of(x, 1, link, world), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
         )
         buffers = [torch.full((F, D), torch.nan) for _ in layers]
-        shards = [shards_of(layer, 0, link, own) for layer in layers]
+        shards = [shards_of(layer, 0, link, world) for layer in layers]
         step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
         for _ in range(2):
             assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
@@ -189,29 +199,14 @@ def serial_alone(rank, count, path, kind):
         assert torch.equal(buffers[1], layers[1])
 
 
-def refused(rank, count, path, kind):
-    """What the driver refuses is told by the driver's name for it."""
-    from cuda.bindings import driver
-
-    stand_in(rank, count, path)
-    device_links._leave_shared_memory(8)
-    with pytest.raises(RuntimeError, match="CUDA error 1: cuFuncSetAttribute"):
-        device_links._leave_shared_memory(0)
-    with pytest.raises(RuntimeError, match="CUDA error: CUDA_ERROR_INVALID_VALUE"):
-        device_group_links._succeed(driver.cuStreamWriteValue32(driver.CUstream(0), 0, 1, 0))
-
-
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("of_a_rank", "kind", "count"),
+    ("of_a_rank", "kind"),
     [
-        *[(gathers, kind, 4) for kind in RANKS_TAKE["cuda"]],
-        (serial_alone, "nccl_all_gather", 3),
-        (what_is_computed, "nccl", 4),
-        (refused, "symmetric", 1),
+        *((gathers, kind) for kind in RANKS_TAKE["cuda"]),
+        (serial_alone, "nccl_all_gather"),
+        (what_is_computed, "nccl"),
     ],
 )
-def test_links_of_gpus(of_a_rank, kind, count, tmp_path, libcuda):
-    pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
-    (tmp_path / libcuda.name).symlink_to(libcuda)
-    store = str(tmp_path / "store")
-    multiprocessing.start_processes(of_a_rank, (count, store, kind), count, start_method="fork")
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path, stand_ins):
+    test_group_links.run(of_a_rank, count, tmp_path / "store", kind)

@@ -16,7 +16,7 @@ from kernels.contract import interpreted
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 
 B, D, F, CALLS = 512, 256, 256, 3
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 
 
 def whole_numbers(seed, *shape):

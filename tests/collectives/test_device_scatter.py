@@ -12,9 +12,8 @@ from kernels import hopper
 from kernels.contract import interpreted
 from kernels.signalled import signalled_kernel
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or interpreted(signalled_kernel), reason="there is no GPU, or kernels are interpreted"
-)
+NO_GPU = not torch.cuda.is_available() or interpreted(signalled_kernel)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 
 

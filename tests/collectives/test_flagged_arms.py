@@ -11,6 +11,7 @@ from collectives.links import LinkError
 from roofline.theory.arms import of_operation
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
+pytestmark = pytest.mark.gpu
 
 
 def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):

@@ -47,25 +47,25 @@ def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
 
 
 def test_arms_are_ready_beside_the_preset_kernel(options):
-    found = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
-    assert found.contenders == ["serial", *FLAGGED]
-    assert found.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
-    assert found.entrants["chunk_outer"].facts["spilled_bytes"] > 0
-    assert found.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
-    assert found.entrants["preset"].role == "preset"
-    assert found.entrants["preset beside link"].role == found.entrants["gemm beside link"].role == "contended"
-    for entrant in found.entrants.values():
+    prepared = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
+    assert prepared.contenders == ["serial", *FLAGGED]
+    assert prepared.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
+    assert prepared.entrants["chunk_outer"].facts["spilled_bytes"] > 0
+    assert prepared.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
+    assert prepared.entrants["preset"].role == "preset"
+    assert prepared.entrants["preset beside link"].role == prepared.entrants["gemm beside link"].role == "contended"
+    for entrant in prepared.entrants.values():
         entrant.call()
-    assert {run.func for run in found.entrants["preset"].call._runs} == {flagged_arms.preset}
-    notes = found.entrants["preset beside link"].call.notes()
+    assert {run.func for run in prepared.entrants["preset"].call._runs} == {flagged_arms.preset}
+    notes = prepared.entrants["preset beside link"].call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
-    assert found.entrants["row_block"].call.notes()["last_arrival_s"] > 0
+    assert prepared.entrants["row_block"].call.notes()["last_arrival_s"] > 0
 
 
 def persistent_too(monkeypatch, fastest="torch"):
     """A device on which our persistent matmul runs beside the vendor's, and which of them is the faster."""
-    known = CONTENDERS
-    both = {name: known[name] for name in (fastest, *({"torch", "persistent"} - {fastest}))}
+    contenders = CONTENDERS
+    both = {name: contenders[name] for name in (fastest, *({"torch", "persistent"} - {fastest}))}
     monkeypatch.setattr(settings, "unsplit", lambda *args: both)
     times = {name: 0.01 + 0.01 * (name != fastest) for name in both}
     monkeypatch.setattr(settings.Setting, "_unsplit_s", lambda self: times)
@@ -82,38 +82,29 @@ def test_arms_of_launches_run_by_the_fastest_matmul_and_by_ours(options, monkeyp
 
     monkeypatch.setattr(persistent, "matmul", Counted(**vars(ours)))
     base, by_ours = "row_block_launches", "row_block_launches_persistent"
-    found = all_gather_matmul.Runner(options).prepare(small(), [base, by_ours])
-    assert found.contenders == ["serial", base, by_ours]
-    for name in found.contenders:
+    prepared = all_gather_matmul.Runner(options).prepare(small(), [base, by_ours])
+    assert prepared.contenders == ["serial", base, by_ours]
+    for name in prepared.contenders:
         ran.clear()
-        found.entrants[name].call()
+        prepared.entrants[name].call()
         assert bool(ran) == (name == by_ours), name
-    assert {"gemm torch", "gemm persistent", "gemm beside link"} <= {*found.references}
-    for name in found.references:
-        found.entrants[name].call()
-    beside = found.entrants["gemm persistent beside link"]
+    assert {"gemm torch", "gemm persistent", "gemm beside link"} <= {*prepared.references}
+    for name in prepared.references:
+        prepared.entrants[name].call()
+    beside = prepared.entrants["gemm persistent beside link"]
     assert beside.role == "contended"
     notes = beside.call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
-    assert found.entrants[by_ours].facts == found.entrants[base].facts
+    assert prepared.entrants[by_ours].facts == prepared.entrants[base].facts
 
 
 def test_arms_by_ours_are_not_run_twice_where_ours_is_the_fastest(options, monkeypatch):
     persistent_too(monkeypatch, fastest="persistent")
     runner = all_gather_matmul.Runner(options)
-    found = runner.prepare(small(), [name for name in runner.arms("cuda") if name not in FLAGGED])
-    assert found.contenders == [*ARMS]
-    assert "so that row_block_launches has it already" in found.rejected["row_block_launches_persistent"].reason
-    assert "gemm persistent beside link" not in found.entrants
-
-
-def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
-    asked, prepare = [], flagged_arms.prepare
-    monkeypatch.setattr(flagged_arms, "prepare", lambda *arguments: asked.append(arguments) or prepare(*arguments))
-    setting = all_gather_matmul.AllGather(options, small())
-    assert setting.why_not("row_block") is None
-    assert setting.t_comm_s == pytest.approx(0.012288)
-    assert [about for _, _, *about in asked] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]
+    prepared = runner.prepare(small(), [name for name in runner.arms("cuda") if name not in FLAGGED])
+    assert prepared.contenders == [*ARMS]
+    assert "so that row_block_launches has it already" in prepared.rejected["row_block_launches_persistent"].reason
+    assert "gemm persistent beside link" not in prepared.entrants
 
 
 def test_own_ideals_are_of_the_kernels_tile():
@@ -122,16 +113,16 @@ def test_own_ideals_are_of_the_kernels_tile():
 
 
 def test_sizes_that_the_kernel_cannot_take_leave_the_other_arms(options):
-    found = all_gather_matmul.Runner(options).prepare(
+    prepared = all_gather_matmul.Runner(options).prepare(
         small(model="96x128", ranks=2), ["row_block", "row_block_launches"]
     )
-    assert "flagged needs chunks of a multiple of 32" in found.rejected["row_block"].reason
-    assert found.contenders == ["serial", "row_block_launches"]
-    assert "preset" not in found.entrants
+    assert "flagged needs chunks of a multiple of 32" in prepared.rejected["row_block"].reason
+    assert prepared.contenders == ["serial", "row_block_launches"]
+    assert "preset" not in prepared.entrants
 
 
 def test_over_a_preset_link_the_kernel_has_no_timeline(options):
-    found = all_gather_matmul.Runner(options).prepare(small(wire="preset"), ["row_block"])
-    assert found.contenders == ["serial", "row_block"]
-    assert not hasattr(found.entrants["row_block"].call, "notes")
-    assert found.references == ["gemm torch", "preset"]
+    prepared = all_gather_matmul.Runner(options).prepare(small(wire="preset"), ["row_block"])
+    assert prepared.contenders == ["serial", "row_block"]
+    assert not hasattr(prepared.entrants["row_block"].call, "notes")
+    assert prepared.references == ["gemm torch", "preset"]

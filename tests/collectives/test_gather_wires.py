@@ -25,16 +25,16 @@ def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
 
 
 def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
-    found = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
-    gemm = found.entrants[f"gemm {found.facts['unsplit']}"].call
+    prepared = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
+    gemm = prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call
     asked = gemm.notes()[REQUESTED]
-    assert asked == found.facts[REQUESTED] == 1.4 * case.work.wire_bytes / found.facts["t_gemm_planned_s"]
+    assert asked == prepared.facts[REQUESTED] == 1.4 * case.work.wire_bytes / prepared.facts["t_gemm_planned_s"]
     for times in (2, 4):
-        gemm.listen(times * found.facts["t_gemm_planned_s"])
+        gemm.listen(times * prepared.facts["t_gemm_planned_s"])
     assert gemm.notes()[REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
     for name in (*ARMS, "link", "gemm beside link"):
-        found.entrants[name].call()
-        waits = found.entrants[name].call.notes()["last_arrival_s"] * (asked / 2) / case.work.wire_bytes
+        prepared.entrants[name].call()
+        waits = prepared.entrants[name].call.notes()["last_arrival_s"] * (asked / 2) / case.work.wire_bytes
         assert 0.99 < waits < 1.4, name
     fixed = all_gather_matmul.Runner(options).prepare(all_gather(), ARMS)
     assert not hasattr(fixed.entrants[f"gemm {fixed.facts['unsplit']}"].call, "listen")
@@ -43,9 +43,9 @@ def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
 def test_a_wire_of_another_run_is_taken_and_keeps_its_pace(options):
     case = all_gather("ridge1.4")
     pinned = replace(options, wires_of=((case.id, 0.2e9),))
-    found = all_gather_matmul.Runner(pinned).prepare(case, ARMS)
-    assert found.facts[REQUESTED] == 0.2e9
-    assert not hasattr(found.entrants[f"gemm {found.facts['unsplit']}"].call, "listen")
+    prepared = all_gather_matmul.Runner(pinned).prepare(case, ARMS)
+    assert prepared.facts[REQUESTED] == 0.2e9
+    assert not hasattr(prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call, "listen")
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,10 @@ def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_l
     assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
 
 
-def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
-    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
-    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
-    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
-    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
-
-
 def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
     monkeypatch.setattr(arms, "LONGEST_GATHER_S", 0.3)
-    found = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
-    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in found.rejected["serial"].reason
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
+    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in prepared.rejected["serial"].reason
 
 
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
@@ -87,11 +80,11 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
 
     monkeypatch.setattr(links.PacedThread, "_move", move)
-    found = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
-    assert found.contenders == ready
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    assert prepared.contenders == ready
     if not ready:
-        said = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
-        assert f"{said} --ffn-link-bandwidth" in found.rejected["serial"].reason
+        message = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
+        assert f"{message} --ffn-link-bandwidth" in prepared.rejected["serial"].reason
 
 
 def test_a_link_is_timed_alone_once_the_host_is_ahead(options, monkeypatch):
@@ -101,26 +94,6 @@ def test_a_link_is_timed_alone_once_the_host_is_ahead(options, monkeypatch):
     made = all_gather_matmul.AllGather(options, all_gather())
     assert made.gathers_s(2) == pytest.approx([made.t_comm_s] * 2)
     assert order == [3, "gather"] * 2
-
-
-@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
-def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
-    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
-    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
-    gpu = SimpleNamespace(
-        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[links.Gather([], [])],
-        gathers_s=lambda count, kind: count * [each[kind]],
-    )  # fmt: skip
-    assert setting.Setting._fastest_gather(gpu) == gather
-    ranks.world.why_not = lambda kind: "they share a GPU"
-    assert setting.Setting._fastest_gather(gpu) == "symmetric"
-
-
-def test_preset_link_has_no_time_of_its_own(options):
-    found = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ARMS)
-    assert found.contenders == ARMS
-    assert found.references == ["gemm torch"]
-    assert not hasattr(found.entrants["serial"].call, "notes")
 
 
 def test_link_off_its_pace_is_looked_at_three_times():

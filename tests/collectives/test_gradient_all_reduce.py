@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from test_group_links import run
+from test_group_links import ranks_of_gloo, run
 
 from collectives import gradient_all_reduce
 from collectives.bench.gradient_all_reduce import SETS, Runner, Setting
@@ -46,8 +46,8 @@ def every_arm(rank, ranks, path):
     before_backward(lambda: time.sleep(0.01 * (late == rank)))
     for late in range(ranks):
         for name, count in COLLECTIVES.items():
-            found = setting.entrant(name)
-            assert (found.relative_error, found.facts["collectives"]) == (0.0, count), (name, rank, late)
+            entrant = setting.entrant(name)
+            assert (entrant.relative_error, entrant.facts["collectives"]) == (0.0, count), (name, rank, late)
     ddp = setting.entrant("ddp").call._runs[0]
     for _ in range(2 * SETS):
         assert ddp._out is not None  # a call is the backward pass alone
@@ -78,14 +78,15 @@ def wrong_arms(rank, ranks, path):
     _, setting = begun(rank, ranks, path)
     for how in HOW:
         gradient_all_reduce.ARMS[how] = lambda operands, reduce, how=how: wrong(operands, reduce, how)
-        found = setting.entrant(how)
-        assert isinstance(found, Rejection), how
-        assert found.outcome == FAILED, how
+        entrant = setting.entrant(how)
+        assert isinstance(entrant, Rejection), how
+        assert entrant.outcome == FAILED, how
 
 
+@ranks_of_gloo
 @pytest.mark.parametrize("of_a_rank", [every_arm, wrong_arms])
-def test_gradients_over_gloo(of_a_rank, tmp_path):
-    run(of_a_rank, 4, tmp_path / "store")
+def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 def test_arms_are_those_that_are_tested():

@@ -1,4 +1,4 @@
-"""Arms over real ranks: 4 processes that gather from one another, to the bit, whoever is late."""
+"""Arms over real ranks: processes that gather from one another, to the bit, whoever is late."""
 
 import platform
 import time
@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from gather_cases import whole_numbers
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
@@ -21,6 +22,7 @@ from roofline.operations.ffn import Ffn
 from roofline.options import Options
 
 B, D, F, CALLS = 20, 16, 12, 3
+ranks_of_gloo = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +31,6 @@ def a_worker():
     link, here = PacedThread(1e9), torch.zeros(1, 1)
     link.start([Transfer(0, 0, here, here.clone())])
     link.finish()
-
-
-def whole_numbers(seed, *shape):
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
 def gather_matmuls(rank, ranks, path):
@@ -91,9 +89,9 @@ def layers(rank, ranks, path, link=None):
                 for tensor in (operands.scatter.products, operands.scatter.arrived):
                     tensor.fill_(torch.nan)
                 # Of plain tensor parallelism every rank has all tokens; of the others it has its own.
-                own = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
+                mine = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
                 for tensor in (x, operands.gathered):
-                    tensor[own] = tokens[own]
+                    tensor[mine] = tokens[mine]
                 up.copy_(weights[rank][0])
                 down.copy_(weights[rank][1])
                 time.sleep(0.02 * (late == rank))
@@ -118,10 +116,10 @@ def layers_are_checked(rank, ranks, path):
         layer_runs.Runner.own_arms["all_reduce"] = arm
         runner = layer_runs.Runner(options)
         runner.ranks = world
-        found = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
-        assert found.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], found.rejected
-        assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-        found.entrants["gemm beside link"].call()
+        prepared = runner.prepare(Ffn("128x512", "up_down", 1, 1024, "fp32", ranks, "gloo"), [*ffn.ARMS])
+        assert prepared.contenders == [name for name in ffn.ARMS if good or name != "all_reduce"], prepared.rejected
+        assert max(prepared.entrants[name].relative_error for name in prepared.contenders) < 1e-6
+        prepared.entrants["gemm beside link"].call()
 
 
 def metadata_of_a_run(rank, ranks, path):
@@ -132,14 +130,14 @@ def metadata_of_a_run(rank, ranks, path):
     assert platform.node() not in repr(about)
 
 
-def run(of_a_rank, ranks, path):
-    """On each of `ranks` forks of this process, whose pool of threads they do not have."""
-    multiprocessing.start_processes(_on_one_core, (of_a_rank, ranks, str(path)), ranks, start_method="fork")
+def run(of_a_rank, ranks, path, *more):
+    """Run it on each of `ranks` forks of this process, whose pool of threads they do not have."""
+    multiprocessing.start_processes(on_one_core, (of_a_rank, ranks, str(path), *more), ranks, start_method="fork")
 
 
-def _on_one_core(rank, of_a_rank, ranks, path):
+def on_one_core(rank, of_a_rank, *about):
     torch.set_num_threads(1)
-    of_a_rank(rank, ranks, path)
+    of_a_rank(rank, *about)
 
 
 def turns(rank, ranks, path):
@@ -167,9 +165,10 @@ def turns(rank, ranks, path):
         clock.agreed("a turn", culprit)
 
 
+@ranks_of_gloo
 @pytest.mark.parametrize("of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, turns])
-def test_arms_over_gloo(of_a_rank, tmp_path):
-    run(of_a_rank, 4, tmp_path / "store")
+def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
+    run(of_a_rank, ranks, tmp_path / "store")
 
 
 def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():

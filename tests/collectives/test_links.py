@@ -7,6 +7,7 @@ from collectives import device_links, links
 from collectives.links import LinkError, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
@@ -65,10 +66,10 @@ def test_preset_link_has_everything_here_and_moves_nothing(transfers):
 
 
 @pytest.mark.parametrize(
-    ("kind", "bytes_per_s", "said"), [("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")]
+    ("kind", "bytes_per_s", "message"), [("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")]
 )
-def test_bad_link_is_refused(link, kind, bytes_per_s, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_link_is_refused(link, kind, bytes_per_s, message):
+    with pytest.raises(ValueError, match=message):
         link(kind, bytes_per_s)
 
 

@@ -1,21 +1,18 @@
-"""The arm `signalled` in the interpreter: each piece is told when it is whole, and added once and in order."""
+"""The arm `signalled`: what it adds, what the baselines beside it leave undone, and what it could reach. That it is
+exact, piece for piece: `kernels.machine`."""
 
-from dataclasses import replace
+import itertools
 
 import pytest
 import torch
-from gather_cases import options_of
+from gather_cases import whole_numbers
 
 from collectives import ffn, signalled
-from collectives.bench import arms
-from collectives.bench import ffn as layer_bench
-from collectives.bench import matmul_reduce_scatter as bench
 from collectives.links import LinkError, WarmUp
 from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import part_sums
 from kernels import signalled as kernel
-from roofline.operations.ffn import Ffn
-from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from kernels.contract import KernelLaunch
 from roofline.theory.arms import OverlapPlan, plan
 from roofline.theory.schedule import Grid
 
@@ -28,51 +25,14 @@ def interpreted(device):
         pytest.skip("on a GPU test_device_scatter runs it")
 
 
-def values(seed, *shape):
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
-
-
 @pytest.fixture
-def make():
-    def operands(rank=0, ranks=RANKS, height=HEIGHT):
-        out = torch.full((height, COLUMNS), torch.nan)
-        found = Operands(values(rank, ranks * height, DEPTH), values(9, COLUMNS, DEPTH), out, ranks, rank)
-        for tensor in (found.products, found.arrived):
-            tensor.fill_(torch.nan)
-        return signalled.added_by_kernel(found)
-
-    return operands
-
-
-def right(operands):
-    return sum(part @ operands.w.T for part in operands.x.chunk(operands.ranks))
-
-
-@pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, deferred_link, monkeypatch):
-    """The link brings it in that moment: no sooner, and no later."""
-    link, mine, order = deferred_link(), make(rank), []
-
-    def raised(counter, time, by):
-        route = link._route
-        index = (int(counter.handle.data.item()) - route.counters.data_ptr()) // 4
-        route.counters[index] += int(by)
-        if route.counters[index] == route.wanted:
-            order.append(index)
-            route.transfers[index].target.copy_(route.transfers[index].source)
-            route.flags[index] += link.programs
-
-    link._move = lambda route: None
-    monkeypatch.setattr(kernel, "raise_counter", raised)
-    monkeypatch.setattr(signalled, "BLOCKS", (blocks,))
-    for call in range(1, 3):
-        mine.x.copy_(values(10 + call, *mine.x.shape))
-        assert torch.equal(signalled.run(mine, link), right(mine)), call
-        link.timeline()
-        assert order == call * [*range((RANKS - 1) * blocks)]
-        for tensor in (mine.products, mine.arrived):
-            tensor.fill_(torch.nan)
+def scatter():
+    """Operands of a reduce-scatter, everything that is to be written poisoned."""
+    out = torch.full((HEIGHT, COLUMNS), torch.nan)
+    operands = Operands(whole_numbers(0, RANKS * HEIGHT, DEPTH), whole_numbers(9, COLUMNS, DEPTH), out, RANKS, 0)
+    for tensor in (operands.products, operands.arrived):
+        tensor.fill_(torch.nan)
+    return signalled.added_by_kernel(operands)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -80,94 +40,69 @@ def test_each_piece_is_whole_when_its_counter_says_so(rank, blocks, make, deferr
 def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
     generator = torch.Generator().manual_seed(columns)
     arrived = torch.randn(3, 37, columns, generator=generator).to(dtype)
-    own, out = torch.randn(37, columns, generator=generator).to(dtype), torch.full((37, columns), torch.nan).to(dtype)
-    part_sums.add(arrived, own, out)
+    product, out = torch.randn(37, columns, generator=generator).to(dtype), torch.empty(37, columns, dtype=dtype)
+    part_sums.add(arrived, product, out.fill_(torch.nan))
     sums = arrived[0].float()
-    for part in (*arrived[1:-1], own, arrived[-1]):
+    for part in (*arrived[1:-1], product, arrived[-1]):
         sums = sums + part.float()
     assert torch.equal(out, sums.to(dtype))
     with pytest.raises(ValueError, match=r"parts \[3, 37, \d+\], own \[36, .* must be alike"):
-        part_sums.add(arrived, own[1:], out)
+        part_sums.add(arrived, product[1:], out)
 
 
 def test_a_warm_up_runs_both_kernels_of_a_layer():
-    x, up, down = values(0, RANKS * HEIGHT, COLUMNS), values(9, DEPTH, COLUMNS), values(8, COLUMNS, DEPTH)
-    mine = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS)
-    signalled.added_by_kernel(mine.scatter)
-    signalled.run(mine, WarmUp())
-    assert torch.equal(mine.hidden, x @ up.T)
-    assert torch.equal(mine.scatter.products, mine.hidden @ down.T)
-
-
-@pytest.mark.parametrize("arm", ["serial of a scatter", "serial", "all_reduce"])
-def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(arm, deferred_link, make):
-    link, one = deferred_link(), make()
-    layer = ffn.Operands(one.w, values(1, DEPTH, DEPTH), values(2, DEPTH, DEPTH), one.w[:20].clone(), 4)
+    x, up, down = (
+        whole_numbers(0, RANKS * HEIGHT, COLUMNS),
+        whole_numbers(9, DEPTH, COLUMNS),
+        whole_numbers(8, COLUMNS, DEPTH),
+    )
+    layer = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS)
     signalled.added_by_kernel(layer.scatter)
-    mine, run = (layer, ffn.ARMS[arm]) if arm in ffn.ARMS else (one, ARMS["serial"])
-    multiply, waiting = mine.matmul, []
-    mine.matmul = lambda *tensors: (waiting.append(len(link._stream.queue)), multiply(*tensors))
-    run(mine, link)
-    assert waiting == [0] * (2 if arm in ffn.ARMS else 1)
-    assert not link._stream.queue
-    transfers = link.timeline().transfers
-    assert all(torch.equal(one.source, one.target) for one in transfers)
-
-
-def test_part_that_is_never_told_is_named_by_the_timeline(deferred_link, make, monkeypatch):
-    monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
-    link = deferred_link()
-    signalled.run(make(), link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):
-        link.timeline()
-    link._lost.fill_(1)  # rows that came after they were given up
-    link._at_once = 1
-    for flag in link._route.flags:
-        flag.fill_(link._route.runs * link.programs)
-    with pytest.raises(LinkError, match=r"has not arrived: it is .* s late"):
-        link.timeline()
-
-
-LAYER_LAUNCHES = ["serial", "all_reduce", "layer_launches", "chained_launches"]
+    signalled.run(layer, WarmUp())
+    assert torch.equal(layer.hidden, x @ up.T)
+    assert torch.equal(layer.scatter.products, layer.hidden @ down.T)
 
 
 @pytest.mark.parametrize(
-    ("module", "case", "own"),
+    ("arm", "order"),
     [
-        (bench, MatmulReduceScatter("32x32", "down", 1, 96, "fp32", 3, "1GBps"), ["serial", "block_launches"]),
-        (layer_bench, Ffn("32x32", "up_down", 1, 96, "fp32", 3, "1GBps"), LAYER_LAUNCHES),
+        ("scatter", ["matmul", "copy", "wait"]),
+        ("serial", ["copy", "wait", "matmul", "copy", "wait"]),
+        ("all_reduce", ["matmul", "copy", "wait", "copy", "wait"]),
     ],
 )
-def test_arms_of_a_gpu_are_prepared_checked_and_called(module, case, own, deferred_link, monkeypatch):
-    runner, told = module.Runner(options_of()), module.Runner.setting.telling
-    monkeypatch.setattr(bench.Telling, "telling_arms", lambda self, device=None: {told: signalled.run})
-    monkeypatch.setattr(runner.setting, "link", lambda self, kind=None: deferred_link())
-    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
-    on_gpu = [*own, f"{own[1 + (module is layer_bench)]}_persistent", told]
-    assert [arm for arm in runner.arms("cuda") if "all_cores" not in arm] == on_gpu
-    found = runner.prepare(case, on_gpu)
-    assert {*found.contenders} | found.rejected.keys() == {*on_gpu}
-    assert found.contenders == [arm for arm in on_gpu if arm not in found.rejected]
-    assert all("persistent needs" in one.reason for one in found.rejected.values()), found.rejected
-    assert {*own, told} <= {*found.contenders}
-    assert max(found.entrants[name].relative_error for name in found.contenders) < 1e-6
-    entrant = found.entrants[told]
-    tile = "32x32x32 warps4 stages2 group4 subtile2"
-    up = f"flagged_rows {tile}, " * (module is layer_bench)
-    assert entrant.config == f"{up}1 row blocks, signalled {tile}, sums in fp32"
-    assert entrant.facts == {"row_blocks": 1}
-    for name in found.contenders:
-        found.entrants[name].call()
-        line = found.entrants[name].call.notes()["timeline"]
-        assert len(line["arrivals_s"]) == len(line["ready_s"]) == 2 * (1 + (module is layer_bench))
-        assert line["ready_s"][:2] == [0.0] * 2 or name == "all_reduce" or module is bench
-    few = replace(case, m=48)
-    assert "signalled needs a multiple" in runner.prepare(few, [told]).rejected[told].reason
-    monkeypatch.setattr(runner.setting, "link_kind", "nccl")
-    assert "NCCL's kernels need some; take " in runner.prepare(case, [told]).rejected[told].reason
+def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(
+    arm, order, interpreted_link, scatter, monkeypatch
+):
+    link, launched, run = interpreted_link(), [], KernelLaunch.run
+    layer = ffn.Operands(
+        scatter.w, whole_numbers(1, DEPTH, DEPTH), whole_numbers(2, DEPTH, DEPTH), scatter.w[:20].clone(), 4
+    )
+    signalled.added_by_kernel(layer.scatter)
+    operands, arm = (scatter, ARMS["serial"]) if arm == "scatter" else (layer, ffn.ARMS[arm])
+    multiply = operands.matmul
+
+    def launch(launch, device):
+        launched.append(launch.kernel.__name__.removesuffix("_kernel"))
+        return run(launch, device)
+
+    monkeypatch.setattr(KernelLaunch, "run", launch)
+    operands.matmul = lambda *tensors: (launched.append("matmul"), multiply(*tensors))
+    arm(operands, link)
+    steps = (name for name in launched if name in ("matmul", "copy", "wait"))
+    assert [name for name, _ in itertools.groupby(steps)] == order
+    assert all(torch.equal(transfer.source, transfer.target) for transfer in link.timeline().transfers)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_part_that_is_never_computed_is_named_by_the_timeline(interpreted_link, scatter, monkeypatch):
+    monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
+    link = interpreted_link()
+    signalled.run(scatter, link)
+    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):
+        link.timeline()
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
 @pytest.mark.parametrize("t_comm_s", [0.25, 1.0, 1.5])
 def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
     """The same tiles in their own order, and the link behind them."""
@@ -186,5 +121,5 @@ def test_own_ideal_is_the_schedule_run_forwards(blocks, t_comm_s):
 
 def test_a_cut_has_whole_row_tiles_in_each_piece():
     for m in (8192, 1024, 512, 520):
-        found = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
-        assert found.grid.row_tiles % (8 * found.row_blocks) == 0
+        cut = plan("signalled", m, 8192, 8, 132, 1.0, 1.0)
+        assert cut.grid.row_tiles % (8 * cut.row_blocks) == 0

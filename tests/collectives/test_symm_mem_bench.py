@@ -48,9 +48,9 @@ def unwritten(out):
 def a_rank(rank, path, module, case, peers):
     torch.set_num_threads(1)
     torch.cuda.synchronize = lambda: None
-    own = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
+    world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
     runner = module.Runner(UNTIMED)
-    runner.ranks = own
+    runner.ranks = world
     calls = {name: getattr(peer, name) for name in peers.values()}
     for name in calls.keys() & {*FUSED}:
         fallback = getattr(torch.distributed._symmetric_memory, f"_{name}_fallback")
@@ -64,14 +64,14 @@ def a_rank(rank, path, module, case, peers):
         for name, call in calls.items():
             of_rank = spoilt if rank else torch.clone
             setattr(peer, name, lambda *given, call=call, of_rank=of_rank: of_rank(call(*given)))
-        own.world = World(own)
+        world.world = World(world)
         prepared = runner.prepare(case, ["serial", *peers])
         assert "serial" in prepared.entrants
         for name in peers:
             if reason:
-                said = prepared.rejected[name].reason
-                assert "rank 1: " in said
-                assert reason in said
+                message = prepared.rejected[name].reason
+                assert "rank 1: " in message
+                assert reason in message
                 continue
             entrant = prepared.entrants[name]
             assert entrant.relative_error < 1e-5

@@ -7,6 +7,7 @@ from collectives.weight_prefetch import ARMS, Operands
 
 every_arm = pytest.mark.parametrize("arm", ARMS)
 RANKS, TOKENS, ROWS, DEPTH = 4, 24, 64, 128
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture

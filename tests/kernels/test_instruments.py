@@ -9,6 +9,8 @@ import torch
 
 from kernels.bench import instruments
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture
 def gates(monkeypatch):

@@ -81,7 +81,7 @@ def returns_a_tensor_of_its_own(x, w, out):
 
 
 @pytest.mark.parametrize(
-    ("run", "outcome", "said"),
+    ("run", "outcome", "message"),
     [
         (skips_a_row, "failed", "left unwritten"),
         (wrong_in_one_tile, "failed", "is above 1e-05, the limit for fp32"),
@@ -92,12 +92,12 @@ def returns_a_tensor_of_its_own(x, w, out):
         (returns_a_tensor_of_its_own, "failed", "another tensor than the `out`"),
     ],
 )
-def test_wrong_contender_is_not_ready_and_the_vendor_still_is(contender, run, outcome, said):
+def test_wrong_contender_is_not_ready_and_the_vendor_still_is(contender, run, outcome, message):
     contender(run)
     found = prepare()
     assert found.contenders == ["torch"]
     assert found.rejected["numpy"].outcome == outcome
-    assert said in found.rejected["numpy"].reason
+    assert message in found.rejected["numpy"].reason
     assert "\n" not in found.rejected["numpy"].reason
 
 
@@ -120,10 +120,10 @@ def test_inputs_are_as_they_were_after_the_checks(contender):
 
 
 @pytest.mark.parametrize(
-    ("written", "raises", "said"),
+    ("written", "raises", "message"),
     [("x", False, "input x,"), ("xw", False, "input x and w,"), ("w", True, "no such instruction")],
 )
-def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, written, raises, said):
+def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, written, raises, message):
     def run(x, w, out):
         right(x, w, out)
         for operand in written:
@@ -137,7 +137,7 @@ def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, writte
     matmul.enter(found, CASE, OPTIONS, {name: CONTENDERS[name] for name in ("numpy", "torch")})
     assert found.contenders == ["torch"]
     assert found.rejected["numpy"].outcome == "failed"
-    assert said in found.rejected["numpy"].reason
+    assert message in found.rejected["numpy"].reason
 
 
 @pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])

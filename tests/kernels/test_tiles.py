@@ -38,11 +38,6 @@ def unmeasured(arch):
     return replace(whole, entries=tuple(entry for entry in whole.entries if not entry.measured))
 
 
-@pytest.fixture
-def model_alone(monkeypatch):
-    monkeypatch.setattr(tiles, "table", unmeasured)
-
-
 @pytest.mark.parametrize(("kernel", "arch"), COVERED)
 def test_no_shape_falls_through(kernel, arch):
     edges = {0, 1, 2**31}
@@ -81,22 +76,6 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
 def test_an_entry_for_tuning_is_a_candidate(kernel, block_m, block_n):
     found = candidates(kernel, (block_m, 6656, 16384), "bf16", "sm90", H200)
     assert (block_m, block_n) in {(config.block_m, config.block_n) for config in found}
-
-
-@pytest.mark.parametrize(("m", "tile"), [(1, (64, 128)), (128, (128, 128)), (1024, (128, 256)), (8192, (128, 256))])
-def test_tiles_grow_with_m(model_alone, m, tile):
-    config = choose("persistent", "sm90", m, 16384, 53248, torch.bfloat16, H200)
-    assert (config.block_m, config.block_n) == tile
-
-
-def test_the_model_gives_a_candidate_its_group_and_raster(model_alone):
-    def text(kernel, m, n):
-        return str(choose(kernel, "sm90", m, n, 16384, torch.bfloat16, H200))
-
-    assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten"
-    assert text("persistent", 8192, 6784).startswith("256x128x64 ")  # 53 times 128
-    assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n"
-    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no `flatten`
 
 
 @pytest.fixture
@@ -163,13 +142,6 @@ def test_where_nothing_was_measured_waves_and_shared_memory_of_the_chip_decide(c
     assert {config.raster for config in found} == {"m"}  # the kernel has no other
     of_fp32 = choose("tiled", "generic", 8192, 6656, 16384, torch.float32, machine)
     assert (of_fp32.block_k, of_fp32.num_stages) == (32, 2)
-
-
-def test_a_generic_tile_is_what_its_own_limit_gives():
-    generic = table("generic")
-    for entry in generic.entries:
-        if "fp32" not in entry.dtypes:
-            assert tiles.fitted(entry.config, 2, generic.shared_limit_bytes) == entry.config
 
 
 def test_the_table_of_a_device(monkeypatch):

@@ -68,10 +68,10 @@ print(json.dumps([finding.mma, finding.problems(), status, said.getvalue()]))
 
 def test_it_is_compiled_and_the_machine_runs_it(toy, tables, printed_elsewhere, request):
     code = ELSEWHERE.format(here=str(request.path.parent), tables=str(tables))
-    mma, problems, status, said = printed_elsewhere(code)
+    mma, problems, status, message = printed_elsewhere(code)
     assert (mma, problems) == ("wgmma.m64n128k16", [])
-    assert status == 0, said
-    assert "exact  toy  64x128x64" in said
+    assert status == 0, message
+    assert "exact  toy  64x128x64" in message
 
 
 def test_it_is_tuned(toy):

@@ -38,6 +38,7 @@ def test_vendors_refuse_what_is_not_theirs():
         vendor.numpy_mm(x.half(), w.half())
 
 
+@pytest.mark.slow
 def test_inductor(operands, device):
     """Compiles two kernels: the one contender that takes seconds here (minutes at real shapes: not default)."""
     if device == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):

@@ -29,16 +29,16 @@ def test_it_is_measured_by_default_and_says_that_it_has_no_interpreter(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"num_warps": 4}, "num_warps=4, warpgroup multiplies with 2 warpgroups of 4"),
         ({"block_m": 64}, "block_m=64, 2 consumers of 64-row wgmma need a multiple of 128"),
         ({"subtile": 8}, "subtile=8, warpgroup stores in 1, 2 or 4 parts"),
     ],
 )
-def test_configurations_for_other_kernels_are_refused(change, said):
+def test_configurations_for_other_kernels_are_refused(change, message):
     config = replace(Config(128, 64, 64, num_warps=8, num_stages=2), **change)
-    with pytest.raises(ValueError, match=f"{said}; change the configuration"):
+    with pytest.raises(ValueError, match=f"{message}; change the configuration"):
         warpgroup.prepare(X, X, X, config)
 
 

@@ -62,11 +62,11 @@ def run(case: Case, seed: int, slots: int | None = None, budget: int = 3_000_000
         add, wrong = case.make(seed)
         add(machine)
         machine.run()
-        said = wrong()
+        fault = wrong()
     except (FaultError, UnknownError) as error:
-        said = f"{type(error).__name__.removesuffix('Error')}: {error}"
-    said = "; ".join(filter(None, dict.fromkeys([*machine.problems, said])))
-    return Outcome(said, machine.executed, time.process_time() - begun)
+        fault = f"{type(error).__name__.removesuffix('Error')}: {error}"
+    fault = "; ".join(filter(None, dict.fromkeys([*machine.problems, fault])))
+    return Outcome(fault, machine.executed, time.process_time() - begun)
 
 
 def run_on_gpu(case: Case, seed: int) -> Outcome:

@@ -39,14 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
     every = [*cases.cases(), *waiting.cases(), *links.cases()]
-    found = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
-    names = list(dict.fromkeys(case.kernel for case in found))
+    candidates = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
+    names = list(dict.fromkeys(case.kernel for case in candidates))
     if unknown := set(options.kernel) - set(names):
         parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
-    todo = [case for case in found if case.kernel in (options.kernel or names) and options.only in str(case)]
-    bad, one = 0, run_on_gpu if options.gpu else run
+    todo = [case for case in candidates if case.kernel in (options.kernel or names) and options.only in str(case)]
+    bad, run_case = 0, run_on_gpu if options.gpu else run
     for case in todo:
-        outcomes = {seed: one(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
+        outcomes = {seed: run_case(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
         bad += any(outcome.wrong for outcome in outcomes.values())
         print("\n".join(lines(case, outcomes)), flush=True)
     where = torch.cuda.get_device_name() if options.gpu else "sm_90a, executed by NumPy"

@@ -5,7 +5,7 @@ link are those of `collectives`, with their own host code: what it launches on t
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate, pairwise
 from unittest.mock import patch
 
@@ -34,7 +34,9 @@ ARMS = {name: run for name, run in (gathers.ARMS | flagged_arms.ARMS).items() if
 class Stream:
     """Its next launch comes after those in `after`."""
 
-    def __init__(self, machine: Machine, device: int):
+    cuda_stream = 0
+
+    def __init__(self, machine: Machine | None, device: int):
         self.machine, self.device, self.after = machine, device, ()
 
     def wait_stream(self, other: "Stream") -> None:
@@ -42,8 +44,9 @@ class Stream:
 
 
 @contextmanager
-def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
-    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
+def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Iterator[None]:
+    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`. With
+    no machine it runs at once, in the interpreter."""
     streams = [Stream(machine, device)]
 
     @contextmanager
@@ -55,15 +58,13 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
     def run(launch: KernelLaunch, _: torch.device) -> None:
         streams[-1].after = (enqueue(machine, launch, streams[-1].after, streams[-1].device),)
 
-    cuda = dict(
-        Stream=lambda priority: Stream(machine, links_device), current_stream=lambda: streams[-1], stream=inside
-    )
-    with (
-        patch.multiple(torch.cuda, synchronize=lambda: None, **cuda),
-        patch.object(KernelLaunch, "run", run),
-        patch.object(tiles, "arch_of", lambda device: "sm90"),
-        patch.object(hopper, "require_hopper"),
-    ):
+    with ExitStack() as patches:
+        cuda = dict(synchronize=lambda: None, current_stream=lambda: streams[-1], stream=inside)
+        patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
+        if machine:
+            patches.enter_context(patch.object(KernelLaunch, "run", run))
+            patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
+            patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
 
 
@@ -264,8 +265,8 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
 
         def add(machine: Machine) -> None:
             with on(machine):
-                for one in (device_links.stamp_launch(times), launch, device_links.stamp_launch(times[2:])):
-                    one.run(flag.device)
+                for step in (device_links.stamp_launch(times), launch, device_links.stamp_launch(times[2:])):
+                    step.run(flag.device)
             if steps is not None:
                 machine.host(raises)
 
@@ -279,8 +280,8 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
                 "gate": held and held_us >= gap_us,
                 "wait": (held or before) and left == (before or steps is None),
             }[kernel]
-            said = f"stamps {start}, {inside}, {end} ns, flag up at {up}, lost {left}, {cycles} cycles in {ns} ns"
-            return "" if right else said
+            summary = f"stamps {start}, {inside}, {end} ns, flag up at {up}, lost {left}, {cycles} cycles in {ns} ns"
+            return "" if right else summary
 
         return add, wrong
 
@@ -289,19 +290,19 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
-    found = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2)]
+    listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2)]
     for number, name in enumerate(ARMS):
-        found += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
-        found.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    found += [scatter("signalled", "bf16", wire, devices=2) for wire in (Wire, Enqueued)]
-    found += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
-    found += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
-    found += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
-    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
-    found += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
-    found += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
+        listed += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
+        listed.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
+    listed += [scatter("signalled", "bf16", devices=2, times=2), scatter("signalled", "bf16", Enqueued, devices=2)]
+    listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
+    listed += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
+    listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
+    listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
+    listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
+    listed += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [
-        *found,
+        *listed,
         alone("gate", "opens at once", 0, gap_us=5),
         alone("gate", "opens late", 9, gap_us=3),
         alone("gate", "does not open", None, 30),

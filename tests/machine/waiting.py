@@ -42,13 +42,13 @@ def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
     if name != "any":
         expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
         return getattr(schedule, name)(grid, PROGRAMS, *expected)
-    found: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
+    programs: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
     for m, n in grid.tiles:
-        own, cuts = rng.choice(found), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
-        places = sorted(rng.randrange(len(own) + 1) for _ in cuts[1:])
+        program, cuts = rng.choice(programs), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
+        places = sorted(rng.randrange(len(program) + 1) for _ in cuts[1:])
         for number, (start, end) in enumerate(pairwise(cuts)):
-            own.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
-    return tuple(map(tuple, found))
+            program.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
+    return tuple(map(tuple, programs))
 
 
 def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
@@ -62,8 +62,8 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
     def make(seed: int):
         mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
         grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
-        found, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
-        plan = flagged.tile_schedule(found, grid, mine.order, height, config, "cpu")
+        work_tiles, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
+        plan = flagged.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
@@ -142,15 +142,15 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
-    found = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
-    found += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16"), for_rows("fp16", lost=2)]
+    listed = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
+    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16"), for_rows("fp16", lost=2)]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
-        found += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
-        found.append(
+        listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
+        listed.append(
             for_chunks(name, dtype, ranks=(2, 5)[number % 2], steps=(5, 2)[number % 2], slots=1 + number % 2, **more)
         )
     return [
-        *found,
+        *listed,
         for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
         for_rows("fp16", depth=72, **more),
     ]
