@@ -83,8 +83,8 @@ SHOWN = {column.name: column for column in OWN}
 BRIEF = Table(
     "Does the wire hide?",
     "One row for each gather, scatter or layer, with the arm that hides the most. *T_gemm / T_comm* is FLOP per "
-    "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul sets the "
-    "pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
+    "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul sets "
+    "the pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
     (
         Column("op", header="operation", right=False),
         *(Column(name, header=header) for name, header in (("tp", "tp"), ("ranks", "P"), ("m", "M"))),
