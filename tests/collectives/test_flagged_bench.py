@@ -126,3 +126,14 @@ def test_over_a_preset_link_the_kernel_has_no_timeline(options):
     assert prepared.contenders == ["serial", "row_block"]
     assert not hasattr(prepared.entrants["row_block"].call, "notes")
     assert prepared.references == ["gemm torch", "preset"]
+
+
+def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
+    arguments_given, prepare = [], flagged_arms.prepare
+    monkeypatch.setattr(
+        flagged_arms, "prepare", lambda *arguments: arguments_given.append(arguments) or prepare(*arguments)
+    )
+    setting = all_gather_matmul.AllGather(options, small())
+    assert setting.why_not("row_block") is None
+    assert setting.t_comm_s == pytest.approx(0.012288)
+    assert [about for _, _, *about in arguments_given] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]

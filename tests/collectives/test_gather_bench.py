@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from gather_cases import ARMS, all_gather
+from gather_cases import ARMS, all_gather, options_of
 
 from collectives.all_gather_matmul import serial
 from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, weight_prefetch
@@ -201,3 +201,11 @@ def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
     assert prepared.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert prepared.contenders == ARMS
+
+
+@pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_listed_is_what_runs(module, device):
+    runner = module.Runner(options_of())
+    listed = runner.of_device(device)
+    assert [name for name in runner.arms(device) if name != ALL_CORES] == [name for name in listed if name != ALL_CORES]

@@ -100,3 +100,23 @@ def test_link_off_its_pace_is_looked_at_three_times():
     times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
     slow = SimpleNamespace(bytes_per_s=100.0, case=case, gathers_s=lambda count: [next(times_s)])
     assert arms.off_pace(slow) is None
+
+
+def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
+    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
+    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
+    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
+    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
+
+
+@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
+def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
+    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
+    gpu = SimpleNamespace(
+        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[links.Gather([], [])],
+        gathers_s=lambda count, kind: count * [each[kind]],
+    )  # fmt: skip
+    assert setting.Setting._fastest_gather(gpu) == gather
+    ranks.world.why_not = lambda kind: "they share a GPU"
+    assert setting.Setting._fastest_gather(gpu) == "symmetric"

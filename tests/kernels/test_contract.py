@@ -253,3 +253,8 @@ def test_shares_memory_is_exact():
         assert shares_memory(*(storage.as_strided(*view) for view in views)) == expected, views
         seen.add(expected)
     assert seen == {True, False}
+
+
+def test_a_gradient_is_fine_where_none_is_recorded():
+    with torch.no_grad():
+        check(X, GROWING)

@@ -149,3 +149,15 @@ def test_the_table_of_a_device(monkeypatch):
     for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
         monkeypatch.setattr(tiles, "capability", lambda device, found=found: found)
         assert arch_of(torch.device("cuda", 0)) == arch
+
+
+def test_the_model_gives_a_candidate_its_group_and_raster(monkeypatch):
+    monkeypatch.setattr(tiles, "table", unmeasured)
+
+    def text(kernel, m, n):
+        return str(choose(kernel, "sm90", m, n, 16384, torch.bfloat16, H200))
+
+    assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten"
+    assert text("persistent", 8192, 6784).startswith("256x128x64 ")  # 53 times 128
+    assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n"
+    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no `flatten`
