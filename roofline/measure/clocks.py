@@ -46,7 +46,8 @@ class CpuClock:
     """Waking takes a worker less than a hundredth of it."""
 
     TOLD_SHARE = 0.05
-    """Of a sample: where threads of the process waited for a core for longer, others had it, and `readings` tells."""
+    """Of a sample and what wakes it: where threads of the process waited for a core for longer, others had it, and
+    `readings` tells."""
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
@@ -60,14 +61,14 @@ class CpuClock:
         times, self.readings = [], []
         with _no_collection(), _pinned() as pin:
             for call in calls:
+                began, before_s = self.now(), waited_s()  # not between waking a call and timing it
                 self._settle()
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
-                before_s = waited_s()
                 times.append(self._timed(call))
                 lost_s = waited_s() - before_s
                 self._last_s[call] = times[-1] or 0.0
-                is_told = lost_s > self.TOLD_SHARE * self._last_s[call]
+                is_told = lost_s > self.TOLD_SHARE * (self.now() - began)
                 self.readings.append({"waited_s": lost_s} if is_told else {})
         return times
 
