@@ -26,7 +26,7 @@ from typing import Any
 from roofline.measure import metadata
 from roofline.measure.child import Child
 from roofline.measure.ranks import PATIENCE_S, looks
-from roofline.measure.share import Request
+from roofline.measure.share import START, Request
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -34,6 +34,7 @@ LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
 """Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
+AT_START = {"step": START, "shape": ""}
 LOOK_S = 0.05
 """From one look of a follower at its share and at the store to the next."""
 
@@ -176,7 +177,7 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._at, self._is_done = {}, False
+        self._at, self._is_done = AT_START, False
         """What the share is at, and whether it has done what was asked for."""
 
     def run(self, mine: dict) -> int:
@@ -193,7 +194,7 @@ class Follower:
                 elif asked := epochs.heard(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
-                    self._at, self._is_done = {}, False
+                    self._at, self._is_done = AT_START, False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -212,8 +213,10 @@ class Follower:
         if epochs.heard(f"over {epochs.number}") is not None:
             child.end()
             self._child = None
-        elif wait([child.waits_at], LOOK_S):
+        elif child.has_ended or wait([child.waits_at], LOOK_S):
             try:
+                if not wait([child.waits_at], 0):  # it ended before it told anything
+                    raise EOFError
                 line = child.receive() or {"tell": ""}
             except EOFError:
                 how, self._child = child.end(2.0), None
@@ -247,8 +250,7 @@ def of_environment() -> Epochs | None:
     """Return this process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
     of other ranks.
 
-    Raises ValueError where torchrun's variables are incomplete, or torchrun may begin ranks anew, and OSError where its
-    store does not answer.
+    Raises ValueError where torchrun's variables are incomplete, and OSError where its store does not answer.
     """
     if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
         return None

@@ -122,7 +122,7 @@ class CpuTelemetry:
 
     def summary(self) -> dict:
         stolen, busy, total, of_run = (after - before for after, before in zip(self._stat(), self._before, strict=True))
-        of_ranks = "WORLD_SIZE" in os.environ  # the others are ranks of this run
+        of_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1  # the others are ranks of this run
         return {
             "throttled": None,
             "stolen_share": stolen / total if total else 0.0,

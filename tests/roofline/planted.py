@@ -1,9 +1,9 @@
 """A pytest plugin that plants one fault in one of several ranks: FAULT in the environment, as in `1 call SIGKILL`.
 
-Places of a share are `prepare` (operands of the weight prefetch), `plan` (in the middle of preparing the all-gather),
-`check` and `call` (of an arm of the all-gather: its first call, and one that is timed). Those of a rank's own
-process are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it leaves); of rank 0's, which is
-pytest, `report`. In `commit`, `Python` and `words` the rank has something else in mind.
+Places of a share are `start` (before it tells anything), `prepare` (operands of the weight prefetch), `plan` (in the
+middle of preparing the all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
+timed). Those of a rank's own process are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it
+leaves); of rank 0's, which is pytest, `report`. In `commit`, `Python` and `words` the rank has something else in mind.
 
 All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
 """
@@ -53,6 +53,7 @@ def few_rounds():
 
 
 def in_share():
+    strike("start")
     from collectives.bench import all_gather_matmul, weight_prefetch
 
     few_rounds()

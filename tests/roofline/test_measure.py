@@ -234,11 +234,11 @@ def test_verdict_by_dtype():
     assert "unwritten" in verdict("tiled", float("nan"), "fp32").reason
 
 
-@pytest.mark.parametrize(("rank", "others_share"), [(None, 0.2), ("1", None)])
+@pytest.mark.parametrize(("rank", "others_share"), [(None, 0.2), ("2", None)])
 def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if rank:
-        monkeypatch.setenv("WORLD_SIZE", rank)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", rank)
     stats = iter([(10, 100, 1000, 50), (20, 160, 1200, 70)])  # stolen, busy, all, this process's jiffies
     monkeypatch.setattr(telemetry.CpuTelemetry, "_stat", staticmethod(lambda: next(stats)))
     summary = telemetry.CpuTelemetry().summary()

@@ -101,6 +101,7 @@ def test_what_strikes_the_share_of_a_rank_costs_its_case_and_the_next_epoch_has_
     [
         ("1 hello raise", "ArithmeticError: planted"),
         ("1 hello SIGKILL", ""),
+        ("1 start SIGKILL", "rank 1: signal 9 (SIGKILL), at its start"),
     ],
 )
 def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, said, repeat):
