@@ -7,15 +7,9 @@ __version__ = "0.1.0"
 
 
 def load(folder):
-    """The run in a folder of results/, as a `roofline.store.run.Run`. Raises ValueError where there is none."""
+    """Return the run in a folder of results/. Its `frame()` is a pandas DataFrame with a row for each case, whose
+    columns results/README.md documents; `roofline.plots` draws it. Raises ValueError where there is no run."""
+    from roofline.analysis.records import AnalysedRun
     from roofline.store import journal
 
-    return journal.load(folder)
-
-
-def frame(run):
-    """A pandas DataFrame of `run`, a row for each case, whose columns results/README.md documents."""
-    from roofline.analysis.records import records_of
-    from roofline.report import analyses
-
-    return analyses.frame(records_of(run))
+    return journal.load(folder, AnalysedRun)

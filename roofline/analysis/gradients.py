@@ -6,16 +6,19 @@ is least at b = sqrt(s o w). `Model.time_s` knows of several collectives in flig
 other machines or cores, those share it; where it is time of the core that computes, they do not.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.analysis.overlap import metrics as overlap
-from roofline.analysis.throughput import metrics as throughput
-from roofline.analysis.throughput.metrics import shape_of
-from roofline.stats import estimate, grouped, time_of
+from roofline.analysis import overlap, throughput
+from roofline.stats import estimate, time_of
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Model(NamedTuple):
@@ -85,7 +88,7 @@ def _error(model: Model, shape: Shape, arm: str) -> float:
     return math.log(model.time_s(shape.entrants[arm]["bucket_bytes"]) / time) ** 2
 
 
-def metrics(run: Run, shape: Shape, arm: str) -> dict:
+def record(run: Run, shape: Shape, arm: str) -> dict:
     """Return the record of `arm` on `shape`: the fields of any case, and those of gradients, None where not
     measured."""
     about, groups, model = shape.entrants[arm], shape.groups, fit(shape)
@@ -94,18 +97,20 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     hidden = gemm and link and estimate(
         hidden_fraction, gemm, link, shape.times_s(arm), groups=groups, anchor=shape.anchor, log=False
     )  # fmt: skip
-    return throughput.metrics(run, shape, arm) | {
+    return throughput.record(run, shape, arm) | {
         **{name: time_of(times_s, groups, shape.anchor).value if times_s else None for name, times_s in alone.items()},
         **throughput.with_ends(hidden or None, *overlap.HIDDEN),
         **{name: about[name] for name in ("bucket_bytes", "collectives")},
         "overhead_s": model and model.overhead_s,
         "all_reduce_bytes_per_s": model and model.bytes_per_s,
         "model_bucket_bytes": model and model.bucket_bytes,
+        "model_in_flight": model and model.in_flight,
+        "gradient_bytes": shape.facts["gradient_bytes"],
         "model_s": model.time_s(about["bucket_bytes"]) if model and swept([arm]) else None,
     }
 
 
-def best(records: list[dict]) -> list[dict]:
-    """Of each shape, the fastest of the arms that send buckets while the backward pass goes on."""
-    shapes = grouped((shape_of(r), r) for r in records if swept([r["contender"]]))
-    return [min(rows, key=lambda r: r["time_s"]) for rows in shapes.values()]
+def best(frame: DataFrame) -> DataFrame:
+    """Return of each shape the row of the fastest arm that sends buckets while the backward pass goes on."""
+    rows = frame[frame["contender"].isin(swept(frame["contender"]))]
+    return rows.sort_values("time_s", kind="stable").drop_duplicates("shape").sort_index()

@@ -15,7 +15,6 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.predict.times import ANY, EFFICIENCY, DatasheetTimes, Place, RunTimes, place_of
 from roofline.report import tables
 from roofline.report.format import error_text, percent_text, rate_text, time_text
-from roofline.report.layout import Column
 from roofline.store import journal
 from roofline.theory import arms, chips, wires
 from roofline.theory.models import parse as parse_model
@@ -76,7 +75,10 @@ def run(options) -> int:
     if options.json:
         print(json.dumps({"schema": SCHEMA, "chip": times.chip, "about": words(times), "cases": rows}, indent=2))
     else:
-        print("\n".join([*tables.terminal(rows, OVERLAPS if options.ranks else MATMULS), "", *words(times)]))
+        columns = OVERLAPS if options.ranks else MATMULS
+        cells = [[write(row) for write in columns.values()] for row in rows]
+        table = tables.aligned([list(columns), *cells], tables.sides(zip(*cells, strict=True)))
+        print("\n".join([*table, "", *words(times)]))
     return 0
 
 
@@ -142,17 +144,17 @@ def words(times: Times) -> list[str]:
     return lines
 
 
-WHAT = (
-    Column("case", header="case", right=False),
-    Column("time_s", header="time", text=time_text),
-    Column("tflops", header="TFLOP/s", text=rate_text),
-)
-MATMULS = (*WHAT, Column("origin", header="from", right=False))
-OVERLAPS = (
-    *WHAT,
-    Column("t_gemm_s", header="T_gemm", text=time_text),
-    Column("t_comm_s", header="T_comm", text=time_text),
-    Column("gain", header="gain", text="{:.2f}".format),
-    Column("hidden_fraction", header="hidden", text="{:.2f}".format),
-    Column("origin", header="T_gemm from", right=False),
-)
+MATMULS = {
+    "case": lambda row: row["case"],
+    "time": lambda row: time_text(row["time_s"]),
+    "TFLOP/s": lambda row: rate_text(row["tflops"]),
+    "from": lambda row: row["origin"],
+}
+OVERLAPS = {
+    **MATMULS,
+    "T_gemm": lambda row: time_text(row["t_gemm_s"]),
+    "T_comm": lambda row: time_text(row["t_comm_s"]),
+    "gain": lambda row: f"{row['gain']:.2f}",
+    "hidden": lambda row: f"{row['hidden_fraction']:.2f}",
+}
+"""Of a gather `from` is that of T_gemm."""

@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline.analysis.records import records_of
-from roofline.analysis.throughput.metrics import Roof, roof_of
+from roofline.analysis.throughput import Roof, roof_of
 from roofline.operations.matmul import LAYERS, Matmul
 from roofline.stats import grouped
 from roofline.store.run import Run

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from roofline.analysis.records import record_of, records_of
+from roofline.analysis.records import record_of
 from roofline.measure.plan import REPORT, Plan, Step
 from roofline.measure.signals import ways_on
-from roofline.report import sections, tables
-from roofline.report.write import write
+from roofline.report.write import terminal, write
 from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
@@ -95,14 +94,7 @@ class Narrator:
     def closing_lines(self) -> list[str]:
         """Return the brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.run, self._state.folder
-        records = records_of(run)
-        lines = []
-        for section in sections.sections(run, records):
-            shown = tables.terminal(section.rows, section.columns) if section.rows and not section.long else []
-            if body := [*shown, *section.lines]:
-                lines += [section.title, *body, ""]
-        lines += [*sections.ceilings(run), *run.notes, *sections.missing(run)]
-        return [*lines, *ways_on(run, folder, *self._state.problems, saved=self._files)]
+        return [*terminal(run), *ways_on(run, folder, *self._state.problems, saved=self._files)]
 
     def pytest_benchmark_update_json(self, config, output_json):
         """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.

@@ -25,21 +25,26 @@ FASTER and SLOWER hold for all cases at once: the two-sided tests of no change a
 docs/how.md has how far runs of one machine agree.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from itertools import chain
 from statistics import fmean, variance
+from typing import TYPE_CHECKING
 
-from roofline.analysis.overlap.metrics import hidden_fraction, unsplit_times_s
+from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.records import records_of
-from roofline.analysis.throughput.metrics import shape_of
 from roofline.report import tables
-from roofline.report.format import interval_text, time_text
-from roofline.report.layout import Column
+from roofline.report.format import error_text, interval_text, time_text
 from roofline.stats import BLOCKS, Interval, beyond, by_process, geometric_mean, grouped, student_quantile
 from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.run import Run
+from roofline.theory.simulator import hidden_fraction
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
 SPEED, HIDDEN = "speed", "hidden"
@@ -52,13 +57,12 @@ BETWEEN_RUNS = 0.013
 made-up runs of up to 1.4 %. docs/how.md says what committed runs have; a GPU's is not known."""
 KNOWN = 16
 """Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
-MOST_RUNS = 20
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
 AND = " and "
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ."""
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,12 @@ class Change:
         return Interval(*(map(math.exp, values) if self.of == SPEED else values))
 
     @property
+    def resolution(self) -> float:
+        """Return the least change that its interval tells from none: of the speed, or of what is hidden."""
+        half = student_quantile(self.freedom) * self.error
+        return math.expm1(half) if self.of == SPEED else half
+
+    @property
     def chance(self) -> float:
         """Return the chance that equal machines differ as far: the two-sided test of no change."""
         return beyond(self.value / self.error, self.freedom)
@@ -113,8 +123,8 @@ class Case:
     change_low: float
     change_high: float
     verdict: str
-    more_runs: int | None
-    """How many more on each side would decide, if the change stayed as it is: 0 if decided, None of above 20."""
+    resolution: float
+    """A smaller change, of the speed as a share, would not have been told from none in this case alone."""
     baseline_speed: float | None
     """The baseline's own on this shape, NEW's over BASE's; None where it goes over another wire."""
     notes: str
@@ -217,7 +227,7 @@ def compare(
     if not changes:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
     of_cases = verdicts([of_case for _, _, of_case in changes], margin)
-    cases = [_case(*case, verdict, margin, len(changes)) for case, verdict in zip(changes, of_cases, strict=True)]
+    cases = [_case(*case, verdict, margin) for case, verdict in zip(changes, of_cases, strict=True)]
     of_all = {key: mean for key, values in whole.items() if len(values) > 1 and (mean := together(values, of=key[1]))}
     verdicts_of = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
     means = [
@@ -240,7 +250,7 @@ def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
 def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
     """Return {process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
     {block: ...}; {} without ratio."""
-    shape = run.shapes[shape_of(record)]
+    shape = run.shapes[record["shape"]]
     series, groups = [shape.times_s(record["contender"])], shape.groups
     if by == HIDDEN:
         series = [*unsplit_times_s(shape), *series]
@@ -321,33 +331,21 @@ def holm(chances: Sequence[float]) -> list[bool]:
     return refuted
 
 
-def more_runs(now: Change, runs: tuple[int, int], margin: float, tests: int) -> int | None:
-    """Return the fewest further runs a side that decide a case among `tests` if its change stays as it is; None of
-    above `MOST_RUNS`. Of Holm's steps the first is asked for, the hardest."""
-    for more in range(1, MOST_RUNS + 1):
-        share = sum(1 / (count + more) for count in runs) / sum(1 / count for count in runs)
-        then = replace(now, error=now.error * math.sqrt(share), freedom=now.freedom + 2 * more)
-        if verdicts([then], margin) != [UNCLEAR] and (then.within(margin) or then.chance <= LEVEL / tests):
-            return more
-    return None
-
-
 def _speed(sides: list, field: str) -> float | None:
     """NEW's over BASE's by geometric means of a time; None where a run lacks it."""
     times = [[record[field] for _, record in side] for side in sides]
     return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
 
 
-def _case(case: str, sides: list, change_: Change, verdict: str, margin: float, tests: int) -> Case:
+def _case(case: str, sides: list, change_: Change, verdict: str, margin: float) -> Case:
     times = [geometric_mean(record["time_s"] for _, record in side) for side in sides]
-    more = more_runs(change_, tuple(map(len, sides)), margin, tests) if verdict == UNCLEAR else 0
     wires = [_wire(side) for side in sides]
     moved, note = _speed(sides, "vendor_time_s") if _alike(wires) else None, ""
     if moved and abs(math.log(moved)) > math.log1p(margin):
         note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
     if not _alike(wires):
         note = ", ".join(filter(None, [f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s", note]))
-    return Case(case, *times, *wires, change_.of, *astuple(change_.interval), verdict, more, moved, note)
+    return Case(case, *times, *wires, change_.of, *astuple(change_.interval), verdict, change_.resolution, moved, note)
 
 
 def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:
@@ -372,16 +370,19 @@ def change_text(row: Case | Together) -> str:
     return f"hidden {row.change:+.2f} [{row.change_low:+.2f}, {row.change_high:+.2f}]"
 
 
-COLUMNS = (
-    Column(header="case", of_row=lambda c: c.case, right=False),
-    Column(header="base", of_row=lambda c: time_text(c.base_time_s)),
-    Column(header="new", of_row=lambda c: time_text(c.new_time_s)),
-    Column(header="speed, new / base; hidden, new - base [95 %]", of_row=lambda c: change_text(c)),
-    Column(header="verdict", of_row=lambda c: c.verdict, right=False),
-    Column(header="more runs a side would decide", shown=lambda c: c.more_runs != 0,
-           of_row=lambda c: f"> {MOST_RUNS}" if c.more_runs is None else str(c.more_runs or "")),
-    Column(header="notes", of_row=lambda c: c.notes, right=False, shown=lambda c: c.notes),
-)  # fmt: skip
+COLUMNS = {
+    "case": lambda row: row.case,
+    "base": lambda row: time_text(row.base_time_s),
+    "new": lambda row: time_text(row.new_time_s),
+    "speed, new / base; hidden, new - base [95 %]": change_text,
+    "verdict": lambda row: row.verdict,
+    "least change seen": lambda row: error_text(row.resolution),
+    "notes": lambda row: row.notes,
+}
+
+
+def _table(cases: Sequence[Case]) -> DataFrame:
+    return tables.written(cases, COLUMNS)
 
 
 def summary(comparison: Comparison) -> list[str]:
@@ -409,7 +410,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def terminal(comparison: Comparison) -> list[str]:
-    return [*tables.terminal(comparison.cases, COLUMNS), "", *summary(comparison)]
+    return [*tables.terminal(_table(comparison.cases)), "", *summary(comparison)]
 
 
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
@@ -417,8 +418,8 @@ def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) ->
     changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
     parts = ["\n".join(f"- {line}" for line in summary(comparison))]
     if changed:
-        parts.append(tables.markdown(changed, COLUMNS))
-    table = tables.markdown(comparison.cases, COLUMNS)
+        parts.append(tables.markdown(_table(changed)))
+    table = tables.markdown(_table(comparison.cases))
     parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{table}\n\n</details>")
     runs = {**_named("BASE", base), **_named("NEW", new)}
     parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))

@@ -1,42 +1,61 @@
 """What a reader should know of a run first, by rules: docs/start.md says what triggers each, and what it means."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from __future__ import annotations
 
-from roofline.analysis.overlap.metrics import GAIN, is_gathered
-from roofline.analysis.throughput.metrics import FEW_ROUNDS, ceilings_of
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from roofline.analysis.fields import FIELDS
+from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.report import forecasts, tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial
 
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
 MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
 """Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""
-RATIO = ("ratio_to_vendor", "ratio_low", "ratio_high")
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
+REST = "launches and what was not measured"
+WORDS = {"layer": "{}", "tp": "tp {}", "ranks": "P {}", "m": "M {}", "dtype": "{}", "wire": "wire {}"}
+"""Field -> how a case is named by it."""
 
-Find = Callable[[Run, list[dict]], Iterable[str]]
-"""`find(run, records)` gives a line for each thing that it finds."""
+Find = Callable[[Run, "DataFrame"], Iterable[str]]
+"""`find(run, frame)` gives a line for each thing that it finds."""
 
 
-def findings(run: Run, records: list[dict]) -> list[str]:
-    """Return `rule: what it found`, the most important first; where nothing is wrong, that."""
-    lines_of_rule = {name: [f"{name}: {line}" for line in find(run, records)] for name, find in RULES.items()}
+def findings(run: Run, frame: DataFrame) -> list[str]:
+    """Return `rule: what it finds`, the most important first; where nothing is wrong, that."""
+    lines_of_rule = {name: [f"{name}: {line}" for line in find(run, frame)] for name, find in RULES.items()}
     good = lines_of_rule.pop("faster")
     return [*([line for lines in lines_of_rule.values() for line in lines] or [NOTHING]), *good]
 
 
-def _cut_off(run: Run, records: list[dict]) -> Iterable[str]:
+def case_words(row: Series) -> str:
+    """Return a case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
+    words = [text.format(row[name]) for name, text in WORDS.items() if not missing(row[name])]
+    return f"{row['contender']} on {', '.join(words)}"
+
+
+def missing(value) -> bool:
+    import pandas
+
+    return bool(pandas.isna(value))
+
+
+def _cut_off(run: Run, frame: DataFrame) -> Iterable[str]:
     if run.end is None or run.unfinished:
-        yield f"{(run.end or {}).get('cut_short') or 'it did not come to its end'}; {len(records)} rows by then"
+        yield f"{(run.end or {}).get('cut_short') or 'it did not come to its end'}; {len(frame)} rows by then"
 
 
-def _missing(**words: str) -> Find:
-    """Finds the cases of these outcomes, and says of each so."""
+def _outcomes(**words: str) -> Find:
+    """Return what finds the cases of these outcomes, and describes each by its words."""
 
-    def find(run: Run, records: list[dict]) -> Iterable[str]:
+    def find(run: Run, frame: DataFrame) -> Iterable[str]:
         cases = grouped((entry["outcome"], entry["case"]) for entry in run.missing)
         return [
             f"{len(cases[outcome])} {words[outcome]}: {tables.named(cases[outcome])}"
@@ -47,55 +66,62 @@ def _missing(**words: str) -> Find:
     return find
 
 
-def _cases(holds: Callable[[dict], object], far: Callable[[dict], float], describe: Callable[[dict], str]) -> Find:
-    """Finds the cases of which `holds`; what is `said` is of the one that goes furthest."""
+def _cases(holds: Callable[[DataFrame], Series], far: Callable[[DataFrame], Series], describe: Callable) -> Find:
+    """Return what finds the cases of which `holds`, and describes the one that goes furthest."""
 
-    def find(run: Run, records: list[dict]) -> Iterable[str]:
-        if matches := [record for record in records if holds(record)]:
-            most = max(matches, key=far)
-            yield f"{len(matches)} of {len(records)} cases, {describe(most)}: {most['case']}"
+    def find(run: Run, frame: DataFrame) -> Iterable[str]:
+        matches = frame[holds(frame).fillna(False).astype(bool)]
+        if len(matches):
+            most = matches.loc[far(matches).astype(float).idxmax()]
+            yield f"{len(matches)} of {len(frame)} cases, {describe(most)}: {most['op']}, {case_words(most)}"
 
     return find
 
 
 def _beside(word: str, sign: int) -> Find:
-    """Finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's baseline is
-    `serial_all_cores` where there is one; one over a fabric of its own has none."""
+    """Return what finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's
+    baseline is `serial_all_cores` where there is one; one over a fabric of its own has none."""
 
-    def find(run: Run, records: list[dict]) -> Iterable[str]:
-        both = [(RATIO, r["vendor"], r) if r.get(GAIN[0]) is None else (GAIN, ALL_CORES, r) for r in records]
-        rows = ((pair, r) for *pair, r in both if not (is_serial(r["contender"]) or r.get("own_fabric")))
-        pairs = grouped(((r["op"], *pair), r) for pair, r in rows)
-        for (op, names, baseline), rows in pairs.items():
-            rivals = [r for r in rows if r["contender"] != baseline and r[names[0]] is not None]
-            if matches := [r for r in rivals if sign * (r[names[sign]] - 1) > MARGIN]:
-                most = max(matches, key=lambda r: sign * r[names[0]])
-                interval = interval_text(*(most[name] for name in names))
-                yield f"{op}: {_who(matches, rivals)}, than {baseline}; {word} {interval}: {most['case']}"
+    def find(run: Run, frame: DataFrame) -> Iterable[str]:
+        all_cores = frame["gain_all_cores"].notna()
+        rows = frame.assign(
+            field=all_cores.map({True: "gain_all_cores", False: "ratio_to_vendor"}),
+            baseline=frame["vendor"].mask(all_cores, ALL_CORES),
+        )
+        rows = rows[~frame["contender"].map(is_serial).astype(bool) & ~frame["own_fabric"].eq(True).fillna(False)]
+        for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
+            low, high = FIELDS[field].ends
+            rivals = group[(group["contender"] != baseline) & group[field].notna()]
+            matches = rivals[sign * (rivals[low if sign > 0 else high] - 1) > MARGIN]
+            if len(matches):
+                most = matches.loc[(sign * matches[field]).idxmax()]
+                interval = interval_text(*most[[field, *FIELDS[field].ends]])
+                yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
 
     return find
 
 
-def _who(matches: list[dict], compared: list[dict]) -> str:
+def _counts(matches: DataFrame, compared: DataFrame) -> str:
     """Return who is among `matches`, and on how many of the shapes on which it is compared."""
-    counts, of = (Counter(record["contender"] for record in rows) for rows in (matches, compared))
+    counts, of = (rows["contender"].value_counts(sort=False) for rows in (matches, compared))
     return ", ".join(f"{name} on {count} of {of[name]} shapes" for name, count in counts.items())
 
 
-def _own_ideal(run: Run, records: list[dict]) -> Iterable[str]:
-    arms = [r for r in records if is_gathered(r) and r["of_own_ideal"] and not is_serial(r["arm"])]
-    for op, rows in grouped((r["op"], r) for r in arms).items():
-        if low := [r for r in rows if r["of_own_ideal"] < OWN_IDEAL]:
-            least = min(low, key=lambda r: r["of_own_ideal"])
+def _own_ideal(run: Run, frame: DataFrame) -> Iterable[str]:
+    arms = frame[frame["of_own_ideal"].notna() & ~frame["contender"].map(is_serial).astype(bool)]
+    for op, rows in arms.groupby("op", sort=False):
+        low = rows[rows["of_own_ideal"] < OWN_IDEAL]
+        if len(low):
+            least = low.loc[low["of_own_ideal"].idxmin()]
+            counts = low["diagnosis"].value_counts().items()
             why = ", ".join(
-                f"{count} x {diagnosis}" for diagnosis, count in Counter(r["diagnosis"] for r in low).most_common()
+                f"{REST if diagnosis == 'the rest' else diagnosis} on {count}" for diagnosis, count in counts
             )
-            yield (
-                f"{op}: {_who(low, rows)}, lost to {why}; least {percent_text(least['of_own_ideal'])}: {least['case']}"
-            )
+            text = f"{op}: {_counts(low, rows)}, lost mostly to {why}"
+            yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
 
 
-def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
+def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
     values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
     for ceiling in ceilings_of(run):
         values = values_of.get((ceiling.kind, ceiling.dtype), [ceiling.value])
@@ -104,36 +130,43 @@ def _drifted(run: Run, records: list[dict]) -> Iterable[str]:
             yield f"{ceiling.kind}{f' {ceiling.dtype}' if ceiling.dtype else ''} is known to within {error_text(off)}"
 
 
-def _forecast(run: Run, records: list[dict]) -> Iterable[str]:
+def _forecast(run: Run, frame: DataFrame) -> Iterable[str]:
     if newest := forecasts.of_chip(run):
         name, forecast = newest
-        for field, (inside, count) in forecasts.held(forecast, records).items():
+        for field, (inside, count) in forecasts.within(forecast, frame).items():
             if inside < forecast["interval"] * count:
                 yield f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
 
 
+def _above(name: str, share: float, text: str) -> Find:
+    """Return what finds the cases whose field `name` is above `share`; `text` describes the highest."""
+    return _cases(lambda f: f[name] > share, lambda f: f[name], lambda row: text.format(error_text(row[name])))
+
+
+def _reasons(row: Series) -> str:
+    reasons = (row["throttle_reasons"], row["steady_throttled"])
+    return f"as by {next((reason for reason in reasons if not missing(reason) and reason), 'unknown')}"
+
+
 RULES = {
     "cut off": _cut_off,
-    "quick": lambda run, records: [QUICK] * bool(run.metadata.get("options", {}).get("quick")),
-    "failed": _missing(failed="wrong, crashed or hung"),
-    "void": _cases(lambda r: r.get("link_off_pace"), lambda r: abs(r["link_off_pace"]),
-                   lambda r: f"the link off its pace by up to {100 * r['link_off_pace']:+.0f} %"),
-    "throttled": _cases(lambda r: r.get("throttled") or r.get("steady_throttled"), lambda r: r["time_s"],
-                        lambda r: f"as by {r.get('throttle_reasons') or r.get('steady_throttled')}"),
-    "above the roof": _cases(lambda r: r["above_roof"], lambda r: r["of_roof"],
-                             lambda r: f"up to {percent_text(r['of_roof'])}"),
+    "quick": lambda run, frame: [QUICK] * bool(run.metadata.get("options", {}).get("quick")),
+    "failed": _outcomes(failed="wrong, crashed or hung"),
+    "void": _cases(lambda f: f["link_off_pace"].notna(), lambda f: f["link_off_pace"].abs(),
+                   lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %"),
+    "throttled": _cases(lambda f: f["throttled"].eq(True).fillna(False) | f["steady_throttled"].fillna("").ne(""),
+                        lambda f: f["time_s"], _reasons),
+    "above the roof": _cases(lambda f: f["above_roof"].eq(True), lambda f: f["of_roof"],
+                             lambda row: f"up to {percent_text(row['of_roof'])}"),
     "slower": _beside("worst", -1),
     "below own ideal": _own_ideal,
-    "few rounds": _cases(lambda r: r["rounds"] < FEW_ROUNDS or r["stopped_by"] == INTERRUPTED, lambda r: -r["rounds"],
-                         lambda r: f"{r['rounds']} or more"),
+    "few rounds": _cases(lambda f: f["rounds"].lt(FEW_ROUNDS) | f["stopped_by"].eq(INTERRUPTED), lambda f: -f["rounds"],
+                         lambda row: f"{row['rounds']} or more"),
     "roof drifted": _drifted,
-    "disturbed": _cases(lambda r: (r.get("others_share") or 0) > OTHERS, lambda r: r["others_share"],
-                        lambda r: f"other processes took up to {error_text(r['others_share'])} of the CPU"),
-    "waiting": _cases(lambda r: (r.get("waiting_share") or 0) > OTHERS, lambda r: r["waiting_share"],
-                      lambda r: f"threads waited for a core in up to {error_text(r['waiting_share'])} of the samples"),
-    "stolen time": _cases(lambda r: (r.get("stolen_share") or 0) > STOLEN, lambda r: r["stolen_share"],
-                          lambda r: f"up to {error_text(r['stolen_share'])}"),
+    "disturbed": _above("others_share", OTHERS, "other processes took up to {} of the CPU"),
+    "waiting": _above("waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
+    "stolen time": _above("stolen_share", STOLEN, "up to {}"),
     "forecast missed": _forecast,
-    "not measured": _missing(skipped="skipped", not_run="not run"),
+    "not measured": _outcomes(skipped="skipped", not_run="not run"),
     "faster": _beside("best", 1),
 }  # fmt: skip

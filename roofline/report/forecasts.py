@@ -3,13 +3,18 @@
 The name of a forecast's file ends in a hash of its text, so that nobody can improve it afterwards.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from statistics import median
+from typing import TYPE_CHECKING
 
 from roofline.report.format import error_text
-from roofline.report.layout import Section
+from roofline.report.sections import Section
 from roofline.store.run import Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FOLDER = Path(__file__).parents[2] / "results" / "forecasts"
 FIELDS = "time_s", "ratio_to_vendor", "hidden_fraction"
@@ -23,24 +28,25 @@ def of_chip(run: Run) -> tuple[str, dict] | None:
     return next((forecast for forecast in forecasts if forecast[1]["chip"] == chip), None)
 
 
-def held(forecast: dict, records: list[dict]) -> dict[str, tuple[int, int]]:
-    """Return {field: (how many of the `records` lie within their intervals, of how many)}."""
-    measured, counts = {record["case"]: record for record in records}, {}
+def within(forecast: dict, frame: DataFrame) -> dict[str, tuple[int, int]]:
+    """Return {field: (how many cases of `frame` lie within their intervals, of how many)}."""
+    measured, counts = frame.set_index("case"), {}
     for name in FIELDS:
-        pairs = [(row, measured.get(row["case"], {}).get(name)) for row in forecast["cases"] if name in row]
-        inside = [row[f"{name}_low"] <= value <= row[f"{name}_high"] for row, value in pairs if value is not None]
+        values = measured[name].dropna()
+        rows = [row for row in forecast["cases"] if name in row and row["case"] in values.index]
+        inside = [row[f"{name}_low"] <= values[row["case"]] <= row[f"{name}_high"] for row in rows]
         counts |= {name: (sum(inside), len(inside))} if inside else {}
     return counts
 
 
-def sections(run: Run, records: list[dict]) -> list[Section]:
-    """Of the report: how far the forecast of the run's chip was off, and the shares within its intervals."""
+def sections(run: Run, frame: DataFrame) -> list[Section]:
+    """Return how far the forecast of the run's chip was off, and the shares within its intervals; [] without one."""
     name, forecast = of_chip(run) or ("", {"cases": []})
-    measured = {record["case"]: record["time_s"] for record in records}
-    errors = [abs(row["time_s"] / measured[row["case"]] - 1) for row in forecast["cases"] if row["case"] in measured]
-    if not errors:
+    predicted = frame["case"].map({row["case"]: row["time_s"] for row in forecast["cases"]})
+    errors = (predicted / frame["time_s"] - 1).abs().dropna()
+    if errors.empty:
         return []
-    lines = [f"time_s: off by {error_text(median(errors))} in the median of {len(errors)} cases"]
+    lines = [f"time_s: off by {error_text(errors.median())} in the median of {len(errors)} cases"]
     lines += [f"{field}: {inside} of {count} within the interval of {100 * forecast['interval']:.0f} %"
-              for field, (inside, count) in held(forecast, records).items()]  # fmt: skip
-    return [Section("Forecast", f"Of results/forecasts/{name}, sealed before any run of the chip:", lines=lines)]
+              for field, (inside, count) in within(forecast, frame).items()]  # fmt: skip
+    return [Section("Forecast", f"Of results/forecasts/{name}, sealed before any run of the chip:", lines=tuple(lines))]

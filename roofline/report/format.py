@@ -1,4 +1,7 @@
-"""Numbers as people read them. Standard library only."""
+"""Numbers as people read them. `FORMATS` has those that `fields.toml` names."""
+
+from roofline.report import kernel_words
+from roofline.theory.wires import HOW
 
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -23,9 +26,9 @@ def percent_text(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def share_text(share: float | None, low: float, high: float) -> str:
+def share_text(share: float, low: float, high: float) -> str:
     """Return `54 % [51, 57]`: a share with its interval."""
-    return "-" if share is None else f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]"
+    return f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def error_text(share: float) -> str:
@@ -37,16 +40,19 @@ def number_text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def interval_text(value: float | None, low: float, high: float, digits: int = 3) -> str:
+def interval_text(value: float, low: float, high: float, digits: int = 3) -> str:
     """Return `1.031 [1.024, 1.040]`: a value with its interval."""
-    return "-" if value is None else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def range_text(value: float | None, low: float, high: float, text="{:.3f}".format) -> str:
-    """Return `689 [650, 702]`: a value with the least and the greatest; without them where there was one only."""
-    if value is None:
-        return "-"
+def range_text(value: float, low: float, high: float, text="{:.3f}".format) -> str:
+    """Return `689 [650, 702]`: a value with the least and the greatest; without them where they are the same."""
     return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
+
+
+def ratio_text(value: float, low: float, high: float, text=interval_text) -> str:
+    """Return a ratio to the baseline with its interval by `text`; of the baseline itself, which is 1, that it is it."""
+    return "1 (baseline)" if value == low == high == 1 else text(value, low, high)
 
 
 def binary_text(count: float) -> str:
@@ -61,3 +67,25 @@ def binary_text(count: float) -> str:
 def bytes_text(count: int) -> str:
     """Return `count` bytes in MB or GB, to three digits."""
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
+FORMATS = {
+    "": str,
+    "time": time_text,
+    "rate": rate_text,
+    "percent": percent_text,
+    "number": number_text,
+    "number4": "{:.4g}".format,
+    "bytes": lambda count: bytes_text(count) if count else "-",
+    "binary": binary_text,
+    "bandwidth": lambda rate: f"{rate / 1e9:.3g} GB/s",
+    "kernel": kernel_words.words,
+    "link": lambda kind: HOW.get(kind, kind),
+    "interval2": lambda *ends: interval_text(*ends, digits=2),
+    "interval3": interval_text,
+    "share_interval": share_text,
+    "ratio_interval": ratio_text,
+    "ratio_range": lambda *ends: ratio_text(*ends, range_text),
+    "rate_range": lambda *ends: range_text(*ends, rate_text),
+}
+"""Format of `fields.toml` -> what writes a value; of an interval or a range, what writes it with its two ends."""

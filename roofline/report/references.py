@@ -7,15 +7,14 @@ import platform
 import re
 import shutil
 import sys
+from operator import itemgetter
 from pathlib import Path
 
-from roofline.analysis.records import records_of
-from roofline.analysis.throughput.metrics import roof_of
+from roofline.analysis.fields import GROUPS
+from roofline.analysis.records import frame
 from roofline.report import tables
-from roofline.report.analyses import GRADIENTS, OVERLAP, THROUGHPUT, analysis_of
 from roofline.report.format import rate_text
-from roofline.report.layout import Analysis, Column
-from roofline.report.throughput.analysis import beside_baseline
+from roofline.report.throughput import beside_baseline
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
@@ -77,7 +76,7 @@ def renew(into: Path) -> Path:
     """Write the table of the runs in `into`, and of the fields of records, between their marks in the README.md beside
     it. ValueError without marks."""
     readme, parts = _parts(into)
-    made = table(into), schema(THROUGHPUT), schema(OVERLAP), schema(GRADIENTS)
+    made = table(into), *(schema(group) for group in GROUPS)
     parts[2::4] = [f"\n{text}\n" for text in made[: len(parts) // 4]]
     readme.write_text("".join(parts), encoding="utf-8")
     return readme
@@ -93,63 +92,44 @@ def _parts(into: Path) -> tuple[Path, list[str]]:
     return readme, parts
 
 
-def schema(analysis: Analysis) -> str:
-    """Return a row for each field of its records, in Markdown; what another has in common with `THROUGHPUT` stands
-    there."""
-    described = {(column.name, column.doc) for column in (() if analysis is THROUGHPUT else THROUGHPUT.columns)}
-    return tables.markdown([c for c in analysis.columns if c.doc and (c.name, c.doc) not in described], FIELDS)
-
-
-FIELDS = (
-    Column(header="field", of_row=lambda column: tables.Markup(f"`{column.name}`"), right=False),
-    Column(header="unit", of_row=lambda column: column.unit, right=False),
-    Column(header="meaning", of_row=lambda column: tables.Markup(column.doc), right=False),
-)
+def schema(group: str) -> str:
+    """Return a row for each field of a group of `fields.toml`, in Markdown."""
+    columns = {"field": lambda field: f"`{field.name}`", "unit": lambda field: field.unit or " ",
+               "meaning": lambda field: field.meaning}  # fmt: skip
+    return tables.markdown(tables.written(GROUPS[group].values(), columns), trusted=True)
 
 
 def table(into: Path) -> str:
     """Return a row for each run folder in `into`, in Markdown."""
-    folders = sorted(path for path in into.iterdir() if journal.find(path))
-    runs = [(folder, run, records_of(run)) for folder in folders for run in [journal.load(folder)]]
-    return tables.markdown(runs, COLUMNS)
+    rows = [_row(folder, journal.load(folder)) for folder in sorted(into.iterdir()) if journal.find(folder)]
+    return tables.markdown(
+        tables.written(rows, {header: itemgetter(header) for header in rows[0]} if rows else {}), trusted=True
+    )
 
 
-def _versions(run: Run) -> str:
-    return ", ".join(run.metadata["machine"]["versions"].get(name, "-") for name in ("torch", "triton"))
-
-
-def _roof(run: Run, records: list[dict]) -> str:
-    """Return the measured roof of each dtype."""
-    roofs = {dtype: roof_of(run, dtype) for dtype in dict.fromkeys(r["dtype"] for r in records)}
-    return ", ".join(
+def _row(folder: Path, run: Run) -> dict[str, str]:
+    cases, machine = frame(run), run.metadata["machine"]
+    roofs = (
         f"{rate_text(roof.flops / 1e12)} TFLOP/s {dtype}, {roof.read_bytes_per_s / 1e9:.3g} GB/s"
-        for dtype, roof in roofs.items()
-        if roof
+        for dtype, roof in cases.attrs["roofs"].items()
     )
-
-
-def _ratios(run: Run, records: list[dict]) -> str:
-    """Return the geometric mean of each contender's ratio to the baseline."""
-    plain = [record for record in records if analysis_of(run, record) is THROUGHPUT]
-    return ", ".join(
-        f"{name} {geometric_mean(r['ratio_to_vendor'] for r in rows):.3f} of {rows[0]['vendor']} ({len(rows)})"
-        for name, rows in beside_baseline(plain).items()
+    ratios = beside_baseline(cases[cases["analysis"] == "throughput"]).groupby("contender", sort=False)
+    speeds = (
+        f"{name} {geometric_mean(rows['ratio_to_vendor']):.3f} of {rows['vendor'].iloc[0]} ({len(rows)})"
+        for name, rows in ratios
     )
-
-
-COLUMNS = (
-    Column(
-        header="run", right=False, of_row=lambda r: tables.Markup(f"[{r[0].name}](reference/{r[0].name}/report.md)")
-    ),
-    Column(header="chip", of_row=lambda r: r[1].metadata["machine"]["chip"], right=False),
-    Column(header="model", of_row=lambda r: ", ".join(dict.fromkeys(record["model"] for record in r[2])), right=False),
-    Column(header="torch, triton", of_row=lambda r: _versions(r[1]), right=False),
-    Column(header="commit", of_row=lambda r: r[1].metadata["commit"], right=False),
-    Column(header="method", of_row=lambda r: str(r[1].metadata["method_version"])),
-    Column(header="rows", of_row=lambda r: str(len(r[2]))),
-    Column(header="measured roof", of_row=lambda r: _roof(r[1], r[2])),
-    Column(header="speed, geometric mean (shapes)", of_row=lambda r: _ratios(r[1], r[2])),
-)
+    texts = {
+        "chip": machine["chip"],
+        "model": ", ".join(cases["model"].unique()),
+        "torch, triton": ", ".join(machine["versions"].get(name, "-") for name in ("torch", "triton")),
+        "commit": run.metadata["commit"],
+        "method": str(run.metadata["method_version"]),
+        "rows": str(len(cases)),
+        "measured roof": ", ".join(roofs),
+        "speed, geometric mean (shapes)": ", ".join(speeds),
+    }
+    link = f"[{folder.name}](reference/{folder.name}/report.md)"
+    return {"run": link} | {header: tables.escaped(text) for header, text in texts.items()}
 
 
 def main(arguments: list[str], into: Path = INTO) -> int:

@@ -1,39 +1,72 @@
-"""How a table is laid out: aligned for a terminal, or as Markdown. Its columns are `layout.Column`s."""
+"""How a table is laid out: a DataFrame of texts, aligned for a terminal or written as Markdown."""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from roofline.analysis.fields import FIELDS
+from roofline.report.format import FORMATS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
+NUMBER = re.compile(r"([-+>] ?)?\d|-$")
 
 
-def cells(rows: Sequence, columns: Sequence) -> tuple[list, list[list[str]]]:
-    """Return (columns, texts of each row) of those columns that have a header, and that some row needs."""
-    shown = [c for c in columns if c.header and (c.shown is None or any(map(c.shown, rows)))]
-    return shown, [[column.cell(row) for column in shown] for row in rows]
+def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
+    """Return the texts of the fields `names` under their headers. A field that no row has is left out."""
+    import pandas
+
+    columns = {}
+    for field in map(FIELDS.__getitem__, names):
+        values = frame[[field.name, *(field.ends if re.search("interval|range", field.format) else ())]]
+        write = FORMATS[field.format]
+        cells = ["-" if pandas.isna(value) else write(value, *ends) for value, *ends in values.to_numpy(object)]
+        if any(cell not in ("", "-") for cell in cells):
+            columns[field.header] = cells
+    return pandas.DataFrame(columns, index=frame.index)
+
+
+def written(rows: Iterable[Any], columns: dict[str, Callable[[Any], str]]) -> DataFrame:
+    """Return the texts of `rows` by `columns`, {header: what writes the cell of a row}. A column without any text is
+    left out."""
+    import pandas
+
+    cells = {header: [write(row) for row in rows] for header, write in columns.items()}
+    return pandas.DataFrame({header: texts for header, texts in cells.items() if any(texts)})
+
+
+def sides(columns: Iterable[Iterable[str]]) -> list[str]:
+    """Return the side on which each column stands: `>` where every cell begins as a number does, else `<`."""
+    return [">" if all(map(NUMBER.match, filter(None, cells))) else "<" for cells in columns]
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str]) -> list[str]:
-    """Lines of cells under each other, each column at its side: `<` or `>`."""
+    """Return lines of cells under each other, each column at its side: `<` or `>`."""
     form = "  ".join(f"{{:{side}{max(map(len, cells))}}}" for side, *cells in zip(sides, *rows, strict=True))
     return [form.format(*row).rstrip() for row in rows]
 
 
-def terminal(rows: Sequence, columns: Sequence) -> list[str]:
-    """Aligned lines; where rows share their first cell, a blank one between groups of them."""
-    shown, texts = cells(rows, columns)
-    sides = [">" if column.right else "<" for column in shown]
-    header, *body = aligned([[column.header for column in shown], *texts], sides)
-    lines = [header]
-    grouped = len({row[0] for row in texts}) < len(texts)
+def terminal(table: DataFrame) -> list[str]:
+    """Return aligned lines; where rows share their first cell, with a blank one between groups of them."""
+    header, *body = aligned([list(table), *table.to_numpy()], sides(table.to_numpy().T))
+    first = list(table.iloc[:, 0])
+    grouped, lines = len({*first}) < len(first), [header]
     for index, line in enumerate(body):
-        lines += [""] * (grouped and index > 0 and texts[index][0] != texts[index - 1][0])
+        lines += [""] * (grouped and index > 0 and first[index] != first[index - 1])
         lines.append(line)
     return lines
 
 
-class Markup(str):
-    """A cell that is Markdown already, and none of a run's own words."""
+def markdown(table: DataFrame, *, trusted: bool = False) -> str:
+    """Return the table in Markdown. Cells are a run's words, and escaped, unless they are `trusted`."""
+    rule = ["--:" if side == ">" else ":--" for side in sides(table.to_numpy().T)]
+    body = table if trusted else table.map(lambda cell: escaped(cell).replace("|", r"\|"))
+    return "\n".join("| " + " | ".join(row) + " |" for row in (list(table), rule, *body.to_numpy()))
 
 
 def escaped(text: str) -> str:
@@ -45,15 +78,7 @@ def escaped(text: str) -> str:
     return re.sub(r"[\\`$]|^\[|(?<=])[(\[]", r"\\\g<0>", text).replace("<", "&lt;")
 
 
-def markdown(rows: Sequence, columns: Sequence) -> str:
-    """Return the same table in Markdown."""
-    shown, texts = cells(rows, columns)
-    header, rule = [c.header for c in shown], ["--:" if c.right else ":--" for c in shown]
-    body = [[cell if isinstance(cell, Markup) else escaped(cell).replace("|", r"\|") for cell in row] for row in texts]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *body))
-
-
-def named(cases: list[str]) -> str:
+def named(cases: Sequence[str]) -> str:
     """Return the first of `cases`, and how many more there are."""
     more = len(cases) - MOST_NAMED
     return ", ".join(cases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

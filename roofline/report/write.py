@@ -1,17 +1,30 @@
-"""Writes report.md, report.html, timeline.json and the plots of a run folder, from its journal."""
+"""Writes report.md, report.html, timeline.json and the figures of a run folder, from its journal."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from roofline.analysis.records import records_of
-from roofline.report import forecasts, html, sections, tables, theme
-from roofline.report.analyses import frame
+from roofline import plots
+from roofline.analysis.records import frame
+from roofline.analysis.throughput import ceilings_of
+from roofline.plots import theme
+from roofline.report import forecasts, gradients, html, overlap, tables, throughput, trace
 from roofline.report.findings import findings
-from roofline.report.layout import Section
-from roofline.report.overlap import trace
+from roofline.report.format import rate_text, time_text
+from roofline.report.sections import Section
+from roofline.stats import grouped
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+ANALYSES = {"overlap": overlap, "gradients": gradients, "throughput": throughput}
+"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `CASES` and `FIGURES`, of which the first
+stands beside the brief table."""
 KERNELS = (
     "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
     "of its tile lies along N. The journal has the whole names."
@@ -19,48 +32,101 @@ KERNELS = (
 
 
 def write(folder: Path) -> list[Path]:
-    """Return (Re)draw `folder`'s reports, plots (.svg, .png) and timeline.json; returns their paths. Raises ValueError
-    if there is no run."""
+    """(Re)draw the report, the figures (.svg, .png) and timeline.json of `folder`, and return their paths. Raises
+    ValueError if there is no run."""
     import matplotlib
 
     folder = Path(folder)
     run = load(folder)
-    records = records_of(run)
-    sections_drawn = _sections(run, records)
-    about, report = (run.metadata["title"], run.metadata["footer"]), folder / "report.md"
-    report.write_text(_markdown(*about, sections_drawn), encoding="utf-8")
-    written, pictures = [report], {}
-    for section in sections_drawn:
-        for figure in section.figures:
-            with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
-                written += theme.save(figure.draw(run, rows := frame(section.drawn)), folder, figure.name)
-            pictures[figure.name] = (folder / f"{figure.name}.svg").read_text(encoding="utf-8")
-            written += [trace.write(run, rows, folder)] if figure.name == "timeline" else []
-    page = folder / "report.html"
-    page.write_text(html.page(*about, sections_drawn, pictures), encoding="utf-8")
-    return [*written, page]
+    cases, written, pictures = frame(run), [], {}
+    for name in (name for module in ANALYSES.values() for name in module.FIGURES):
+        with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
+            figure = plots.timeline(run) if name == "timeline" else plots.FIGURES[name](cases)
+            if figure is not None:
+                written += theme.save(figure, folder, name)
+                pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
+    written += [trace.write(run, folder)] if "timeline" in pictures else []
+    sections = [
+        section._replace(figures=tuple(name for name in section.figures if name in pictures))
+        for section in (Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run, cases))
+    ]
+    texts = {
+        "report.md": markdown(run, sections),
+        "report.html": html.page(run.metadata["title"], run.metadata["footer"], sections, pictures),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*(folder / name for name in texts), *written]
 
 
-def _sections(run: Run, records: list[dict]) -> list[Section]:
-    all_sections = [Section("Findings", lines=findings(run, records)), *sections.sections(run, records)]
-    if any(record["kernel_name"] for record in records):
-        all_sections.append(Section(about=KERNELS))
-    all_sections += forecasts.sections(run, records)
-    ceilings = sections.ceilings(run)
-    all_sections.append(Section("Ceilings", "" if ceilings else "None was measured.", lines=ceilings))
-    conditions_told = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]
-    last = {"Not measured": sections.missing(run), "Conditions": conditions_told, "Notes": run.notes}
-    all_sections += [Section(title, lines=lines) for title, lines in last.items() if lines]
-    shown = ([figure for figure in section.figures if figure.is_drawn(run, section.drawn)] for section in all_sections)
-    return [section._replace(figures=value) for section, value in zip(all_sections, shown, strict=True)]
+def body(run: Run, cases: DataFrame) -> list[Section]:
+    """Return what is brief of each analysis, what they come to, all cases, and the further tables that have rows."""
+    rows_of = {name: rows for name in ANALYSES if len(rows := cases[cases["analysis"] == name])}
+    brief = {name: ANALYSES[name].brief(run, rows) for name, rows in rows_of.items()}
+    summary = [line for name, rows in rows_of.items() for line in ANALYSES[name].summary(rows)]
+    sections = [*brief.values(), Section("In all", lines=tuple(summary))]
+    for name, rows in rows_of.items():
+        about = KERNELS if rows["kernel_name"].notna().any() else ""
+        table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
+        sections.append(Section(f"All cases: {name}", about, figures[1:], table, long=bool(long)))
+    further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
+    return sections + [section for section in further if len(section.table)]
 
 
-def _markdown(title: str, footer: str, sections_drawn: list[Section]) -> str:
-    parts = [f"# {tables.escaped(title)}", tables.escaped(footer)]
-    for section in sections_drawn:
-        parts += [f"## {section.title}"] if section.title else []
+def _end(run: Run, cases: DataFrame) -> list[Section]:
+    measured = tuple(ceilings(run))
+    lines_of = {
+        "Not measured": missing(run),
+        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items()],
+        "Notes": run.notes,
+    }
+    return [
+        *forecasts.sections(run, cases),
+        Section("Ceilings", "" if measured else "None was measured.", lines=measured),
+        *(Section(title, lines=tuple(lines)) for title, lines in lines_of.items() if lines),
+    ]
+
+
+def missing(run: Run) -> list[str]:
+    """Return a line per reason for which cases failed or have no number, with the cases."""
+    reasons = grouped(((entry["outcome"], entry["reason"]), entry["case"]) for entry in run.missing).items()
+    return [f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons]
+
+
+def ceilings(run: Run) -> list[str]:
+    """Return a line per ceiling: what was reached and by whom, its interval, and the datasheet's figure. One more of
+    what an empty call takes."""
+    datasheet = run.metadata["machine"]["datasheet"] or {}
+    lines = []
+    for ceiling in ceilings_of(run):
+        if ceiling.kind == "matmul":
+            unit, scale, sheet = f"TFLOP/s {ceiling.dtype}", 1e12, datasheet.get("flops", {}).get(ceiling.dtype)
+        else:
+            unit, scale, sheet = "GB/s", 1e9, datasheet.get("memory_bandwidth_bytes_per_s")
+        value, *ends = (rate_text(rate / scale) for rate in (ceiling.value, ceiling.low, ceiling.high))
+        sheet = f"{rate_text(sheet / scale)} {unit.split()[0]}" if sheet else "none"
+        lines.append(f"{ceiling.kind}: {value} [{', '.join(ends)}] {unit} measured ({ceiling.by}); datasheet: {sheet}")
+    if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:
+        lines.append(f"an empty call takes {time_text(empty_s)}: that much is in every sample")
+    return lines
+
+
+def terminal(run: Run) -> list[str]:
+    """Return the brief tables, the summary, the ceilings and what was not measured."""
+    lines = []
+    for section in body(run, frame(run)):
+        shown = section.table is not None and len(section.table) and not section.long
+        if part := [*(tables.terminal(section.table) if shown else []), *section.lines]:
+            lines += [section.title, *part, ""]
+    return [*lines, *ceilings(run), *run.notes, *missing(run)]
+
+
+def markdown(run: Run, sections: Sequence[Section]) -> str:
+    parts = [f"# {tables.escaped(run.metadata['title'])}", tables.escaped(run.metadata["footer"])]
+    for section in sections:
+        parts += [f"## {section.title}"]
         parts += [section.about] if section.about else []
-        parts += [f"![{figure.name.replace('_', ' ')}]({figure.name}.png)" for figure in section.figures]
-        parts += [tables.markdown(section.rows, section.columns)] if section.rows else []
+        parts += [f"![{name.replace('_', ' ')}]({name}.png)" for name in section.figures]
+        parts += [tables.markdown(section.table)] if section.table is not None and len(section.table) else []
         parts += ["\n".join(f"- {tables.escaped(line)}" for line in section.lines)] if section.lines else []
     return "\n\n".join(parts) + "\n"

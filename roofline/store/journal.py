@@ -218,9 +218,9 @@ def pack(folder: Path) -> None:
     path.unlink()
 
 
-def load(folder: Path) -> Run:
-    """The run in `folder`. A last line that was cut off is ignored. Raises ValueError if it is no journal of ours, or
-    the folder holds a link, by which what is written there would leave it."""
+def load(folder: Path, kind: type[Run] = Run) -> Run:
+    """Return the run in `folder`, as a `kind`. A last line that was cut off is ignored. Raises ValueError if it is no
+    journal of ours, or the folder holds a link, by which what is written there would leave it."""
     folder = Path(folder)
     path = folder if folder.name in (NAME, PACKED) else find(folder)
     if path is None or not path.is_file():
@@ -231,7 +231,7 @@ def load(folder: Path) -> Run:
     first = next(lines, None)
     if first is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
-    run = Run({key: value for key, value in first.items() if key != "kind"})
+    run = kind({key: value for key, value in first.items() if key != "kind"})
     for number, line in enumerate(lines, 2):
         try:
             run.take(line)

@@ -5,13 +5,13 @@ import re
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.records import records_of
+from roofline import plots
+from roofline.analysis.records import frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
-from roofline.report import theme
-from roofline.report.analyses import OVERLAP, analysis_of, frame
+from roofline.plots import theme
 from roofline.store.journal import load
 from roofline.theory.arms import ARMS, base_arm, is_serial
 
@@ -117,10 +117,11 @@ class Drawn:
     def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
         self.records = records_of(self.run)
-        gathered = [record for record in self.records if analysis_of(self.run, record) is OVERLAP]
-        drawn = [one for one in OVERLAP.figures if one.is_drawn(self.run, gathered)]
-        self.names = [one.name for one in drawn]
-        self.figures = {one.name: one.draw(self.run, frame(gathered)) for one in drawn if one.name in (only or NAMES)}
+        cases = frame(self.run)
+        figures = {name: plots.FIGURES[name](cases) for name in NAMES[:2] if name in (only or NAMES)}
+        figures |= {"timeline": plots.timeline(self.run)} if "timeline" in (only or NAMES) else {}
+        self.figures = {name: figure for name, figure in figures.items() if figure is not None}
+        self.names = [*self.figures]
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(theme, "ENDINGS", ("svg",))
             paths = [path for name, one in self.figures.items() for path in theme.save(one, folder, name)]

@@ -27,7 +27,6 @@ from roofline.report.compare import (
     change,
     compare,
     holm,
-    more_runs,
     spread_of,
     terminal,
     together,
@@ -182,15 +181,11 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
     assert share >= at_least
 
 
-def test_runs_that_would_decide_do_decide():
-    now = change([Spread(0.0, 1e-5, 4)], [Spread(-0.001, 1e-5, 4)])
-    assert verdicts([now]) == [UNCLEAR]
-    more = more_runs(now, (1, 1), 0.03, 28)
-    assert 1 <= more <= 3
-    sides = [[Spread(value + sign * 0.008, 1e-5, 4) for sign in (-1, 1)] for value in (0.0, -0.001)]
-    several = [side * 10 for side in sides]
-    assert verdicts([change(*(side[: 1 + more] for side in several))]) == [SAME]
-    assert more_runs(of(1.0299, 0.02, 16), (1, 1), 0.03, 28) is None
+def test_a_change_just_above_the_resolution_is_told_from_none():
+    unclear = of(1.0, 0.02, 16)
+    for factor, told in ((1.01, True), (0.99, False)):
+        interval = of(math.exp(factor * math.log1p(unclear.resolution)), 0.02, 16).interval
+        assert (interval.low > 1) is told
 
 
 def noisy(rng, seconds, rounds=100, spread=0.02):
@@ -251,13 +246,13 @@ def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
         texts.append(capsys.readouterr().out)
     found = json.loads(texts.pop())
     assert found["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
-    assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 3, 1, 1)
+    assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 4, 1, 1)
     assert texts[0] == texts[1]
     assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
     for case in found["cases"]:
         assert case["baseline_speed"] == pytest.approx(1 / 1.2, rel=0.01)
         assert re.fullmatch(r"baseline 1[67]\.\d % slower", case["notes"])
-        assert (case["more_runs"] == 0) == (case["verdict"] != UNCLEAR)
+        assert case["resolution"] == pytest.approx(case["change_high"] / case["change"] - 1)
         speed = f"{case['change']:.3f} [{case['change_low']:.3f}, {case['change_high']:.3f}]"
         for text in texts:
             line = next(line for line in text.splitlines() if case["case"] in line)

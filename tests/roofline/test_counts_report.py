@@ -5,14 +5,13 @@ from made_up_run import HEAD, LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 from pandas import notna
 
-from roofline.analysis.records import records_of
-from roofline.report import kernel_words
-from roofline.report.analyses import THROUGHPUT, frame
+from roofline import plots
+from roofline.analysis.records import frame, records_of
+from roofline.report import kernel_words, throughput
 from roofline.report.write import write
 from roofline.store import journal
 
 SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
-TABLE = THROUGHPUT.tables[1]
 FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
 LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
 SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
@@ -66,8 +65,8 @@ def test_derived_fields_by_hand(folder):
 
 
 def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(folder):
-    rows = TABLE.rows(None, list(records(folder).values()))
-    *lines, source = TABLE.lines(rows)
+    cases = frame(journal.load(folder))
+    *lines, source = throughput.counted(cases).lines
     assert lines == [
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "
         f"{SHAPES[16]}-tiled (0)",
@@ -75,7 +74,7 @@ def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(folder):
     ]
     assert source == "counted by ncu 2025.1; a + b"
     for share, said in ((1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])):
-        *lines, _ = TABLE.lines([rows[0] | {"tensor_ops_of_flop": share}])
+        *lines, _ = throughput.counted(cases[:1].assign(tensor_ops_of_flop=share)).lines
         assert [line.split()[0] for line in lines] == said
 
 
@@ -89,8 +88,7 @@ def test_report_has_the_columns_and_the_last_note_alone(folder):
 
 
 def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder):
-    run = journal.load(folder)
-    axes = THROUGHPUT.figures[0].draw(run, frame(records_of(run))).axes[0]
+    axes = plots.memory_roofline(frame(journal.load(folder))).axes[0]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"hollow: each byte moved once", "filled: bytes counted, from a cold cache"} <= {*legend}
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from roofline.analysis.records import as_frame
 from roofline.report import forecasts
 from roofline.store.run import Run
 
@@ -53,9 +54,9 @@ def h100(tmp_path, monkeypatch):
 
 
 def test_report_scores_the_forecast_of_the_chip(h100):
-    (section,) = forecasts.sections(h100, RECORDS)
+    (section,) = forecasts.sections(h100, as_frame(RECORDS))
     assert (section.title, "results/forecasts/new.json" in section.about) == ("Forecast", True)
-    assert section.lines == [
+    assert list(section.lines) == [
         "time_s: off by 9.1 % in the median of 3 cases",  # 9.1, 50 and 0
         "time_s: 2 of 3 within the interval of 80 %",
         "ratio_to_vendor: 0 of 1 within the interval of 80 %",
@@ -65,5 +66,5 @@ def test_report_scores_the_forecast_of_the_chip(h100):
 
 @pytest.mark.parametrize("sheet", [{"name": "H200"}, None])
 def test_no_other_chip_is_scored_and_nothing_that_was_not_foreseen(h100, sheet):
-    assert forecasts.sections(Run({"machine": {"datasheet": sheet}}), RECORDS) == []
-    assert forecasts.sections(h100, RECORDS[3:]) == []
+    assert forecasts.sections(Run({"machine": {"datasheet": sheet}}), as_frame(RECORDS)) == []
+    assert forecasts.sections(h100, as_frame(RECORDS[3:])) == []

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 from made_up_run import HEAD, save
 
-from roofline import operations
+from roofline import operations, plots
 from roofline.analysis import gradients
+from roofline.analysis.fields import FIELDS
 from roofline.analysis.gradients import Model
-from roofline.analysis.records import records_of
+from roofline.analysis.records import frame, records_of
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
 from roofline.report import gradients as shown
-from roofline.report.analyses import frame
 from roofline.report.write import write
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
@@ -67,7 +67,7 @@ def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight)
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
     run = made_up(overhead_s=-1e-4)
     assert gradients.fit(*run.shapes.values()) is None
-    (line,) = shown.summary(records_of(run))
+    (line,) = shown.summary(frame(run))
     assert line.startswith(f"{CASE.id}: Best bucket: ")
     assert "sqrt" not in line
 
@@ -82,9 +82,8 @@ def test_records_have_what_was_hidden_and_the_model():
     run = made_up()
     records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
-    declared = {column.name for column in shown.COLUMNS if column.doc}
     for name, own in records.items():
-        assert own.keys() <= declared, name
+        assert own.keys() <= FIELDS.keys(), name
         hidden = hidden_fraction(own["t_gemm_s"], own["t_comm_s"], own["time_s"])
         assert own["hidden_fraction"] == pytest.approx(hidden), name
         assert own["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / own["time_s"]), name
@@ -92,18 +91,16 @@ def test_records_have_what_was_hidden_and_the_model():
         assert own["model_s"] == (pytest.approx(own["time_s"]) if swept else None), name
     assert records["flat"]["hidden_fraction"] == pytest.approx(0, abs=1e-6)
     assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
-    (best,) = gradients.best([*records.values()])
-    assert best["contender"] == "bucketed_1MiB"
-    (line,) = shown.summary([*records.values()])
+    cases = frame(run)
+    assert list(gradients.best(cases)["contender"]) == ["bucketed_1MiB"]
+    (line,) = shown.summary(cases)
     assert line == (
         f"{CASE.id}: Best bucket: 1 MiB measured, 0.83 of sqrt(s o w) = 1.21 MiB, by o = 1.5 ms and w = 0.128 GB/s"
     )
 
 
 def test_figure_has_a_point_for_each_arm():
-    run = made_up()
-    figure = shown.draw(run, frame(records_of(run)))
-    (axes,) = figure.axes
+    (axes,) = plots.buckets(frame(made_up())).axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     assert named.keys() == {
         *("in buckets, while the backward pass goes on", "flat", "ddp"),

@@ -12,7 +12,7 @@ FLOORS = (
     ("theory", "stats", "arguments"),
     ("operations", "store", "options"),
     ("measure", "profile", "analysis"),
-    ("report", "account", "predict"),
+    ("report", "plots", "account", "predict"),
     ("pytest_plugin", "cli", "doctor", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""

@@ -18,9 +18,8 @@ from made_up_gathers import (
 )
 from made_up_run import HEAD, LINES, boxes_of, on_points, touching
 
-from roofline.analysis.records import records_of
-from roofline.report.analyses import frame
-from roofline.report.overlap import style
+from roofline.analysis.records import frame
+from roofline.plots import style
 from roofline.theory.arms import ARMS
 
 
@@ -109,7 +108,7 @@ def test_title_claims_nothing_where_no_arm_is_faster(draw):
 )
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, wire, asked):
     drawn = draw([HERE, *gathering(gather_matmul(16, wire))], "network_roofline")
-    balance = style.range_of(frame(records_of(drawn.run))["balance"])
+    balance = style.range_of(frame(drawn.run)["balance"])
     said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
     assert said == [
         "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",

@@ -3,12 +3,12 @@
 import pytest
 from made_up_run import HEAD, lines_of, save
 
-from roofline.analysis.overlap import metrics
-from roofline.analysis.records import records_of
+from roofline.analysis import overlap
+from roofline.analysis.records import as_frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.report.analyses import frame
-from roofline.report.overlap import columns, style
-from roofline.report.overlap.analysis import OVERLAP
+from roofline.plots import style
+from roofline.report import overlap as shown
+from roofline.report import tables
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
 from roofline.theory.work import Work
@@ -97,7 +97,7 @@ def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, l
         arrival_s = T_COMM * (1 + one.index / 31)
         one.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
         one.values["link"]["last_arrival_s"] = arrival_s * (1.5 if one.index % 5 == 4 else 1)  # and outliers
-    found = metrics.metrics(run, shape, "serial")
+    found = overlap.record(run, shape, "serial")
     assert found[REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
     assert found[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
     assert found["link_off_pace"] == (void and pytest.approx(void))
@@ -144,7 +144,7 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
     assert [record["preset_slowdown"] for record in found.values()] == pytest.approx([1.05] * 4)
     assert found["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
     assert found["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in OVERLAP.summary(list(found.values())) if "all flags up" in line]
+    (line,) = [line for line in shown.summary(as_frame([*found.values()])) if "all flags up" in line]
     assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
     assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
 
@@ -161,7 +161,7 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
             assert record[field] == base[field], field
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in OVERLAP.summary(list(found.values())))
+    assert not any("serial" in line for line in shown.summary(as_frame([*found.values()])))
 
 
 def test_arms_may_differ_in_row_blocks_and_spill(records):
@@ -189,13 +189,13 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
 
 def test_an_arm_above_its_ideal_is_noted(records):
     fast = records({"serial": 7e-3, "chunk_launches": 3.9e-3})["chunk_launches"]
-    assert (fast["above_roof"], columns.notes_text(fast)) == (True, "above its ideal")
+    assert (fast["above_roof"], fast["notes"]) == (True, "above its ideal")
 
 
 def test_link_off_its_pace_voids_the_case(records):
     record = records(requested=1.07 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["of_roof"] is None
-    assert (record["above_roof"], columns.notes_text(record)) == (False, "void: link off its pace by -7 %")
+    assert (record["above_roof"], record["notes"]) == (False, "void: link off its pace by -7 %")
     assert records(requested=1.03 * WIRE_BYTES / T_COMM)["chunk_launches"]["hidden_fraction"] is not None
 
 
@@ -204,7 +204,7 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     beside = {name: time for name, time in BESIDE.items() if name != lost and name != "gemm slow"}
     record = records(TIMES, beside)["row_block_launches"]
     assert record["hidden_fraction"] is record["of_own_ideal"] is record["bound"] is None
-    assert columns.hidden_text(record) == "-"
+    assert tables.texts(as_frame([record]), ["hidden_fraction"]).empty
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
@@ -226,7 +226,7 @@ def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
     assert chunks["gain_all_cores_low"] == pytest.approx(chunks["gain_all_cores_high"])  # the drift cancels
     for name in ("hidden_fraction", "of_ideal", "of_own_ideal", "of_roof", "t_own_ideal_s", "diagnosis"):
         assert all_cores[name] is None
-    assert not any("serial_all_cores" in line for line in OVERLAP.summary([*found.values()]))
+    assert not any("serial_all_cores" in line for line in shown.summary(as_frame([*found.values()])))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
     own, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
     waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
     record = records(own, beside, drift=0.0, waits=waits)[arm]
-    found = [record[name] for name in metrics.LOST]
+    found = [record[name] for name in overlap.LOST]
     assert [lost is None for lost in found] == [part is None for part in parts]
     assert [1e3 * (lost or 0) for lost in found] == pytest.approx([part or 0 for part in parts], abs=0.01)
     above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
@@ -262,10 +262,10 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
     found = records(drift=0.5, requested=None)["chunk_launches"] | {"hidden_low": 0.4, "hidden_high": 0.8}
-    (placed,) = style.prepared(frame([found])).itertuples()
+    (placed,) = style.prepared(as_frame([found])).itertuples()
     assert (placed.over, placed.over_low, placed.over_high) == pytest.approx((5 / 4, 1.15, 1.45))
     void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
-    assert style.prepared(frame([void]))["over"].item() == pytest.approx(void["time_s"] / void["t_gemm_s"])
+    assert style.prepared(as_frame([void]))["over"].item() == pytest.approx(void["time_s"] / void["t_gemm_s"])
 
 
 @pytest.mark.parametrize("arm", ["chunk_outer", "row_block"])
@@ -274,5 +274,5 @@ def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     facts = {"row_tiles": 16, "column_tiles": 5, "workers": 12}
     case = CASE.id, "all_gather_matmul", "overlap", {"ranks": 4}, "fp32", Work(FLOP, 10**6, WIRE_BYTES)
     shape = Shape(*case, "serial", "cold", {arm: {"row_blocks": 4}}, facts=facts)
-    exact = metrics.plan_of(shape, arm).simulate(0.1, t_comm_s).end_s
-    assert metrics.plan_of(shape, arm).ideal_s(0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)
+    exact = overlap.plan_of(shape, arm).simulate(0.1, t_comm_s).end_s
+    assert overlap.plan_of(shape, arm).ideal_s(0.1, t_comm_s) == pytest.approx(exact, rel=2e-3)

@@ -1,11 +1,14 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
+from dataclasses import astuple
+
 import pytest
 
 from roofline import stats
-from roofline.analysis.records import record_of, records_of
+from roofline.analysis.records import frame, record_of, records_of
 from roofline.measure.rounds import StopRule
-from roofline.report.analyses import THROUGHPUT
+from roofline.report import throughput
+from roofline.report.format import range_text
 from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
 
@@ -109,13 +112,14 @@ def test_the_process_is_the_top_cluster_of_a_record(several):
 
 def test_a_mean_over_shapes_has_an_interval_by_processes(several):
     run = several.kept
-    (row,) = THROUGHPUT.brief.rows(run, [record | {"m": 1} for record in records_of(run)])
+    (row,) = throughput.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
     names = "torch", "numpy"
     each = [
         stats.by_process(lambda a, b: a / b, *map(shape.times_s, names), groups=shape.groups)
         for shape in run.shapes.values()
     ]
-    assert len(each) == row["shapes"] == 3
+    assert len(each) == int(row["shapes"]) == 3
     of_processes = [stats.geometric_mean(one[process] for one in each) for process in range(3)]
-    assert row["ratio"] == stats.student(row["ratio"].value, of_processes)
-    assert row["ratio"].value == pytest.approx(stats.geometric_mean(of_processes), rel=0.01)
+    ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_vendor"])
+    assert row["ratio [95 %]"] == range_text(*astuple(stats.student(ratio, of_processes)))
+    assert ratio == pytest.approx(stats.geometric_mean(of_processes), rel=0.01)

@@ -10,13 +10,10 @@ import pytest
 from made_up_gathers import HERE, gathering, prefetch
 from made_up_run import save
 
-from roofline.analysis.records import record_of, records_of
+from roofline.analysis.records import frame, record_of, records_of
 from roofline.measure import ranks
 from roofline.measure.clocks import CpuClock
-from roofline.report import sections
-from roofline.report.analyses import frame
-from roofline.report.overlap import columns
-from roofline.report.write import write
+from roofline.report.write import body, write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 
@@ -44,17 +41,19 @@ def test_a_report_has_the_spread_over_ranks(tmp_path):
     assert "spread over ranks" in text and "gloo, point to point" in text  # noqa: PT018
 
 
-def test_a_report_says_what_gathers_for_the_baseline_where_that_is_another_than_the_link():
-    record = {"link": "nccl", "link_bytes_per_s": 4e11, "gather": "nccl_all_gather"}
-    assert columns.link_text(record).endswith(" 400 GB/s; serial by NCCL's all-gather")
-    assert "serial" not in columns.link_text(record | {"gather": "nccl"})
+@pytest.mark.parametrize(("gather", "note"), [("nccl_all_gather", "serial by NCCL's all-gather"), ("gloo", "")])
+def test_notes_say_what_gathers_for_the_baseline_where_that_is_another_than_the_link(tmp_path, gather, note):
+    run = made_up(tmp_path)
+    for shape in run.shapes.values():
+        shape.facts["gather"] = gather
+    assert {record["notes"] for record in records_of(run)} == {note}
 
 
 def test_no_time_over_loopback_becomes_a_number(tmp_path):
     run = made_up(tmp_path, loopback=True)
     assert run.measured(next(iter(run.shapes)))
     assert records_of(run) == []
-    assert len(frame(records_of(run))) == 0
+    assert len(frame(run)) == 0
     assert [record_of(run, shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
     assert not run.unfinished
     assert {entry["reason"] for entry in run.missing} == {run.void}
@@ -64,7 +63,7 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     for said in (" ms", " us", "GB/s", "TFLOP/s"):
         assert said not in text
         assert said not in re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
-    assert not any(section.rows for section in sections.sections(run, records_of(run)))
+    assert all(section.table is None for section in body(run, frame(run)))
 
 
 def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):

@@ -12,16 +12,16 @@ from made_up_gathers import ON_GPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, save
 from matplotlib.image import imread
 
-from roofline.analysis.records import records_of
-from roofline.report import references, tables
-from roofline.report.analyses import ANALYSES, OVERLAP, analysis_of
+from roofline.analysis.fields import FIELDS, GROUPS
+from roofline.analysis.records import frame, records_of
+from roofline.report import overlap, references, tables
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
-SHOWN = {"contender", "time", "T_gemm", "T_comm", "hidden [95 %]", "gain [95 %]", "over all cores [95 %]"}
+SHOWN = {"contender", "time", "T_gemm", "T_comm", "hidden [95 %]", "ratio to baseline [95 %]", "over all cores [95 %]"}
 SHOWN |= {"of ideal", "of own ideal", "T_gemm / T_comm"}
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
@@ -78,13 +78,11 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
     optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
-        declared = {column.name for column in analysis_of(run, record).columns if column.doc}
+        declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() <= declared
         no_matmul = {"n", "k"} if record["op"] == "ffn" else set()
         assert all(name.startswith(optional) for name in declared - record.keys() - no_matmul)
-    for analysis in ANALYSES.values():
-        names = [column.name for column in analysis.columns if column.doc]
-        assert len(names) == len(set(names))
+    assert len(FIELDS) == sum(map(len, GROUPS.values()))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -105,8 +103,8 @@ def test_columns_of_a_row_do_not_contradict_one_another(name):
 
 def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
-    for analysis in ANALYSES.values():
-        assert f"{references.START}\n{references.schema(analysis)}\n{references.END}" in readme
+    for group in GROUPS:
+        assert f"{references.START}\n{references.schema(group)}\n{references.END}" in readme
     assert f"{references.START}\n{references.table(REFERENCE)}\n{references.END}" in readme
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
@@ -160,12 +158,11 @@ def test_exercise_shows_the_overlap_table_of_a_committed_run():
     run = journal.load(ROOT / re.search(r"\(\.\./(results/reference/[\w-]+)/overlap.png\)", page)[1])
     shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", page, re.MULTILINE)
     assert len(shown) == 8
-    columns = [c for c in OVERLAP.columns if c.header in SHOWN]
+    rows = frame(run).query("op == 'all_gather_matmul'")
+    texts = tables.texts(rows, [name for name in overlap.CASES if FIELDS[name].header in SHOWN]).to_numpy()
     expected = {
-        (str(r["tp"]), r["wire"].replace("balance", "balance "), "| " + " | ".join(row) + " |")
-        for r in records_of(run)
-        if r["op"] == "all_gather_matmul"
-        for row in tables.cells([r], columns)[1]
+        (str(tp), wire.replace("balance", "balance "), "| " + " | ".join(row) + " |")
+        for tp, wire, row in zip(rows["tp"], rows["wire"], texts, strict=True)
     }
     assert set(shown) <= expected
     own = [r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]

@@ -16,14 +16,13 @@ from made_up_run import (
     touching,
 )
 
-from roofline.analysis.records import records_of
-from roofline.analysis.throughput.metrics import ceilings_of, roof_of
+from roofline import plots
+from roofline.analysis.records import as_frame, frame, records_of
+from roofline.analysis.throughput import ceilings_of, roof_of
 from roofline.cli import main
 from roofline.operations.matmul import Matmul
-from roofline.report import sections, tables
-from roofline.report.analyses import THROUGHPUT, frame
-from roofline.report.throughput.columns import COLUMNS
-from roofline.report.write import write
+from roofline.report import tables, throughput
+from roofline.report.write import ceilings, write
 from roofline.store import journal
 from roofline.store.run import Run
 
@@ -56,7 +55,9 @@ def test_point_above_the_roof_is_marked(tmp_path):
     folder = save(tmp_path / "run", [*LINES[:5], *shape(1, {"cublas": fast, "tiled": fast * 1.07})])
     records = by_case(folder)
     assert [r["above_roof"] for r in records.values()] == [True, False]
-    assert "above the measured roof" in "\n".join(tables.terminal(list(records.values()), COLUMNS))
+    assert "above the measured roof" in "\n".join(
+        tables.terminal(tables.texts(as_frame([*records.values()]), throughput.CASES))
+    )
 
 
 def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
@@ -66,7 +67,7 @@ def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
     rates = [records[0][name] for name in ("roof_tflops", "of_roof", "tflops_low", "tflops", "tflops_high")]
     times = slow, records[0]["time_s"], fast
     assert rates == [None, None, *(pytest.approx(2 * 16 * 1024**2 / time / 1e12) for time in times)]
-    assert tables.terminal(records, COLUMNS)
+    assert tables.terminal(tables.texts(as_frame(records), throughput.CASES))
     write(tmp_path / "run")
 
 
@@ -75,7 +76,7 @@ def test_what_an_empty_call_takes_is_told_beside_the_ceilings(tmp_path, folder):
     write(known := save(tmp_path / "known", [head, *LINES[1:]]))
     said = (known / "report.md").read_text().partition("## Ceilings")[2]
     assert "- an empty call takes 0.9 us: that much is in every sample" in said
-    assert "empty call" not in "".join(sections.ceilings(journal.load(folder)))
+    assert "empty call" not in "".join(ceilings(journal.load(folder)))
 
 
 def test_brief_table_has_the_fastest_beside_the_baseline_by_tokens(folder):
@@ -85,16 +86,16 @@ def test_brief_table_has_the_fastest_beside_the_baseline_by_tokens(folder):
         *shape(8192, {"cublas": 30e-6, "tiled": 25e-6}),
     ]
     run = journal.load(save(folder, lines))
-    small, large = THROUGHPUT.brief.rows(run, records_of(run))
-    assert (small["m"], small["fastest"], small["baseline"]) == (16, "other", "cublas")
-    assert (small["ratio"].value, small["shapes"]) == (pytest.approx(2), 1)
-    assert large["fastest"] == "tiled"
-    assert large["flops"] == pytest.approx(2 * 8192 * 1024**2 / 25e-6)
-    assert large["of_roof"] == pytest.approx(large["flops"] / 750e12)
+    small, large = throughput.by_tokens(run, frame(run)).to_dict("records")
+    assert (small["M"], small["fastest beside it"], small["baseline"]) == ("16", "other", "cublas")
+    assert (small["ratio [95 %]"], small["shapes"]) == ("2.000", "1")
+    flops = 2 * 8192 * 1024**2 / 25e-6
+    assert (large["fastest beside it"], large["rate"]) == ("tiled", f"{flops / 1e12:.0f} TFLOP/s")
+    assert large["of roof"] == f"{100 * flops / 750e12:.0f} %"
 
 
 def test_ceilings_show_interval_and_datasheet(folder):
-    text = "\n".join(sections.ceilings(journal.load(folder)))
+    text = "\n".join(ceilings(journal.load(folder)))
     assert "matmul: 750 [742, 758] TFLOP/s bf16 measured (made up, alone); datasheet: 989 TFLOP/s" in text
     assert "read: 4000 [3960, 4040] GB/s measured (made up, alone); datasheet: 4800 GB/s" in text
 
@@ -143,8 +144,7 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_
 
 
 def memory_roofline(folder, lines):
-    run = journal.load(save(folder / "run", lines))
-    return THROUGHPUT.figures[0].draw(run, frame(records_of(run)))
+    return plots.memory_roofline(frame(journal.load(save(folder / "run", lines))))
 
 
 def made_up(tokens, rate=1.0, source="gpu"):

@@ -9,7 +9,7 @@ from made_up_run import HEAD, LINES, ceiling, save
 
 import roofline
 from roofline.analysis.records import records_of
-from roofline.analysis.throughput.metrics import ceilings_of
+from roofline.analysis.throughput import ceilings_of
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work

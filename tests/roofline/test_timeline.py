@@ -5,7 +5,8 @@ import pytest
 from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
-from roofline.report.overlap import timeline
+from roofline.analysis import timelines as timeline
+from roofline.plots.timeline import IDLE
 
 
 def test_blocks_of_a_timeline():
@@ -84,7 +85,7 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     drawn = draw(
         [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
     )
-    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == timeline.IDLE]
+    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == IDLE]
     spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
     assert spans == pytest.approx([0, 16, 7, 16])
 

@@ -7,15 +7,13 @@ import pytest
 from made_up_gathers import HERE, SWEEP, gather_matmul, prefetch
 from made_up_run import save
 
-from roofline.analysis.records import records_of
-from roofline.report.analyses import frame
-from roofline.report.overlap import trace
+from roofline.report import trace
 from roofline.store.journal import load
 
 
 def written(folder, lines):
     run = load(save(folder, lines))
-    path = trace.write(run, frame([r for r in records_of(run) if "ranks" in r]), folder)
+    path = trace.write(run, folder)
     assert path.name == "timeline.json"
     return json.loads(path.read_text(encoding="utf-8"))
 

@@ -6,10 +6,8 @@ there to their sum, which is what serial pays.
 
 import numpy as np
 
-from roofline.report import theme
-from roofline.report.overlap import style
-from roofline.report.theme import DARK, GREY
-from roofline.store.run import Run
+from roofline.plots import style, theme
+from roofline.plots.theme import DARK, GREY
 from roofline.theory.arms import is_serial
 
 BAND = "#dddddd"
@@ -27,11 +25,14 @@ how much, and by which arm."""
 OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewidth": 2}
 
 
-def draw(run: Run, frame):
+def overlap(frame):
+    """Return the figure; None where no case has T_gemm and T_comm."""
     import pandas
 
     frame = style.prepared(frame)
     drawn = frame[frame["timed"]]
+    if drawn.empty:
+        return None
     names, rows, end = _rows(drawn)
     looks, placed = style.styles(drawn["arm"]), pandas.concat(rows)
     figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
@@ -51,7 +52,7 @@ def draw(run: Run, frame):
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["arm"] == arm], look)
-    theme.about(figure, run, "What each arm still pays of the shorter of matmul and wire")
+    theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
     below = style.link_text(drawn[~drawn["own_fabric"]]), *style.left_out(frame, void=False)
     style.title(axes, "", *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")

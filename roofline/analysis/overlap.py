@@ -3,13 +3,14 @@
 from itertools import pairwise
 from statistics import median
 
-from roofline.analysis.throughput import metrics as throughput
+from roofline.analysis import throughput
 from roofline.operations.gathering import OFF_PACE
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import REQUESTED, Run, Shape
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
+from roofline.theory.wires import HOW
 
 OF_THE_LINK = (
     *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
@@ -30,12 +31,7 @@ LOST = {
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
 
-def is_gathered(record: dict) -> bool:
-    """Return whether a record is of an operation that gathers over a wire."""
-    return "arm" in record
-
-
-def metrics(run: Run, shape: Shape, arm: str) -> dict:
+def record(run: Run, shape: Shape, arm: str) -> dict:
     """Return the record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
     baseline is the arm `serial`, the roof that of matmul and wire.
 
@@ -97,6 +93,7 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
         "gemm_rank_spread": _rank_spread(shape, gemm_name),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
+        "ideal_s": max(t_gemm_s, t_comm_s) if both else None,
         "t_serial_s": typical(shape.times_s("serial")),
         "t_preset_s": typical(preset),
         "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
@@ -122,9 +119,14 @@ def metrics(run: Run, shape: Shape, arm: str) -> dict:
     }
     if fabric:
         fields |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
-    fields = throughput.metrics(run, shape, arm) | fields
+    fields = throughput.record(run, shape, arm) | fields
+    off, gather = fields["link_off_pace"], fields["gather"]
+    more = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
+    more += [f"serial by {HOW[gather]}"] if gather in HOW and gather != fields["link"] else []
+    notes = throughput.notes(fields, "its ideal", "; ".join(more))
     own_gemm_s = None if alone is gemm else typical(alone)
-    return fields | (_lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis")))
+    lost = _lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis"))
+    return fields | lost | {"notes": notes}
 
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
@@ -145,10 +147,6 @@ def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
     return median([1 - min(times) / max(times) for times in each] or [None])
 
 
-def ideal_s(record: dict) -> float:
-    return max(record["t_gemm_s"], record["t_comm_s"])
-
-
 def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
     """Return what the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in
     words.
@@ -160,7 +158,7 @@ def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
     t_gemm_s, t_comm_s, slower = (record[name] for name in ("t_gemm_s", "t_comm_s", "gemm_slowdown"))
     gemm_s, later = own_gemm_s or t_gemm_s, record["link_slowdown"]
     ends_s = [
-        ideal_s(record),
+        record["ideal_s"],
         plan.ideal_s(t_gemm_s, t_comm_s),
         plan.ideal_s(gemm_s, t_comm_s),
         plan.ideal_s(gemm_s * (slower or 1), t_comm_s * (later or 1)),

@@ -5,16 +5,25 @@ sample of median time, so that the figure tells how an arm behaves, not how fast
 is one block there: it does not tell when its programs waited.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from roofline.report import theme
+from roofline.analysis.records import frame as frame_of
+from roofline.analysis.timelines import (
+    HOME_UNIT,
+    WAITS,
+    Block,
+    between,
+    chip_blocks,
+    is_by_block,
+    link_blocks,
+    timelines_of,
+    units_of,
+)  # fmt: skip
+from roofline.plots import style, theme
+from roofline.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.format import rate_text
-from roofline.report.overlap import style
-from roofline.report.theme import BEHIND_TEXT, DARK
 from roofline.store.run import Run
-from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm, is_serial
+from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -22,46 +31,25 @@ LANE_IN, AROUND_IN = 0.3, 1.9
 EACH, HEIGHT = 2.5, 0.8
 """Of an arm and of a block, in lanes."""
 
-HOME_UNIT, WAITS = -1, -2
 HOME, MATMUL, IDLE = "#cccccc", "#999999", "#f2f2f2"
 SHORTEST = 2e-3
 """Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
 
 
-class Block(NamedTuple):
-    """What a lane did for a while. `unit` is the chunk or row block, `HOME_UNIT` for the chunk that needs no transfer,
-    None for the whole matmul, `WAITS` for a wait."""
-
-    start_s: float
-    end_s: float
-    unit: int | None
-    text: str
-
-
-def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
-    """Return {arm: its timeline} on a shape, of arms whose transfers took time."""
-    timelines = run.shapes[shape_id].timelines
-    return {
-        arm: timelines[arm] for arm in run.measured(shape_id) if arm in timelines and any(timelines[arm]["arrivals_s"])
-    }
-
-
-def is_there(run: Run) -> bool:
-    """Return whether any arm has a timeline to show."""
-    return any(timelines_of(run, shape) for shape in run.shapes)
-
-
-def draw(run: Run, frame):
-    frame = style.prepared(frame)
+def timeline(run: Run):
+    """Return the figure; None where no arm has a timeline."""
+    frame = style.prepared(frame_of(run))
     looks = style.styles(frame["arm"])
     rows = nearest_to_the_ridge(run, frame)
+    if not rows:
+        return None
     panels = [
         {arm: of_shape[arm] for arm in looks if arm in of_shape}
         for of_shape in (timelines_of(run, row.shape) for row in rows)
     ]
     lanes = [EACH * len(timelines) for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
-    theme.about(figure, run, "What link and chip do in one run of each arm, of median time")
+    theme.about(figure, frame, "What link and chip do in one run of each arm, of median time")
     figure.get_layout_engine().set(h_pad=0.1)
     every = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
@@ -76,79 +64,10 @@ def nearest_to_the_ridge(run: Run, frame) -> list:
     """Return a row of one shape for each operation: on the wire `ridge` if there is one, never a void one where there
     are others."""
     firsts = frame.drop_duplicates("shape")
-    shown = firsts[[bool(timelines_of(run, shape)) for shape in firsts["shape"]]]
+    shown = firsts[firsts["shape"].map(lambda shape: bool(timelines_of(run, shape))).astype(bool)]
     ranked = shown.assign(elsewhere=shown["wire"] != "ridge", away=np.log(shown["ratio"]).abs())
     nearest = ranked.sort_values(["void", "elsewhere", "away"]).drop_duplicates("op")
     return list(nearest.sort_index().itertuples())
-
-
-def link_blocks(timeline: dict) -> list[Block]:
-    """Return the transfers, one after another; the pieces of a row block, or of a part, together."""
-    units, halves = _units(timeline), [bool(block) and _is_layer(timeline) for _, block in timeline["transfers"]]
-    keys = [*zip(halves, units, strict=True)]
-    ends_s = dict(zip(keys, timeline["arrivals_s"], strict=False))
-    starts_s = [0.0, *ends_s.values()]
-    if ready_s := timeline.get("ready_s"):
-        first_s = dict(zip(reversed(keys), reversed(ready_s), strict=False))
-        starts_s = map(max, starts_s, (first_s[key] for key in ends_s))
-    spans = zip(starts_s, ends_s.values(), ends_s, strict=False)
-    return [Block(start_s, end_s, unit, str(unit)) for start_s, end_s, (_, unit) in spans]
-
-
-def chip_blocks(arm: str, timeline: dict) -> list[Block]:
-    """Return what the chip computed: before, between and after its waits. The unit is the last that it had waited for,
-    so that a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part
-    that goes away, the rank that it goes to."""
-    units, waits = _units(timeline), timeline["waits"]
-    sent = [(at_s, unit) for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False) if at_s]
-    gathered = len(units) - len(sent)  # could go from the start
-    counts, blocks = [0, *(count for count, *_ in waits)], []
-    spans = _between([span for _, *span in waits], timeline["end_s"])
-    for count, (start_s, end_s) in zip(counts, spans, strict=True):
-        whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
-        whole |= arm == "layer_signalled" and not count
-        if whole or count > gathered:
-            blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
-            continue
-        for at_s, unit in sent:
-            if start_s < at_s <= end_s:
-                blocks.append(Block(start_s, at_s, unit, str(unit)))
-                start_s = at_s
-        if count and not (sent and start_s >= sent[-1][0]):
-            blocks.append(Block(start_s, end_s, units[count - 1], str(units[count - 1])))
-        elif not _is_by_block(timeline):
-            blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))
-    return blocks
-
-
-def _between(spans: list, end_s: float):
-    """Return (start, end) of the times before, between and after `spans`, until `end_s`."""
-    return zip([0.0, *(end for _, end in spans)], [*(start for start, _ in spans), end_s], strict=True)
-
-
-def _is_by_block(timeline: dict) -> bool:
-    return any(block for _, block in timeline["transfers"]) and not timeline.get("ready_s")
-
-
-def _is_layer(timeline: dict) -> bool:
-    """Return whether it is of a gather and a scatter, whose blocks count from 1."""
-    return bool(timeline.get("in_turn"))
-
-
-def unit_of(timeline: dict) -> str:
-    """Return what a transfer brings, in words."""
-    return "rank" if _is_layer(timeline) else "row block" if _is_by_block(timeline) else "chunk"
-
-
-def _units(timeline: dict) -> list[int]:
-    """Return what each transfer brings: a chunk, or a piece of a row block. Of a layer the rank whose rows come, or
-    whose part goes, in one order."""
-    if _is_layer(timeline):
-        rows = [chunk for chunk, block in timeline["transfers"] if not block]
-        pieces = len(timeline["transfers"]) // len(rows) - 1  # of a part
-        return rows + [chunk for chunk in rows for _ in range(pieces)]
-    by_block = _is_by_block(timeline)
-    return [transfer[by_block] for transfer in timeline["transfers"]]
 
 
 def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
@@ -173,7 +92,7 @@ def _panel(axes, run: Run, row, timelines: dict, looks: dict) -> list:
         ticks |= {link_y: "link", chip_y: "chip"}
         bars(link_y, link_blocks(timeline), colours)
         computed = bars(chip_y, chip_blocks(arm, timeline), colours)
-        waits = _between([block[:2] for block in computed], timeline["end_s"])
+        waits = between([block[:2] for block in computed], timeline["end_s"])
         bars(chip_y, [Block(*span, WAITS, "waits") for span in waits], colours)
         end_ms, words = 1e3 * timeline["end_s"], {"va": "center", "weight": "bold"}
         axes.text(end_ms, chip_y, f" {rate_text(end_ms)} ms", fontsize=9.5, bbox=BEHIND_TEXT, zorder=6, **words)
@@ -210,7 +129,7 @@ def _colours(timeline: dict) -> dict:
     """Return {unit: colour}, in the order of arrival from dark to light."""
     import seaborn
 
-    units = dict.fromkeys(_units(timeline))
+    units = dict.fromkeys(units_of(timeline))
     shades = dict(zip(units, seaborn.color_palette("viridis", len(units)), strict=True))
     return {None: MATMUL, HOME_UNIT: HOME, WAITS: IDLE} | shades
 
@@ -230,7 +149,7 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
         )
     else:
         by_block = " and ".join(
-            dict.fromkeys(base_arm(arm) for arm, timeline in timelines.items() if _is_by_block(timeline))
+            dict.fromkeys(base_arm(arm) for arm, timeline in timelines.items() if is_by_block(timeline))
         )
         of_blocks = f", in {by_block} its row blocks" if by_block else ""
         below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")

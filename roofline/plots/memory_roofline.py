@@ -5,12 +5,11 @@ from itertools import cycle
 
 import numpy as np
 
-from roofline.analysis.throughput.metrics import Roof, roof_of
-from roofline.report import theme
+from roofline.analysis.throughput import Roof
+from roofline.plots import theme
+from roofline.plots.theme import DARK, GREY, MARKERS
 from roofline.report.format import percent_text, rate_text
-from roofline.report.theme import DARK, GREY, MARKERS
 from roofline.stats import geometric_mean
-from roofline.store.run import Run
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
@@ -25,8 +24,11 @@ APART = 1.15
 THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8}
 
 
-def draw(run: Run, frame):
-    """Return a row of panels for each dtype."""
+def memory_roofline(frame):
+    """Return the figure, a row of panels for each dtype; None where no case computes from device memory."""
+    frame = frame[frame["analysis"] == "throughput"]
+    if frame.empty:
+        return None
     split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("")
     by_dtype = frame.assign(split=split).groupby("dtype", sort=False)
     looks = (
@@ -34,10 +36,10 @@ def draw(run: Run, frame):
         {name: {"marker": mark} for name, mark in zip(split.unique(), cycle(MARKERS))},
     )
     figure = theme.new(12.5, 5.8 * len(by_dtype) + 0.6)
-    theme.about(figure, run, finding(frame))
+    theme.about(figure, frame, finding(frame))
     panels, labels = figure.subplots(len(by_dtype), 2, squeeze=False, width_ratios=(5, 3)), []
     for (axes, beside), (dtype, rows) in zip(panels, by_dtype, strict=True):
-        roof, sheet = roof_of(run, dtype), _datasheet(run, dtype)
+        roof, sheet = (frame.attrs.get(name, {}).get(dtype) for name in ("roofs", "datasheet"))
         unit = 1e12 if max(rows["tflops"].max() * 1e12, roof.flops if roof else 0) >= 1e12 else 1e9
         rates = {f"y{end}": rows[f"tflops{end}"] * 1e12 / unit for end in ("", "_low", "_high")}
         rows = rows.assign(x=rows["device_intensity"], counted=rows["counted_intensity"], **rates)
@@ -72,13 +74,6 @@ def finding(frame) -> str:
         )
         return text + bool(share) * f"; {share}"
     return f"{name} reaches {share}" if share else "FLOP/s over arithmetic intensity"
-
-
-def _datasheet(run: Run, dtype: str) -> Roof | None:
-    """Return the roof that the chip's datasheet has for `dtype`."""
-    sheet = run.metadata["machine"]["datasheet"] or {}
-    flops, bytes_per_s = sheet.get("flops", {}).get(dtype), sheet.get("memory_bandwidth_bytes_per_s")
-    return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
 def _roofs(axes, rows, measured: Roof | None, sheet: Roof | None, unit: float) -> None:

@@ -2,10 +2,9 @@
 
 from itertools import cycle
 
-from roofline.analysis.throughput.metrics import shape_of
-from roofline.report import theme
+from roofline.plots import theme
+from roofline.plots.theme import DARK, GREY, MARKERS
 from roofline.report.format import number_text
-from roofline.report.theme import DARK, GREY, MARKERS
 from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PERSISTENT
 
 LOOKS = {
@@ -36,28 +35,26 @@ MOST_NAMED = 3
 
 
 def prepared(frame):
-    """Return `frame` in the order of `styles`, and so that a shape's first row tells of its link, with more columns.
+    """Return the rows of `frame` over a wire, in the order of `styles`, with more columns.
 
-    `shape`: its id. `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
-    pace. `ideal_s`: the longer of T_gemm and T_comm. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
+    `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
+    pace. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
     the pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
     which is formed within each round, so that what all met alike cancels. A case that is void has none, nor has an arm
     over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
     time, likewise.
     """
+    frame = frame[frame["analysis"] == "overlap"]
     order = list(styles(frame["arm"]))
     frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
-    times = frame[["t_gemm_s", "t_comm_s"]]
-    shorter_s, ideal_s = times.min(axis=1, skipna=False), times.max(axis=1, skipna=False)
+    shorter_s, ideal_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False), frame["ideal_s"]
 
     def over(hidden: str, time: str):
         return (1 + (1 - frame[hidden]) * shorter_s / ideal_s).fillna(frame[time] / ideal_s)
 
     frame = frame.assign(
-        shape=[shape_of(record) for record in frame[["case", "contender"]].to_dict("records")],
         timed=ideal_s.notna(),
         void=frame["link_off_pace"].notna(),
-        ideal_s=ideal_s,
         ratio=frame["t_gemm_s"] / frame["t_comm_s"],
         over=over("hidden_fraction", "time_s"),
         over_low=over("hidden_high", "time_low_s"),

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 from roofline.report.format import rate_text
-from roofline.store.run import Run
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK, GREY = "#222222", "#777777"
@@ -35,18 +34,16 @@ def colours(names: Sequence[str]) -> dict:
     return dict(zip(names, seaborn.color_palette("colorblind", len(names)), strict=True))
 
 
-def about(figure, run: Run, finding: str) -> None:
-    """A title that says what the figure shows, under it, smaller, of what run, and the footer."""
+def about(figure, frame, finding: str) -> None:
+    """Add a title that says what the figure shows, under it, smaller, of what run, and the footer, as far as the
+    `attrs` of `frame` have them."""
     from matplotlib.text import Annotation
 
     title = figure.suptitle(f"{finding}\n", x=0.01, ha="left", fontsize=13)
-    below = f"{run.metadata['title']}, {run.metadata['machine']['source'].upper()} run"
-    figure.add_artist(Annotation(below, (0, 0), xycoords=title, va="bottom", fontsize=10.5, color=GREY))
-    footer(figure, run.metadata["footer"])
-
-
-def footer(figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=8, color=GREY, x=0.01, ha="left")
+    figure.add_artist(
+        Annotation(frame.attrs.get("title", ""), (0, 0), xycoords=title, va="bottom", fontsize=10.5, color=GREY)
+    )
+    figure.supxlabel(frame.attrs.get("footer", ""), fontsize=8, color=GREY, x=0.01, ha="left")
 
 
 def plain_numbers(axes) -> None:

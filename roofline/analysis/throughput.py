@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline.stats import Interval, estimate, lag1_correlation, ratio_of, time_of
-from roofline.store.run import PROBE, Run, Shape
+from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
 
 FEW_ROUNDS = 30
@@ -44,6 +44,13 @@ def roof_of(run: Run, dtype: str) -> Roof | None:
     highest = {(ceiling.kind, ceiling.dtype): ceiling.value for ceiling in ceilings_of(run)}
     matmul, read = highest.get(("matmul", dtype)), highest.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
+
+
+def datasheet_roof(run: Run, dtype: str) -> Roof | None:
+    """Return the roof that the chip's datasheet has for `dtype`; None where it has none."""
+    sheet = run.metadata["machine"]["datasheet"] or {}
+    flops, bytes_per_s = sheet.get("flops", {}).get(dtype), sheet.get("memory_bandwidth_bytes_per_s")
+    return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
 def ceilings_of(run: Run) -> list[Ceiling]:
@@ -114,18 +121,16 @@ def _rate(amount: float, time: Interval) -> Interval:
     return Interval(amount / time.value, amount / time.high, amount / time.low)
 
 
-def metrics(run: Run, shape: Shape, contender: str) -> dict:
-    """Return one flat record, scalars only, of `contender` on `shape`: what goes into extra_info, tables and plots.
-
-    Its columns say what each field means. Without ceilings the roof's fields are None.
-    """
+def record(run: Run, shape: Shape, contender: str) -> dict:
+    """Return the record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
+    ceilings the roof's fields are None."""
     times = shape.times_s(contender)
     vendor_times = shape.anchor or {}  # none where it was refused
     groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
     time, roof = time_of(times, groups, vendor_times or times), roof_of(run, shape.dtype)
     intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
     ratio, reached = vendor_times and ratio_of(vendor_times, times, groups), of_roof(run, shape, times, intensity)
-    return {
+    fields = {
         "op": shape.op,
         "contender": contender,
         **shape.params,
@@ -160,6 +165,21 @@ def metrics(run: Run, shape: Shape, contender: str) -> dict:
         "source": run.metadata["machine"]["source"],
         "method_version": run.metadata["method_version"],
     }
+    return fields | {"notes": notes(fields)}
+
+
+def notes(record: dict, roof: str = "the measured roof", more: str = "") -> str:
+    """Return what a reader must know before trusting the row; `more` stands in the middle."""
+    rounds, late = record["rounds"], record["late"]
+    applies = {
+        f"throttled: {record.get('throttle_reasons')}": record.get("throttled"),
+        f"above {roof}": record["above_roof"],
+        more: more,
+        "cut short": record["stopped_by"] == INTERRUPTED,
+        f"{rounds} rounds only": rounds < FEW_ROUNDS,
+        f"host late in {late}": late > 0.1 * rounds,
+    }
+    return "; ".join(note for note, holds in applies.items() if holds)
 
 
 def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
@@ -230,11 +250,6 @@ def _range(values: Iterable[float]) -> Interval:
     """Their median, the least and the greatest."""
     values = list(values)
     return Interval(median(values), min(values), max(values))
-
-
-def shape_of(record: dict) -> str:
-    """Return the id of its shape."""
-    return record["case"].removesuffix("-" + record["contender"])
 
 
 ENDS = "", "_low", "_high"

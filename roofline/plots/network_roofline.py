@@ -9,11 +9,9 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 import numpy as np
 
 from roofline.operations.gathering import exercise
-from roofline.report import theme
+from roofline.plots import style, theme
+from roofline.plots.theme import DARK, GREY
 from roofline.report.format import percent_text
-from roofline.report.overlap import style
-from roofline.report.theme import DARK, GREY
-from roofline.store.run import Run
 from roofline.theory.arms import ALL_CORES, LAYER, is_serial
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
@@ -23,8 +21,11 @@ PANEL_IN, MORE_IN = 3.6, 0.8
 """Inches of a panel of one operation, and what each further one takes."""
 
 
-def draw(run: Run, frame):
+def network_roofline(frame):
+    """Return the figure; None where no case has T_gemm and T_comm."""
     frame = style.prepared(frame)
+    if not frame["timed"].any():
+        return None
     frame = frame.assign(panel=frame["op"].where(~frame["op"].isin(LAYER), "layer"))
     own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
     valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
@@ -36,7 +37,7 @@ def draw(run: Run, frame):
     best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
     gains = " and ".join(f"{row.ratio_to_vendor:.2f} x in {row.op}" for row in best.values())
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
-    theme.about(figure, run, f"Overlapping buys, over serial, {gains}" if gains else nothing)
+    theme.about(figure, frame, f"Overlapping buys, over serial, {gains}" if gains else nothing)
     panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
     panels[0].set_xscale("log", base=2)

@@ -1,0 +1,42 @@
+"""The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ENDS = {
+    "interval": ("low end of the 95 % interval of `{}`", "its high end"),
+    "range": ("the least of `{}`", "the greatest"),
+}
+"""Key of `fields.toml` that names the fields of two ends -> what these mean."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record. Table columns have a `header`; `format` names a function of roofline/report/format.py."""
+
+    name: str
+    meaning: str
+    unit: str = ""
+    header: str = ""
+    format: str = ""
+    ends: tuple[str, ...] = ()
+    """The fields of the two ends of its interval or range."""
+
+
+def read(text: str) -> dict[str, dict[str, Field]]:
+    """Return {group: {name: field}} of a `fields.toml`. Fields of ends follow the one that names them."""
+    groups = {}
+    for group, declared in tomllib.loads(text).items():
+        groups[group] = fields = {}
+        for name, entry in declared.items():
+            kind = next((key for key in ENDS if key in entry), None)
+            ends = tuple(entry.pop(kind)) if kind else ()
+            fields[name] = Field(name, ends=ends, **entry)
+            meanings = [meaning.format(name) for meaning in ENDS.get(kind, ())]
+            fields |= {end: Field(end, meaning, fields[name].unit) for end, meaning in zip(ends, meanings, strict=True)}
+    return groups
+
+
+GROUPS = read(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
+FIELDS = {name: field for fields in GROUPS.values() for name, field in fields.items()}

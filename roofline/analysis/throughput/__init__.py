@@ -1,1 +1,0 @@
-"""FLOP/s against the roof and against the baseline."""

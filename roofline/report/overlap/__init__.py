@@ -1,1 +1,0 @@
-"""How cases that gather or scatter over a wire are shown."""

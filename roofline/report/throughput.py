@@ -1,0 +1,140 @@
+"""How what computes from device memory is shown: FLOP/s against the roof and against the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text
+from roofline.report.sections import Section
+from roofline.report.tables import named, texts
+from roofline.stats import by_process, geometric_mean, student
+from roofline.store.run import Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SLACK = 0.01
+"""Beyond this, operations of the tensor cores are not the FLOP of the case."""
+CASES = (
+    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_vendor", "device_intensity", "counted_intensity"),
+    *("bound", "kernel_name", "notes"),
+)
+FIGURES = ("memory_roofline",)
+
+
+def beside_baseline(frame: DataFrame) -> DataFrame:
+    """Return the rows that have a ratio, without the baseline's."""
+    return frame[(frame["contender"] != frame["vendor"]) & frame["ratio_to_vendor"].notna()]
+
+
+def brief(run: Run, frame: DataFrame) -> Section:
+    return Section(
+        "Against the baseline",
+        "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest beside it, in the "
+        "geometric mean. *Least* is the shape where that does worst.",
+        FIGURES,
+        by_tokens(run, frame),
+    )
+
+
+def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
+    """Return a row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean.
+    The interval is Student's over processes, each of which says the mean over all shapes; a single one says none."""
+    import pandas
+
+    rows = beside_baseline(frame).dropna(subset="m")
+    fastest = rows.sort_values("ratio_to_vendor", ascending=False, kind="stable").drop_duplicates("shape").sort_index()
+    return pandas.DataFrame([_of_tokens(run, *key, best) for key, best in fastest.groupby(["dtype", "m"])])
+
+
+def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
+    of_process: dict[int, list[float]] = {}
+    for row in best.itertuples():
+        shape = run.shapes[row.shape]
+        times = shape.anchor, shape.times_s(row.contender)
+        for process, ratio in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
+            of_process.setdefault(process, []).append(ratio)
+    whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(best)]
+    least, shares = best.loc[best["ratio_to_vendor"].idxmin()], best["of_roof"].dropna()
+    where = f" {least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
+    return {
+        "M": str(m),
+        "dtype": dtype,
+        "shapes": str(len(best)),
+        "baseline": best["vendor"].iloc[0],
+        "its rate": flops_text(geometric_mean(best["flop"] / best["vendor_time_s"])),
+        "fastest beside it": ", ".join(best["contender"].unique()),
+        "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
+        "ratio [95 %]": range_text(*astuple(student(geometric_mean(best["ratio_to_vendor"]), whole))),
+        "least": number_text(least["ratio_to_vendor"]) + where,
+        "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
+    }
+
+
+def summary(frame: DataFrame) -> list[str]:
+    """Return a line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
+    more."""
+    lines = []
+    for name, rows in beside_baseline(frame).groupby("contender", sort=False):
+        ratios = rows["ratio_to_vendor"]
+        large = ratios[rows["m"].ge(1024).fillna(False)]
+        text = f"{name}: {geometric_mean(ratios):.3f} of {rows['vendor'].iloc[0]}'s speed"
+        text += f" in the geometric mean over {len(ratios)} shapes"
+        more = f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if len(large) else ""
+        lines.append(text + more)
+    return lines
+
+
+def steady(frame: DataFrame) -> Section:
+    """Return the section of what ran alone in blocks, and what it took of power."""
+    rows = frame[frame["steady_time_s"].notna()]
+    fields = "time_s", "tflops", "of_single", "ratio_to_vendor", "sm_clock_mhz", "power_w"
+    table, lines = texts(rows, ("shape", "contender", *(f"steady_{name}" for name in fields))), []
+    joules = rows[[f"steady_energy{end}_j" for end in ("", "_low", "_high")]].mul(1e12 / rows["flop"], axis=0)
+    if joules.notna().any(axis=None):
+        cells = ["-" if ends[0] != ends[0] else range_text(*ends, number_text) for ends in joules.to_numpy()]
+        table = table.assign(**{"J/TFLOP [range]": cells})
+    table = table.join(texts(rows, ["steady_throttled"]))
+    for name, of_contender in rows.dropna(subset="steady_flop_per_joule").groupby("contender", sort=False):
+        joules = geometric_mean(1e12 / of_contender["steady_flop_per_joule"])
+        lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
+    idle = rows["steady_idle_power_w"].dropna().unique()
+    lines += [f"idle power: {rate_text(watts)} W, before anything was measured" for watts in idle]
+    return Section(
+        "Steady state",
+        "Each kernel alone for 5 s, in blocks whose first half second is not counted; the rows above are single calls "
+        "that take turns. Ranges are the least and the greatest: of power of any second, else of the blocks, where "
+        "there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
+        "quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
+        table=table,
+        lines=tuple(lines),
+    )
+
+
+def counted(frame: DataFrame) -> Section:
+    """Return the section of what a profiler counted. Its lines say where operations of the tensor cores are not the
+    FLOP, then tool, version and metrics of the counts."""
+    rows = frame[frame["counter_source"].notna()]
+    fields = "dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"
+    share = rows["tensor_ops_of_flop"]
+    differing = {
+        "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": share.isna(),
+        "fewer tensor operations than FLOP: done on other units, or the counter misses some, in": share < 1 - SLACK,
+        "more tensor operations than FLOP: tiles reach past the end of the matrices, in": share > 1 + SLACK,
+    }
+    lines = []
+    for text, mask in differing.items():
+        cases = [
+            case if value != value else f"{case} ({value:.3g})"
+            for case, value in zip(rows.loc[mask, "case"], share[mask], strict=True)
+        ]
+        lines += [f"{text} {named(cases)}"] if cases else []
+    return Section(
+        "Counted",
+        "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
+        "what had to be, each input read once and each output written once. Where operations are not the FLOP of the "
+        "case, the lines below the table say so.",
+        table=texts(rows, ("shape", "contender", *fields, "tensor_ops_of_flop")),
+        lines=(*lines, *(f"counted by {source}" for source in rows["counter_source"].unique())),
+    )

@@ -1,1 +1,0 @@
-"""How cases that compute from device memory are shown."""
