@@ -6,23 +6,8 @@ turns with the case in every run (`by="ratio"`), so that what the machine did to
 hides, NEW's less BASE's, since the wire of a case differs from run to run where it was made for the machine's pace of
 that minute; one that hides nothing by definition is compared where the wires are alike.
 
-A run says the mean over its processes (of a single one: over its blocks) of the logarithm of the speed, and how far it
-varies. What moves a whole run shows in no run alone: `BETWEEN_RUNS` is added, with the weight of `KNOWN` degrees of
-freedom. Where a side has several runs, their own spread is pooled with that, and taken alone where it is larger. The
-interval is Student's at 95 %, by Welch's and Satterthwaite's degrees of freedom. With a margin of 3 %:
-
-    FASTER    no change is refuted, and NEW was faster by more than the margin
-    SLOWER    no change is refuted, and NEW was slower by more than the margin
-    SAME      the whole interval lies within the margin
-    UNCLEAR   anything else
-
 What a case alone cannot tell, the mean over all cases of a contender often does: that is judged in the same way, by
-the processes' means.
-
-FASTER and SLOWER hold for all cases at once: the two-sided tests of no change are corrected by Holm (1979), so that of
-20 comparisons of equal machines one calls any case changed. Intervals are those of each case alone.
-`tests/roofline/test_compare.py` measures coverage, false verdicts and power on made-up runs whose spread is known;
-docs/how.md has how far runs of one machine agree.
+the processes' means. roofline/analysis/changes.py says how a change is told from none.
 """
 
 from __future__ import annotations
@@ -31,80 +16,40 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import chain
-from statistics import fmean, variance
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.analysis.overlap import unsplit_times_s
+from roofline.analysis.changes import (
+    FASTER,
+    HIDDEN,
+    LEVEL,
+    MARGIN,
+    SAME,
+    SLOWER,
+    SPEED,
+    UNCLEAR,
+    Change,
+    change,
+    spread_of,
+    together,
+    values_of,
+    verdicts,
+)
 from roofline.analysis.records import records_of
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, time_text
-from roofline.stats import BLOCKS, Interval, beyond, by_process, geometric_mean, grouped, student_quantile
+from roofline.stats import geometric_mean, grouped
 from roofline.store.conditions import NUMBERS, conditions
 from roofline.store.run import Run
-from roofline.theory.simulator import hidden_fraction
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"
-SPEED, HIDDEN = "speed", "hidden"
-"""What a case is judged by."""
-MARGIN = 0.03
-LEVEL = 0.05
-"""The chance that any of the equal cases of a comparison is called changed."""
-BETWEEN_RUNS = 0.013
-"""Standard deviation from run to run of the logarithm of a speed, beyond what varies within a run: so much covers
-made-up runs of up to 1.4 %. docs/how.md says what committed runs have; a GPU's is not known."""
-KNOWN = 16
-"""Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
 AND = " and "
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ."""
 SCHEMA = 4
-
-
-@dataclass(frozen=True)
-class Spread:
-    """What one run says of a case: the logarithm of its speed, the variance of that, its degrees of freedom."""
-
-    value: float
-    variance: float
-    freedom: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """The logarithm of NEW's speed over BASE's, or what it hides more; the standard error of that, and its degrees of
-    freedom."""
-
-    value: float
-    error: float
-    freedom: int
-    of: str = SPEED
-
-    @property
-    def interval(self) -> Interval:
-        """Of the speed, or of what is hidden more, at 95 %."""
-        half = student_quantile(self.freedom) * self.error
-        values = (self.value + step for step in (0, -half, half))
-        return Interval(*(map(math.exp, values) if self.of == SPEED else values))
-
-    @property
-    def resolution(self) -> float:
-        """Return the least change that its interval tells from none: of the speed, or of what is hidden."""
-        half = student_quantile(self.freedom) * self.error
-        return math.expm1(half) if self.of == SPEED else half
-
-    @property
-    def chance(self) -> float:
-        """Return the chance that equal machines differ as far: the two-sided test of no change."""
-        return beyond(self.value / self.error, self.freedom)
-
-    def within(self, margin: float) -> bool:
-        """Return whether the whole interval lies within `margin`."""
-        return abs(self.value) + student_quantile(self.freedom) * self.error <= math.log1p(margin)
 
 
 @dataclass(frozen=True)
@@ -170,75 +115,126 @@ class Comparison:
         return int(bool(slower or (strict and (self.count(UNCLEAR) or missing))))
 
 
+class Pair(NamedTuple):
+    """A case that both sides have: of each, the runs that measured it with their records."""
+
+    case: str
+    sides: list[list[tuple[Run, dict]]]
+
+    @property
+    def records(self) -> list[dict]:
+        return [record for _, record in chain(*self.sides)]
+
+    @property
+    def wires(self) -> list[float | None]:
+        """Return the bytes/s that the wire was asked for on each side; None without a wire."""
+        asked = [[record.get("link_bytes_per_s_requested") for _, record in side] for side in self.sides]
+        return [None if None in of_side else geometric_mean(of_side) for of_side in asked]
+
+    @property
+    def on_one_wire(self) -> bool:
+        return None in (wires := self.wires) or max(wires) / min(wires) - 1 <= SAME_WIRE
+
+    def speed(self, field: str) -> float | None:
+        """Return NEW's over BASE's by geometric means of a time; None where a run lacks it."""
+        times = [[record[field] for _, record in side] for side in self.sides]
+        return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
+
+    def judged_by(self, by: str) -> str:
+        hides = by == "ratio" and all(record.get("hidden_fraction") is not None for record in self.records)
+        return HIDDEN if hides else SPEED
+
+    def values(self, by: str) -> list[list[dict[int, float]]]:
+        """Return what each run of each side says."""
+        by = HIDDEN if self.judged_by(by) == HIDDEN else by
+        return [[values_of(run, record, by) for run, record in side] for side in self.sides]
+
+
 def compare(
     base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=(), quick: bool = False
 ) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for quick runs unless `quick`, where `by` is `ratio` and the baseline is not the same, and where no case
     can be compared."""
+    differences = _differences(base, new, allow, quick)
+    runs = {**_named("BASE", base), **_named("NEW", new)}
+    records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
+    pairs = _pairs([(base, [*records_of_run.values()][: len(base)]), (new, [*records_of_run.values()][len(base) :])])
+    changes, missing, of_contender, vendors = [], [], {}, []
+    for pair in pairs:
+        record, judged_by = pair.records[0], pair.judged_by(by)
+        is_vendor = record["contender"] == record["vendor"]
+        if by == "ratio" and len({record["vendor"] for record in pair.records}) > 1:
+            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; say --by time")
+        if is_vendor and pair.on_one_wire:
+            vendors.append(pair.speed("time_s"))
+        if judged_by == SPEED and not pair.on_one_wire:
+            reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
+            missing.append({"case": pair.case, "missing_in": NEITHER, "reason": reason})
+            continue
+        values = pair.values(by)
+        spreads = [[spread for of_run in side if (spread := spread_of([of_run]))] for side in values]
+        if list(map(len, spreads)) != list(map(len, pair.sides)):
+            alone = by == "ratio" and any(record["ratio_to_vendor"] is None for record in pair.records)
+            reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
+            missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
+        if all(spreads) and (by == "time" or not is_vendor):
+            changes.append((pair, change(*spreads, of=judged_by)))
+            if list(map(len, pair.sides)) == [len(base), len(new)]:
+                of_contender.setdefault((record["contender"], judged_by), []).append(values)
+    if not changes:
+        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
+    of_cases = zip(changes, verdicts([change_ for _, change_ in changes], margin), strict=True)
+    return Comparison(
+        by=by,
+        margin=margin,
+        base_runs=len(base),
+        new_runs=len(new),
+        differences=differences,
+        unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
+        together=_means(of_contender, margin),
+        cases=[_case(*of_case, verdict, margin) for of_case, verdict in of_cases],
+        missing=missing + _missing(runs, records_of_run),
+        vendor_speed=geometric_mean(vendors) if vendors else None,
+    )
+
+
+def _differences(base: Sequence[Run], new: Sequence[Run], allow, quick: bool) -> dict[str, tuple[str, str]]:
+    """Return {condition: (BASE's, NEW's)} of those that differ. Raises ValueError for one that decides the numbers."""
     if not quick and any(run.metadata.get("options", {}).get("quick") for run in (*base, *new)):
         raise ValueError(
             "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick, or say "
             "--quick to compare them all the same"
         )
     a, b = side_conditions(base), side_conditions(new)
-    differ = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
+    differences = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
     for name in NUMBERS:
-        if name in differ and name not in allow:
+        if name in differences and name not in allow:
             raise ValueError(
                 f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
             )
-    records_of_side = [[{record["case"]: record for record in records_of(run)} for run in runs] for runs in (base, new)]
-    common = [
-        case
-        for case in dict.fromkeys(chain(*records_of_side[0]))
-        if any(case in records for records in records_of_side[1])
-    ]
-    if not common:
+    return differences
+
+
+def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pair]:
+    """Return the cases that both sides have. Raises ValueError where there is none."""
+    (_, base), (_, new) = sides
+    cases = [case for case in dict.fromkeys(chain(*base)) if any(case in records for records in new)]
+    if not cases:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    changes, unpaired, vendors, whole = [], [], [], {}
-    for case in common:
-        sides = [
-            [(run, of[case]) for run, of in zip(runs, records, strict=True) if case in of]
-            for runs, records in zip((base, new), records_of_side, strict=True)
-        ]
-        record = sides[0][0][1]
-        is_vendor, alike = record["contender"] == record["vendor"], _alike([_wire(side) for side in sides])
-        if is_vendor and alike:
-            vendors.append(_speed(sides, "time_s"))
-        hides = by == "ratio" and all(record.get("hidden_fraction") is not None for _, record in chain(*sides))
-        of = HIDDEN if hides else SPEED
-        values = [[values_of(run, record, HIDDEN if hides else by) for run, record in side] for side in sides]
-        if of == SPEED and not alike:
-            reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
-            unpaired.append({"case": case, "missing_in": NEITHER, "reason": reason})
-            continue
-        spreads = [[s for of_run in of_side if (s := spread_of([of_run]))] for of_side in values]
-        if by == "ratio" and len({record["vendor"] for _, record in chain(*sides)}) > 1:
-            raise ValueError(f"{case}: the runs have no baseline in common to measure it by; say --by time")
-        if list(map(len, spreads)) != list(map(len, sides)):
-            alone = by == "ratio" and any(record["ratio_to_vendor"] is None for _, record in chain(*sides))
-            reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
-            unpaired.append({"case": case, "missing_in": "BASE or NEW", "reason": reason})
-        if all(spreads) and (by == "time" or not is_vendor):
-            changes.append((case, sides, change(*spreads, of=of)))
-            if list(map(len, sides)) == [len(base), len(new)]:
-                whole.setdefault((record["contender"], of), []).append(values)
-    if not changes:
-        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
-    of_cases = verdicts([of_case for _, _, of_case in changes], margin)
-    cases = [_case(*case, verdict, margin) for case, verdict in zip(changes, of_cases, strict=True)]
-    of_all = {key: mean for key, values in whole.items() if len(values) > 1 and (mean := together(values, of=key[1]))}
-    verdicts_of = dict(zip(of_all, verdicts([*of_all.values()], margin), strict=True))
-    means = [
-        Together(who, len(whole[who, of]), of, *astuple(mean.interval), verdicts_of[who, of])
-        for (who, of), mean in of_all.items()
+    having = lambda case, side: [(run, of[case]) for run, of in zip(*side, strict=True) if case in of]  # noqa: E731
+    return [Pair(case, [having(case, side) for side in sides]) for case in cases]
+
+
+def _means(of_contender: dict[tuple[str, str], list], margin: float) -> list[Together]:
+    """Return what contenders with several cases became in the mean."""
+    means = {
+        key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := together(cases, of=key[1]))
+    }
+    return [
+        Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
+        for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()], margin), strict=True)
     ]
-    runs = {**_named("BASE", base), **_named("NEW", new)}
-    unfinished = [name for name, run in runs.items() if run.end is None or run.unfinished]
-    missing = unpaired + _missing(runs, dict(zip(runs, chain(*records_of_side), strict=True)))
-    moved = geometric_mean(vendors) if vendors else None
-    return Comparison(by, margin, len(base), len(new), differ, unfinished, means, cases, missing, moved)
 
 
 def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
@@ -247,105 +243,16 @@ def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
     return {name: AND.join(dict.fromkeys(conditions_of_run[name] for conditions_of_run in each)) for name in each[0]}
 
 
-def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
-    """Return {process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
-    {block: ...}; {} without ratio."""
-    shape = run.shapes[record["shape"]]
-    series, groups = [shape.times_s(record["contender"])], shape.groups
-    if by == HIDDEN:
-        series = [*unsplit_times_s(shape), *series]
-    elif by == "ratio":
-        if record["ratio_to_vendor"] is None:
-            return {}
-        series.append(shape.anchor)
-    if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
-        whole = len(set(groups.values())) >= BLOCKS
-        groups = {
-            index: (groups[index][1] if whole else place * BLOCKS // len(groups), 0)
-            for place, index in enumerate(sorted(groups))
-        }
-    if by == HIDDEN:
-        return by_process(hidden_fraction, *series, groups=groups, anchor=shape.anchor)
-    of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
-    return {process: math.log(value) for process, value in of.items()}
-
-
-def _wire(side: list) -> float | None:
-    """Return the bytes/s that the wire of a case was asked for in the runs of a `side`; None without a wire."""
-    asked = [record.get("link_bytes_per_s_requested") for _, record in side]
-    return None if None in asked else geometric_mean(asked)
-
-
-def _alike(wires: Sequence[float | None]) -> bool:
-    return None in wires or max(wires) / min(wires) - 1 <= SAME_WIRE
-
-
-def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
-    """Of the mean over some cases, by the `values_of` each; None where fewer than two processes have all of them."""
-    means = [
-        fmean(values_of_run[process] for values_of_run in each)
-        for process in each[0]
-        if all(process in values_of_run for values_of_run in each)
-    ]
-    return Spread(fmean(means), variance(means) / len(means), len(means) - 1) if len(means) > 1 else None
-
-
-def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SPEED) -> Change | None:
-    """Return the change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
-    spreads = [[spread_of(each) for each in zip(*side, strict=True)] for side in zip(*cases, strict=True)]
-    return None if None in chain(*spreads) else change(*spreads, of=of)
-
-
-def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
-    """NEW over BASE, by what the runs of each say of one case."""
-    runs = [*base, *new]
-    within = fmean(run.variance for run in runs)
-    of_one = within + BETWEEN_RUNS**2
-    noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
-    degrees = min(KNOWN, of_one**2 / noise) if noise else KNOWN
-    means = [fmean(run.value for run in side) for side in (base, new)]
-    spread = sum((run.value - mean) ** 2 for side, mean in zip((base, new), means, strict=True) for run in side)
-    degrees_of_runs = len(runs) - 2
-    pooled = max((degrees * of_one + spread) / (degrees + degrees_of_runs), spread / max(1, degrees_of_runs))
-    error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
-    return Change(means[1] - means[0], error, int(degrees + degrees_of_runs), of)
-
-
-def verdicts(changes: Sequence[Change], margin: float = MARGIN) -> list[str]:
-    """FASTER, SLOWER, SAME or UNCLEAR of each of all the cases that are tested at once."""
-    refuted = holm([change_.chance for change_ in changes])
-    return [
-        (FASTER if change_.value > 0 else SLOWER) if sure and abs(change_.value) > math.log1p(margin)
-        else SAME if change_.within(margin) else UNCLEAR
-        for change_, sure in zip(changes, refuted, strict=True)
-    ]  # fmt: skip
-
-
-def holm(chances: Sequence[float]) -> list[bool]:
-    """Return which tests are refuted, so that the chance that any falsely is stays within `LEVEL` (Holm 1979)."""
-    refuted = [False] * len(chances)
-    for rank, index in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
-        if chances[index] > LEVEL / (len(chances) - rank):
-            break
-        refuted[index] = True
-    return refuted
-
-
-def _speed(sides: list, field: str) -> float | None:
-    """NEW's over BASE's by geometric means of a time; None where a run lacks it."""
-    times = [[record[field] for _, record in side] for side in sides]
-    return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
-
-
-def _case(case: str, sides: list, change_: Change, verdict: str, margin: float) -> Case:
-    times = [geometric_mean(record["time_s"] for _, record in side) for side in sides]
-    wires = [_wire(side) for side in sides]
-    moved, note = _speed(sides, "vendor_time_s") if _alike(wires) else None, ""
+def _case(pair: Pair, change_: Change, verdict: str, margin: float) -> Case:
+    times = [geometric_mean(record["time_s"] for _, record in side) for side in pair.sides]
+    wires, notes = pair.wires, []
+    if not pair.on_one_wire:
+        notes.append(f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s")
+    moved = pair.speed("vendor_time_s") if pair.on_one_wire else None
     if moved and abs(math.log(moved)) > math.log1p(margin):
-        note = f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}"
-    if not _alike(wires):
-        note = ", ".join(filter(None, [f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s", note]))
-    return Case(case, *times, *wires, change_.of, *astuple(change_.interval), verdict, change_.resolution, moved, note)
+        notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
+    interval = astuple(change_.interval)
+    return Case(pair.case, *times, *wires, change_.of, *interval, verdict, change_.resolution, moved, ", ".join(notes))
 
 
 def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:

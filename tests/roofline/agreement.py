@@ -17,8 +17,7 @@ from pathlib import Path
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
-from roofline.analysis.records import records_of
-from roofline.report.compare import (
+from roofline.analysis.changes import (
     FASTER,
     HIDDEN,
     MARGIN,
@@ -33,6 +32,7 @@ from roofline.report.compare import (
     values_of,
     verdicts,
 )
+from roofline.analysis.records import records_of
 from roofline.store.journal import load
 
 PLANTED = (0.10, 0.05)

@@ -13,9 +13,7 @@ import pytest
 from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
-from roofline.analysis.records import records_of
-from roofline.cli import main
-from roofline.report.compare import (
+from roofline.analysis.changes import (
     BETWEEN_RUNS,
     FASTER,
     KNOWN,
@@ -25,14 +23,15 @@ from roofline.report.compare import (
     Change,
     Spread,
     change,
-    compare,
     holm,
     spread_of,
-    terminal,
     together,
     values_of,
     verdicts,
 )
+from roofline.analysis.records import records_of
+from roofline.cli import main
+from roofline.report.compare import compare, terminal
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
