@@ -7,14 +7,14 @@ ALL = (*NUMBERS, "torch", "triton", "commit", "length")
 
 
 def conditions(metadata: dict) -> dict[str, str]:
-    """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
+    """Return the conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
     machine = metadata["machine"]
     versions = machine.get("versions", {})
     width = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
     if ranks := metadata.get("ranks"):
         nodes = f"{ranks['nodes']} node{'s' * (ranks['nodes'] != 1)}"
         width += f", {ranks['world']} ranks on {nodes} over {ranks['backend']}"
-    found = {
+    values = {
         "chip": machine["chip"] + width,
         "driver": machine.get("driver"),
         "method": metadata["method_version"],
@@ -23,7 +23,7 @@ def conditions(metadata: dict) -> dict[str, str]:
         "commit": metadata.get("commit"),
         "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
-    return {name: "none" if value is None else str(value) for name, value in found.items()}
+    return {name: "none" if value is None else str(value) for name, value in values.items()}
 
 
 def threads_text(count: int) -> str:
@@ -31,11 +31,11 @@ def threads_text(count: int) -> str:
 
 
 def slug(chip: str) -> str:
-    """A chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
+    """Return a chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
     return "-".join("".join(c if c.isalnum() else " " for c in chip.lower()).split())
 
 
-def differences(one: dict, other: dict) -> dict[str, tuple[str, str]]:
-    """{condition: (of the metadata `one`, of `other`)} of those that differ."""
-    a, b = conditions(one), conditions(other)
+def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
+    """Return {condition: (of `metadata`, of `other`)} of those that differ."""
+    a, b = conditions(metadata), conditions(other)
     return {name: (a[name], b[name]) for name in ALL if a[name] != b[name]}

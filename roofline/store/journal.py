@@ -11,7 +11,6 @@ import errno
 import gzip
 import itertools
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from roofline.store.lines import LINES, LONGEST_TEXT, plain, problem_of
 from roofline.store.run import Run
 
 SCHEMA = 8
@@ -30,8 +30,8 @@ PACKED = f"{NAME}.gz"
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
 
-MOST_BYTES, LONGEST_LINE_BYTES, LONGEST_TEXT = 256 * 2**20, 16 * 2**20, 4000
-"""Of a journal, of a line, and of the characters of a text, which is cut there."""
+MOST_BYTES, LONGEST_LINE_BYTES = 256 * 2**20, 16 * 2**20
+"""Of a journal, and of a line."""
 
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 """The checksum that a line ends with, in hexadecimal."""
@@ -39,51 +39,15 @@ SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 PARTS, MOST_PARTS = ("ranks", "row_blocks", "workers", "row_tiles", "column_tiles"), 2048
 """Into which the work of a shape is cut, and the most of each: a simulation visits them all."""
 
-REQUIRED = {
-    "run": ("method_version", "title", "footer", "notes", "machine"),
-    "resumed": ("started",),
-    "idle": ("empty_call_s", "idle_power_w"),
-    "ceiling": ("ceiling", "dtype", "when", "probe", "value"),
-    "shape": (
-        *("id", "op", "analysis", "params", "dtype", "work", "baseline", "cache", "entrants"),
-        *("stopped_by", "round_count", "telemetry", "late"),
-    ),
-    "trying": ("case",),
-    "pass": ("shape", "passes", "stopped_by", "round_count", "telemetry", "late"),
-    "round": ("shape", "index", "order", "time_s"),
-    "steady": ("shape", "contender", "block", "time_s"),
-    "timeline": ("shape", "contender", "transfers", "arrivals_s", "waits", "end_s"),
-    "counters": ("shape", "contender", "dram_bytes", "l2_bytes", "tensor_ops", "counter_source"),
-    "kernels": ("shape", "kernel_names"),
-    "note": ("about", "text"),
-    "not_measured": ("case", "outcome", "reason"),
-    "end": (),
-}
-"""Kind -> the fields without which a line of it cannot be read."""
-
-TABLES = {
-    "machine": {"chip", "source", "datasheet"},
-    "counter_source": {"tool", "version", "metrics"},
-    "work": {"flop", "device_bytes"},
-    **{name: set() for name in ("telemetry", "entrants", "params", "late", "kernel_names")},
-}
-"""Fields that are tables -> what must be in them."""
-
-POSITIVE = {"time_s", "value", "flop", "device_bytes", "rounds", "round_count"}
-"""Fields that are finite numbers above 0, or tables of such."""
-
-TEXTS = {"title", "footer", "notes", "case", "outcome", "reason", "about", "text", "op", "cache", "probe"}
-"""Fields that are texts, or lists of them."""
-
 
 def make_folder(folder: Path) -> Path:
     """Make `folder`, or `folder`-2 and so on where another run has that name; returns it. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        own = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+        numbered = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
         with suppress(FileExistsError):
-            own.mkdir()
-            return own
+            numbered.mkdir()
+            return numbered
 
 
 class Journal:
@@ -130,8 +94,8 @@ class Journal:
 
 
 def hold(folder: Path) -> BinaryIO | None:
-    """The journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where there
-    is none. Raises ValueError where another process holds it."""
+    """Return the journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where
+    there is none. Raises ValueError where another process holds it."""
     if not (path := find(folder)):
         return None
     file = path.open("ab")  # NFS wants what is held to be writable
@@ -161,7 +125,7 @@ def _require_room(folder: Path) -> None:
 
 
 def find(folder: Path) -> Path | None:
-    """The journal in `folder`, packed or not."""
+    """Return the journal in `folder`, packed or not."""
     return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
 
 
@@ -170,16 +134,16 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read(path: Path) -> bytes:
-    """A file of a run; what was packed is unpacked. Raises OSError, and ValueError for one above MOST_BYTES."""
+    """Return a file of a run; what was packed is unpacked. Raises OSError, and ValueError for one above MOST_BYTES."""
     with _opened(path) as file:
-        found = file.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB: no run writes as much")
-    return found
+    return content
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """Whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
+    """Yield whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
     size = 0
     try:
         with _opened(path) as file:
@@ -194,20 +158,6 @@ def _texts(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
-
-
-def plain(value):
-    """`value`, of JSON, with each text on one line: what cannot be printed is a space, or its escape, as in `\\x1b`."""
-    match value:
-        case str():
-            shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
-            escape = (c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in shown)
-            return shown if shown.isprintable() else "".join(escape)
-        case dict():
-            return {plain(key): plain(own) for key, own in value.items()}
-        case list():
-            return [plain(own) for own in value]
-    return value
 
 
 def pack(folder: Path) -> None:
@@ -225,7 +175,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     path = folder if folder.name in (NAME, PACKED) else find(folder)
     if path is None or not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
-    if link := next((own for own in path.parent.iterdir() if own.is_symlink()), None):
+    if link := next((entry for entry in path.parent.iterdir() if entry.is_symlink()), None):
         raise ValueError(f"{link} is a link: what a run folder holds must lie in it; put the file there, or remove it")
     lines = _checked(path)
     first = next(lines, None)
@@ -240,21 +190,24 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None
     for shape in run.shapes.values():
-        parts = [shape.get(name) or 1 for name in PARTS] + [own.get("row_blocks", 1) for own in shape.entrants.values()]
-        if not all(isinstance(own, int) and own <= MOST_PARTS for own in parts):
+        parts = [shape.get(name) or 1 for name in PARTS] + [
+            entrant.get("row_blocks", 1) for entrant in shape.entrants.values()
+        ]
+        if not all(isinstance(count, int) and count <= MOST_PARTS for count in parts):
             raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
     run.note_lost_rounds()
     return run
 
 
 def _checked(path: Path) -> Iterator[dict]:
-    """The lines of a journal as they stand there, once they are known to be readable. Raises ValueError where not."""
+    """Yield the lines of a journal as they stand there, once they are known to be readable. Raises ValueError where
+    not."""
     shapes, total = set(), None
     for number, text in enumerate(_texts(path), 1):
-        if found := SUM.search(text):
-            text = f"{text[: found.start()]}}}"
+        if checksum := SUM.search(text):
+            text = f"{text[: checksum.start()]}}}"
             total = zlib.crc32(text.encode(), (total or 0) if number > 1 else 0)
-        if (total is not None) != bool(found) or (found and int(found[1], 16) != total):
+        if (total is not None) != bool(checksum) or (checksum and int(checksum[1], 16) != total):
             raise ValueError(f"{path}:{number} was changed, or a line before it is lost or there twice: see its sum")
         try:
             line = json.loads(text)
@@ -271,29 +224,12 @@ def _checked(path: Path) -> Iterator[dict]:
                     f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that "
                     "wrote it"
                 )
-        if kind not in REQUIRED or (number > 1 and kind == "run"):
+        if kind not in LINES or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if problem := _problem(line, REQUIRED[kind]):
+        if problem := problem_of(line):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind == "shape":
             shapes.add(line["id"])
         elif "shape" in line and line["shape"] not in shapes:
             raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         yield line
-
-
-def _problem(line: dict, required: tuple[str, ...]) -> str | None:
-    """What a line lacks, or has of another type, in words; None if it can be read."""
-    for name in required:
-        if name not in line:
-            return f"without {name!r}"
-        value, table = line[name], TABLES.get(name)
-        if table is not None and not (isinstance(value, dict) and table <= value.keys()):
-            return f"whose {name!r} is no table of {', '.join(sorted(table)) or 'values'}"
-        if name in POSITIVE:
-            values = value.values() if isinstance(value, dict) else (value,)
-            if not all(isinstance(one, (float, int)) and 0 < one < math.inf for one in values):
-                return f"whose {name!r} is no number above 0"
-        if name in TEXTS and not all(isinstance(one, str) for one in (value if isinstance(value, list) else [value])):
-            return f"whose {name!r} is no text"
-    return None

@@ -65,11 +65,11 @@ class Round:
     rank: int = 0
 
     def line(self, shape: str) -> dict:
-        """Of the journal; without what is as by default."""
+        """Return its line of the journal, without what is as by default."""
         line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
         line |= {"values": self.values} if self.values else {}
         others = {"pass_index": 1, "process": 0, "rank": 0}
-        return line | {key: own for key, usual in others.items() if (own := getattr(self, key)) != usual}
+        return line | {key: value for key, usual in others.items() if (value := getattr(self, key)) != usual}
 
 
 @dataclass
@@ -111,60 +111,62 @@ class Shape:
     counters: dict[str, dict] = field(default_factory=dict)
 
     def line(self) -> dict:
-        """Of the journal: without what has lines of its own."""
+        """Return its line of the journal, without what has lines of its own."""
         line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
         return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
 
     def keep_whole_passes(self) -> None:
         """Forget the rounds of a pass that was cut off: it is made anew."""
-        self.rounds = [one for one in self.rounds if one.pass_index <= self.passes]
+        self.rounds = [round_ for round_ in self.rounds if round_.pass_index <= self.passes]
         self.round_count = len(self.rounds)
 
     def get(self, name: str, default: Scalar = None):
-        """A parameter, or else a fact."""
+        """Return a parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
-        """{round: seconds}; {} of an entrant that has none."""
-        return {one.index: one.time_s[entrant] for one in self.rounds if entrant in one.time_s}
+        """Return {round: seconds}; {} of an entrant that has none."""
+        return {round_.index: round_.time_s[entrant] for round_ in self.rounds if entrant in round_.time_s}
 
     @property
     def anchor(self) -> dict[int, float] | None:
-        """The baseline's {round: seconds}, beside which all times of the shape are told; None where it has none."""
+        """Return the baseline's {round: seconds}, beside which all times of the shape are told; None where it has
+        none."""
         return (self.baseline in self.late and self.times_s(self.baseline)) or None
 
     @property
     def groups(self) -> dict[int, tuple[int, int]]:
-        """{round: (process, pass)}, by which statistics know which rounds are alike."""
-        return {one.index: (one.process, one.pass_index) for one in self.rounds}
+        """Return {round: (process, pass)}, by which statistics know which rounds are alike."""
+        return {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
-        """{round: value} of what was read beside the time."""
-        return {one.index: one.values[entrant][name] for one in self.rounds if name in one.values.get(entrant, ())}
+        """Return {round: value} of what was read beside the time."""
+        rounds = (round_ for round_ in self.rounds if name in round_.values.get(entrant, ()))
+        return {round_.index: round_.values[entrant][name] for round_ in rounds}
 
     @property
     def requested_by_round(self) -> dict[int, float]:
-        """{round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
+        """Return {round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
         return self.values(f"gemm {self.get('unsplit')}", REQUESTED)
 
     @property
     def requested_bytes_per_s(self) -> float | None:
-        """What the link was asked for in a typical round; None where the link chooses."""
+        """Return what the link was asked for in a typical round; None where the link chooses."""
         typical = time_of(self.requested_by_round, self.groups)
         return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
-        """Entrants that take turns for comparison, as `gemm`, and are still in."""
+        """Return entrants that take turns for comparison, as `gemm`, and are still in."""
         return [name for name, about in self.entrants.items() if about.get("role") == role and name in self.late]
 
     @property
     def measured(self) -> list[str]:
-        """Entrants that were asked for and have samples."""
-        own = [name for name in self.late if "role" not in self.entrants.get(name, {})]
-        return [name for name in own if self.times_s(name)]
+        """Return entrants that were asked for and have samples."""
+        contenders = [name for name in self.late if "role" not in self.entrants.get(name, {})]
+        return [name for name in contenders if self.times_s(name)]
 
 
-IN_LINE = tuple(one.name for one in fields(Shape) if one.name not in ("rounds", "timelines", "counters", "work"))
+IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
 
 
 LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured"}
@@ -190,49 +192,50 @@ class Run:
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
-        """Contenders that have samples on a shape."""
+        """Return contenders that have samples on a shape."""
         return self.shapes[shape_id].measured if shape_id in self.shapes else []
 
     def cases(self) -> list[tuple[Shape, str]]:
-        """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is void."""
+        """Return (shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
+        void."""
         return [] if self.void else [(shape, name) for shape in self.shapes.values() for name in shape.measured]
 
     @property
     def void(self) -> str:
-        """Why no sample is the time of anything; empty where they are."""
+        """Return why no sample is the time of anything; empty where they are."""
         return LOOPBACK if self.metadata.get("ranks", {}).get("loopback") else ""
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know: sentences."""
+        """Return what a reader should know, in sentences."""
         return [*self.metadata["notes"], *self.notes_by_topic.values()]
 
     @property
     def interrupted(self) -> list[str]:
-        """Shapes whose rounds were cut short."""
+        """Return shapes whose rounds were cut short."""
         return [name for name, shape in self.shapes.items() if shape.stopped_by == INTERRUPTED]
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        """Return whether there is something to go on with: a shape cut short, or a case whose turn never came."""
         return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
 
     @property
     def missing(self) -> list[dict]:
-        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
+        """Return {case, outcome, reason} of each case that failed or has no number: the last word on it."""
         last = {entry["case"]: entry for entry in self.not_measured}
         for case in self.metadata.get("cases", ()):
             cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
             last.setdefault(case, cut_off)
         measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
         again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
-        found = [
+        missing = [
             entry
             for case, entry in last.items()
             if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
         ]
         void = measured if self.void else ()
-        return found + [{"case": case, "outcome": "skipped", "reason": self.void} for case in void]
+        return missing + [{"case": case, "outcome": "skipped", "reason": self.void} for case in void]
 
     def take(self, line: dict) -> None:
         """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
@@ -254,8 +257,8 @@ class Run:
             for name, value in line.items():
                 setattr(shape, name, value)
         elif kind in ("timeline", "counters"):
-            known = self.shapes[line["shape"]].timelines if kind == "timeline" else self.shapes[line["shape"]].counters
-            known[line["contender"]] = line
+            shape = self.shapes[line["shape"]]
+            (shape.timelines if kind == "timeline" else shape.counters)[line["contender"]] = line
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
@@ -279,18 +282,19 @@ class Run:
                 shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)
 
     def samples(self) -> DataFrame:
-        """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
+        """Return a row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
         rows = [
             {
                 "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
-                "role": shape.entrants[name].get("role", ""), "round": one.index, "position": one.order.index(name),
-                "pass": one.pass_index, "process": one.process, "rank": one.rank, "time_s": time_s,
-                **one.values.get(name, {}),
+                "role": shape.entrants[name].get("role", ""), "round": round_.index,
+                "position": round_.order.index(name),
+                "pass": round_.pass_index, "process": round_.process, "rank": round_.rank, "time_s": time_s,
+                **round_.values.get(name, {}),
             }
             for shape in self.shapes.values()
-            for one in shape.rounds
-            for name, time_s in one.time_s.items()
+            for round_ in shape.rounds
+            for name, time_s in round_.time_s.items()
         ]  # fmt: skip
         return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))

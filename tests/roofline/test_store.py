@@ -164,7 +164,7 @@ def test_damaged_lines_are_named(tmp_path, line, said):
         ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
         (json.dumps(HEAD | {"machine": None}) + "\n", "whose 'machine' is no table of chip, datasheet, source"),
         (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
-        (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no text"),
+        (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no list of texts"),
     ],
 )
 def test_foreign_journals_are_refused_in_one_line(tmp_path, text, said, refused):

@@ -16,6 +16,7 @@ from roofline.cli import main
 from roofline.report import html, references
 from roofline.report.write import write
 from roofline.store import journal
+from roofline.store.lines import LONGEST_TEXT
 
 BAD = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\x1b[31m\x07\u202e\ud800\nend"
 SHOWN = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1b[31m\\x07\\u202e\\ud800 end"
@@ -165,7 +166,7 @@ def test_journal_of_too_many_lines_is_refused(tmp_path, monkeypatch, refused):
 
 def test_long_texts_are_cut(tmp_path):
     run = journal.load(save(tmp_path / "run", [HEAD | {"title": "t" * 10**6}]))
-    assert run.metadata["title"] == "t" * (journal.LONGEST_TEXT - 3) + "..."
+    assert run.metadata["title"] == "t" * (LONGEST_TEXT - 3) + "..."
 
 
 @pytest.mark.parametrize(

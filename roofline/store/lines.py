@@ -1,0 +1,95 @@
+"""The kinds of lines of a journal: the fields without which one cannot be read, and what each must be.
+
+results/README.md documents them for people.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Check(NamedTuple):
+    """What a field must be. A line of which that does not hold has a field that is `wrong`, in words."""
+
+    holds: Callable[[Any], bool]
+    wrong: str = ""
+
+
+def table(*keys: str) -> Check:
+    holds = lambda value: isinstance(value, dict) and value.keys() >= {*keys}  # noqa: E731
+    return Check(holds, f"is no table of {', '.join(sorted(keys)) or 'values'}")
+
+
+def _is_positive(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_positive, value.values()))
+    return isinstance(value, (float, int)) and 0 < value < math.inf
+
+
+ANY = Check(lambda value: True)
+TEXT = Check(lambda value: isinstance(value, str), "is no text")
+TEXTS = Check(
+    lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value), "is no list of texts"
+)
+POSITIVE = Check(_is_positive, "is no number above 0")
+"""Of a number, or of all in a table."""
+
+LINES: dict[str, dict[str, Check]] = {
+    "run": {
+        "method_version": ANY, "title": TEXT, "footer": TEXT, "notes": TEXTS,
+        "machine": table("chip", "source", "datasheet"),
+    },
+    "resumed": {"started": ANY},
+    "idle": {"empty_call_s": ANY, "idle_power_w": ANY},
+    "ceiling": {"ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE},
+    "shape": {
+        "id": ANY, "op": TEXT, "analysis": ANY, "params": table(), "dtype": ANY, "work": table("flop", "device_bytes"),
+        "baseline": ANY,
+        "cache": TEXT, "entrants": table(), "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
+        "late": table(),
+    },
+    "trying": {"case": TEXT},
+    "pass": {
+        "shape": ANY, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
+    },
+    "round": {"shape": ANY, "index": ANY, "order": ANY, "time_s": POSITIVE},
+    "steady": {"shape": ANY, "contender": ANY, "block": ANY, "time_s": POSITIVE},
+    "timeline": {"shape": ANY, "contender": ANY, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
+    "counters": {
+        "shape": ANY, "contender": ANY, "dram_bytes": ANY, "l2_bytes": ANY, "tensor_ops": ANY,
+        "counter_source": table("tool", "version", "metrics"),
+    },
+    "kernels": {"shape": ANY, "kernel_names": table()},
+    "note": {"about": TEXT, "text": TEXT},
+    "not_measured": {"case": TEXT, "outcome": TEXT, "reason": TEXT},
+    "end": {},
+}  # fmt: skip
+"""Kind -> {field that each line of it has: what it must be}."""
+
+LONGEST_TEXT = 4000
+"""Characters of a text, which is cut there."""
+
+
+def problem_of(line: dict) -> str | None:
+    """Return what a line lacks, or has of another type, in words; None if it can be read."""
+    for name, check in LINES[line["kind"]].items():
+        if name not in line:
+            return f"without {name!r}"
+        if not check.holds(line[name]):
+            return f"whose {name!r} {check.wrong}"
+    return None
+
+
+def plain(value):
+    """Return `value`, of JSON, with each text on one line: what cannot be printed is a space, or its escape, as in
+    `\x1b`."""
+    match value:
+        case str():
+            shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
+            escape = (c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in shown)
+            return shown if shown.isprintable() else "".join(escape)
+        case dict():
+            return {plain(key): plain(entry) for key, entry in value.items()}
+        case list():
+            return [plain(entry) for entry in value]
+    return value
