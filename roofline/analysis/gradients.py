@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.analysis import overlap, throughput
+from roofline.analysis import throughput
 from roofline.stats import estimate, time_of
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
@@ -99,7 +99,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     )  # fmt: skip
     return throughput.record(run, shape, arm) | {
         **{name: time_of(times_s, groups, shape.anchor).value if times_s else None for name, times_s in alone.items()},
-        **throughput.with_ends(hidden or None, *overlap.HIDDEN),
+        **throughput.with_ends("hidden_fraction", hidden or None),
         **{name: about[name] for name in ("bucket_bytes", "collectives")},
         "overhead_s": model and model.overhead_s,
         "all_reduce_bytes_per_s": model and model.bytes_per_s,

@@ -4,6 +4,7 @@ from itertools import pairwise
 from statistics import median
 
 from roofline.analysis import throughput
+from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import REQUESTED, Run, Shape
@@ -18,11 +19,6 @@ OF_THE_LINK = (
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
-HIDDEN = "hidden_fraction", "hidden_low", "hidden_high"
-CLOCK_NORMALISED = tuple(f"hidden_clock_normalised{end}" for end in ("", "_low", "_high"))
-
-
-GAIN = tuple(f"gain_all_cores{end}" for end in throughput.ENDS)
 
 LOST = {
     "lost_schedule_s": "schedule", "lost_code_s": "waiting code", "lost_contention_s": "contention",
@@ -97,11 +93,9 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         "t_serial_s": typical(shape.times_s("serial")),
         "t_preset_s": typical(preset),
         "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
-        **throughput.with_ends(hidden, *HIDDEN),
-        **throughput.with_ends(
-            ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor) if times_s else None, *GAIN
-        ),
-        **throughput.with_ends(of_times(hidden_fraction, scaled, log=False), *CLOCK_NORMALISED),
+        **with_ends("hidden_fraction", hidden),
+        **with_ends("gain_all_cores", times_s and ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor)),
+        **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),
         "sm_clock_hz": typical(clock),
         "gemm_sm_clock_hz": typical(gemm_clock),
         "of_ideal": of_ideal and of_ideal.value,
@@ -113,7 +107,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         if shape.op in SCATTERED + BOTH
         else _ratio(shape.values(arm, "last_arrival_s"), arrival, groups),
         "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
-        **throughput.with_ends(of_ideal, "of_roof", "of_roof_low", "of_roof_high"),
+        **with_ends("of_roof", of_ideal),
         "above_roof": hidden is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }

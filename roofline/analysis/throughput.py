@@ -5,6 +5,7 @@ from dataclasses import astuple, replace
 from statistics import median
 from typing import NamedTuple
 
+from roofline.analysis.fields import FIELDS
 from roofline.stats import Interval, estimate, lag1_correlation, ratio_of, time_of
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import attainable_flops, bound
@@ -111,9 +112,9 @@ def _median(values: dict[int, float]) -> float | None:
     return median(values.values()) if values else None
 
 
-def with_ends(interval: Interval | None, *names: str) -> dict[str, float | None]:
-    """Three fields: the value and its interval."""
-    return dict(zip(names, astuple(interval) if interval else [None] * 3, strict=True))
+def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Return the field `name` and those of its ends; all None without an interval."""
+    return dict(zip((name, *FIELDS[name].ends), astuple(interval) if interval else [None] * 3, strict=True))
 
 
 def _rate(amount: float, time: Interval) -> Interval:
@@ -139,19 +140,19 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "flop": work.flop,
         "device_bytes": work.device_bytes,
         "device_intensity": intensity,
-        **with_ends(time, "time_s", "time_low_s", "time_high_s"),
+        **with_ends("time_s", time),
         "rounds": len(times),
         "visits": shape.passes,
         "processes": len({process for process, _ in groups.values()}),
         "lag1_correlation": lag1_correlation(times.values()),
-        **with_ends(_rate(work.flop / 1e12, time), "tflops", "tflops_low", "tflops_high"),
+        **with_ends("tflops", _rate(work.flop / 1e12, time)),
         "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
-        **with_ends(reached, "of_roof", "of_roof_low", "of_roof_high"),
+        **with_ends("of_roof", reached),
         "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
         "bound": roof and bound(intensity, *roof),
         "vendor": shape.baseline,
         "vendor_time_s": time_of(vendor_times, groups).value if vendor_times else None,
-        **with_ends(ratio or None, "ratio_to_vendor", "ratio_low", "ratio_high"),
+        **with_ends("ratio_to_vendor", ratio or None),
         "relative_error": entrant["relative_error"],
         "config": entrant["config"],
         "kernel_name": entrant.get("kernel_name"),
@@ -229,12 +230,12 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
         "steady_time_s": time.value,
-        **with_ends(_rate(shape.work.flop / 1e12, time), "steady_tflops", "steady_tflops_low", "steady_tflops_high"),
+        **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
         "steady_blocks": len(blocks_of),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
-        **with_ends(ratio, "steady_ratio_to_vendor", "steady_ratio_low", "steady_ratio_high"),
+        **with_ends("steady_ratio_to_vendor", ratio),
         "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in blocks_of if b.get("sm_clock_mhz")}),
-        **with_ends(joules, *(f"steady_energy{end}_j" for end in ENDS)),
+        **with_ends("steady_energy_j", joules),
         "steady_power_w": joules and joules.value / time.value,
         "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
         "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
@@ -250,7 +251,3 @@ def _range(values: Iterable[float]) -> Interval:
     """Their median, the least and the greatest."""
     values = list(values)
     return Interval(median(values), min(values), max(values))
-
-
-ENDS = "", "_low", "_high"
-"""Of the names of a field with its interval."""
