@@ -8,11 +8,13 @@ from roofline.operations import (
     matmul_reduce_scatter,
     weight_prefetch,
 )
-from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, places, register
+from roofline.operations.base import OPERATIONS, Case, Operation, Planner, Runners, find, parse, places, register
 
 __all__ = [
     "OPERATIONS",
+    "Case",
     "Operation",
+    "Planner",
     "Runners",
     "all_gather_matmul",
     "ffn",
