@@ -34,7 +34,7 @@ class Ffn(Gathering):
 
     @property
     def gathered_bytes(self) -> int:
-        """Of x, and of the products."""
+        """Return the bytes of x and of the products."""
         return 2 * super().gathered_bytes
 
     @property

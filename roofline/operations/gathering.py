@@ -62,6 +62,11 @@ class Gathering(Matmul):
             raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
 
     @property
+    def matmuls(self) -> tuple[Matmul, ...]:
+        """Return the matmuls that it is made of."""
+        return (self,)
+
+    @property
     def gathered_bytes(self) -> int:
         """Return the bytes of the gathered operand, with the share that is here."""
         return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
@@ -159,7 +164,7 @@ MIDDLE, GREATEST = "middle", "greatest"
 
 
 class Part(NamedTuple):
-    """A part of a sweep: every choice of these."""
+    """A part of a sweep: one case for every choice of these."""
 
     rows: tuple[int, ...]
     degrees: tuple[int | str, ...]
