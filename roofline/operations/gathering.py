@@ -226,36 +226,29 @@ def scaling(model: str, dtype: str) -> str:
 
 def notes(options, cases: list[str]) -> list[str]:
     """Return what a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
-    if cases and options.world > 1:
-        between = "; ".join(HOW[wire] for wire in options.gather.wires)
-        return [f"Ranks are real: {options.world} processes, with {between}. A sample is the slowest rank's."]
-    if cases:
-        emulated = (
-            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
-            "at the pace that was asked for."
-        )
-        of_cpu = (
-            "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
-        )
-        return [emulated, of_cpu] if options.device == "cpu" else [emulated]
-    if not options.gather.ranks and "up" in options.layers:
-        return [f"Nothing is gathered: {nobody(options.model)}."]
-    return []
-
-
-PEERS = {
-    # operation: {peer: (device, wire)}. By default it is there on that device, at the wire most like its own.
-    "all_gather_matmul": {"symm_mem": ("cuda", "symmetric")},
-    "matmul_reduce_scatter": {"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
-}
+    if not cases:
+        is_wanted = "up" in options.layers and not options.gather.ranks
+        return [f"Nothing is gathered: {nobody(options.model)}."] * is_wanted
+    if options.world > 1:
+        links = "; ".join(HOW[wire] for wire in options.gather.wires)
+        return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
+    on_cpu = "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
+    return [
+        "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those at the "
+        "pace that was asked for.",
+        *[on_cpu] * (options.device == "cpu"),
+    ]
 
 
 class Planner(base.Planner):
-    """Lists the arms of the operation `op`, and its peers."""
+    """Lists the arms of the operation `op`, and its peers: {name: (device, wire)}.
 
-    def __init__(self, op: str, options):
+    A peer is there by default on that device, at that wire, which is most like its own.
+    """
+
+    def __init__(self, op: str, peers: dict[str, tuple[str, str]], options):
         super().__init__(options)
-        self._op, self._peers = op, PEERS.get(op, {})
+        self._op, self._peers = op, peers
 
     def arms(self, device: str) -> list[str]:
         """Return the arms that `device` runs."""
@@ -286,14 +279,16 @@ class Planner(base.Planner):
         return [peer for peer in default if wire in (None, self._peers[peer][1])]
 
 
-def declare(case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str) -> base.Operation:
-    """Register the operation whose cases are `case`, in `parts` of a sweep. `example` is as in `Operation`."""
+def declare(
+    case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peers: dict | None = None
+) -> base.Operation:
+    """Register the operation whose cases are `case`, in `parts` of a sweep. `peers` are those of its `Planner`."""
     return base.register(
         base.Operation(
             case=case,
             analysis="overlap",
             sweep=partial(cases_of, case, parts),
-            planner=partial(Planner, case.op),
+            planner=partial(Planner, case.op, peers or {}),
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,

@@ -39,5 +39,8 @@ def parts(sweep: Sweep) -> list[Part]:
 
 
 OPERATION = declare(
-    MatmulReduceScatter, parts, "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches"
+    MatmulReduceScatter,
+    parts,
+    "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
+    peers={"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
 )

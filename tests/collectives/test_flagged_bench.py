@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from kernels import persistent
 from kernels.contract import interpreted
 from kernels.registry import CONTENDERS
 from kernels.tiles import choose
+from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.operations.gathering import Planner
 from roofline.theory.arms import TILE
 
 FLAGGED = list(flagged_arms.ARMS)
@@ -41,7 +40,7 @@ def small(**more):
 
 def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     on_cpu = [*ARMS, *["serial_all_cores"] * (len(os.sched_getaffinity(0)) > 1)]
-    gather, prefetch = (partial(Planner, op) for op in ("all_gather_matmul", "weight_prefetch"))
+    gather, prefetch = (find(op).planner for op in ("all_gather_matmul", "weight_prefetch"))
     assert gather(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
     assert gather(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]

@@ -14,8 +14,8 @@ from gather_cases import options_of
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter
 from roofline.measure.ranks import Ranks
+from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.operations.gathering import Planner
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 
 COUNT, FUSED = 2, ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
@@ -109,7 +109,7 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
     ],
 )
 def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, peers):
-    names = Planner(op, replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
+    names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
     assert [name for name in names if name in LINKS] == peers
 
 
