@@ -98,10 +98,11 @@ def examples() -> dict[str, str]:
     return ours | BESIDE_LINK
 
 
-class Listing:
-    """Lists the contenders of a matmul by name, as `roofline.measure.runner.Runner` does, for its `options`."""
+class Planner:
+    """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
 
-    options: Any
+    def __init__(self, options):
+        self.options = options
 
     def known(self) -> list[str]:
         return list(CONTENDERS)
@@ -122,10 +123,3 @@ class Listing:
             if contender.default
             and (contender.device == options.device or (is_interpreted and contender.kind == "triton"))
         ]
-
-
-class Planner(Listing):
-    """Lists them before anything imports torch."""
-
-    def __init__(self, options):
-        self.options = options

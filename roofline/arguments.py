@@ -4,18 +4,29 @@ import argparse
 import difflib
 import math
 import re
+from collections.abc import Iterable
 
 
 class Parser(argparse.ArgumentParser):
-    """One clear line for bad input, exit code 2, with the nearest known word where one is near."""
+    """Says in one line what is wrong with bad input, with the nearest right word, and exits with code 2."""
 
     def error(self, message: str):
         words = list(_words(self))
         unknown = "invalid choice" in message or "unrecognized" in message
         unknown_words = message.partition("(choose from")[0].rpartition(": ")[2] if unknown else ""
         wrong = [word for word in re.findall(r"[\w-]+", unknown_words) if word not in words]
-        near = [match for word in wrong for match in difflib.get_close_matches(word, words, n=1, cutoff=0.7)]
-        self.exit(2, f"{self.prog}: {message}{f'; did you mean {near[0]}?' if near else ''}\n")
+        near = next(filter(None, (nearest(word, words, cutoff=0.7) for word in wrong)), "")
+        self.exit(2, f"{self.prog}: {message}; {near}".rstrip("; ") + "\n")
+
+
+def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return "did you mean ...? " with the nearest of the `words`; "" where none is near.
+
+    >>> nearest("matmull", ["matmul", "ffn"]), nearest("x", ["matmul"])
+    ('did you mean matmul? ', '')
+    """
+    near = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def number(text: str) -> float:
@@ -28,20 +39,27 @@ def number(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """An option's number above 0."""
+    """Return an option's number above 0."""
     value = number(text)
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as in 275e12")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
+def count(text: str, least: int = 1) -> int:
+    """Return an option's whole number."""
+    if not text.strip().isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    return int(text)
+
+
 def flops(text: str) -> float:
-    """An option's FLOP/s. A number below any chip's lacks its unit."""
+    """Return an option's FLOP/s. A number below any chip's lacks its unit."""
     return _with_unit(text, 1e9, f"{text}e12 FLOP/s, which is {text} TFLOP/s")
 
 
 def bandwidth(text: str) -> float:
-    """An option's bytes/s. A number below any wire's lacks its unit."""
+    """Return an option's bytes/s. A number below any wire's lacks its unit."""
     return _with_unit(text, 1e6, f"{text}e9 bytes/s, which is {text} GB/s")
 
 
@@ -52,7 +70,7 @@ def _with_unit(text: str, least: float, meant: str) -> float:
 
 
 def _words(parser):
-    """Every option and choice of `parser` and of its commands."""
+    """Yield every option and choice of `parser` and of its commands."""
     for action in parser._actions:
         yield from action.option_strings
         for choice in action.choices or ():

@@ -1,14 +1,14 @@
-"""The `--ffn-*` options: their words, their defaults by device and mode, and the errors of bad ones."""
+"""The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
-import difflib
 import tempfile
+from argparse import ArgumentTypeError
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roofline.arguments import count, nearest, positive
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
@@ -17,16 +17,17 @@ from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
 DEFAULTS = {
-    # mode: (model, tokens, tp, dtypes). `test` is what plain pytest checks once, small.
-    "cuda": ("xxl", (1, 16, 64, 256, 1024, 4096, 8192), (1, 8), ("bf16",)),
-    "cpu": ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), (1, 8), ("fp32",)),
-    "test-cuda": ("xxl/32", (1, 16, 200), (1, 8), ("bf16", "fp16")),
-    "test-cpu": ("xxl/128", (1, 16, 100), (1, 8), ("fp32",)),
+    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 256, 1024, 4096, 8192), "tp": (1, 8), "dtype": ("bf16",)},
+    "cpu": {"model": "xxl/16", "tokens": (1, 2, 4, 16, 64, 256, 1024), "tp": (1, 8), "dtype": ("fp32",)},
+    "test-cuda": {"model": "xxl/32", "tokens": (1, 16, 200), "tp": (1, 8), "dtype": ("bf16", "fp16")},
+    "test-cpu": {"model": "xxl/128", "tokens": (1, 16, 100), "tp": (1, 8), "dtype": ("fp32",)},
 }
-
+"""By device where the run is timed; `test` is what plain pytest checks once, small."""
 
 QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
-"""What --ffn-quick takes in the place of these options' defaults: about a minute on two cores of a CPU."""
+"""Defaults under --ffn-quick: about a minute on two cores of a CPU."""
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Options:
     tokens: tuple[int, ...]
     tp: tuple[int, ...]
     dtypes: tuple[str, ...]
-    contenders: tuple[str, ...] | None
-    seed: int
-    max_seconds: float
-    results: Path
+    contenders: tuple[str, ...] | None = None
+    seed: int = 0
+    max_seconds: float = 3.2
+    results: Path = Path()
     steady: bool = False
     counters: int | None = None
     """How many cases to count bytes and operations of: 0 for all, None for none."""
@@ -61,32 +62,11 @@ class Options:
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
 
-MAX_SECONDS = 3.2
-
-DEVICES = ("auto", "cpu", "cuda")
-
-
-def one_of(known, word: str) -> str:
-    """`word`, which must be one of the `known`."""
-    if word not in known:
-        near = difflib.get_close_matches(word, known, n=1)
-        raise ValueError(f"it is one of {', '.join(known)}{f'; did you mean {near[0]}?' if near else ''}")
+def one_of(choices, word: str) -> str:
+    """Return `word`, which must be one of the `choices`."""
+    if word not in choices:
+        raise ValueError(f"it is one of {', '.join(choices)}; {nearest(word, choices)}".rstrip("; "))
     return word
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.strip().removeprefix("-").isdecimal():
-        raise ValueError("it must be a whole number")
-    if int(text) < least:
-        raise ValueError(f"it must be {least} or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise ValueError("it must be a number of seconds above 0")
 
 
 def _folder(text: str) -> Path:
@@ -96,7 +76,7 @@ def _folder(text: str) -> Path:
 
 
 class Option(NamedTuple):
-    """One of pytest's options. A `LIST` is read item by item."""
+    """One of pytest's options. A `LIST` is read item by item; a `FLAG` has no value."""
 
     metavar: str
     read: Callable[[str], Any]
@@ -105,18 +85,18 @@ class Option(NamedTuple):
     """Its value where it stands alone; None where it needs one."""
 
 
-USUAL_TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[of][1])) for of in ("cuda", "cpu"))
+TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["tokens"])) for name in ("cuda", "cpu"))
 
 OPTIONS = {
     "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
     "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
-    "tokens": Option("LIST", partial(_at_least, 1), f"rows of the activations ({USUAL_TOKENS})"),
-    "tp": Option("LIST", partial(_at_least, 1), "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
+    "tokens": Option("LIST", count, f"rows of the activations ({TOKENS})"),
+    "tp": Option("LIST", count, "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
     "contenders": Option(
         "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
     ),
-    "ranks": Option("LIST", partial(_at_least, 1), "that gather, each must divide d_model and d_ff (default: 8)"),
+    "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
         "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or preset "
@@ -126,24 +106,32 @@ OPTIONS = {
         "RUN", lambda text: wires_of(Path(text)), "take the wire of each case as it was in another run, so that both "
         "can be compared (default: made for this machine's pace)",
     ),
-    "copier_programs": Option("N", partial(_at_least, 1), "of the emulated link on a GPU, one an SM (default: 32)"),
+    "copier_programs": Option("N", count, "of the emulated link on a GPU, one an SM (default: 32)"),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
-    "seed": Option("N", partial(_at_least, 0), "of inputs and orders (default: 0)"),
-    "max_seconds": Option("S", _seconds, "cap on the time of one shape, over all processes (default: 3.2)"),
+    "seed": Option("N", partial(count, least=0), "of inputs and orders (default: 0)"),
+    "max_seconds": Option("S", positive, "cap on the time of one shape, over all processes (default: 3.2)"),
     "processes": Option(
-        "N", partial(_at_least, 1), "that measure each shape, one after another, each in passes of its own "
+        "N", count, "that measure each shape, one after another, each in passes of its own "
         "(default: 6, on a GPU 3)",
     ),
     "counters": Option(
-        "N", partial(_at_least, 0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
+        "N", partial(count, least=0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
         "matmuls (default: of none; alone: of all)", alone="0",
     ),
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
     "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
+    "steady": Option(
+        "FLAG", bool, "kernels of 2 ms and more also in blocks of 5 s, all contenders, twice (default: on a GPU from "
+        "1024 tokens on, the baseline and the fastest other, once)",
+    ),
+    "quick": Option(
+        "FLAG", bool, "few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a "
+        "whole run)",
+    ),
 }  # fmt: skip
-"""By name, without the prefix `--ffn-`. Beside them there is `--ffn-steady`, which has no value."""
+"""By name, without the prefix `--ffn-`."""
 
-FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in (*OPTIONS, "steady", "quick")}
+FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
 """How each option is written."""
 
 
@@ -151,35 +139,28 @@ def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
     for name, (metavar, _, text, alone) in OPTIONS.items():
-        group.addoption(FLAGS[name], metavar=metavar, help=text, **({"nargs": "?", "const": alone} if alone else {}))
-    group.addoption(
-        "--ffn-steady",
-        action="store_true",
-        help="kernels of 2 ms and more also in blocks of 5 s, all contenders, twice (default: on a GPU from 1024 "
-        "tokens on, the baseline and the fastest other, once)",
-    )
-    group.addoption(
-        FLAGS["quick"],
-        action="store_true",
-        help="few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a whole run)",
-    )
+        takes = {"action": "store_true"} if metavar == "FLAG" else {"metavar": metavar}
+        takes |= {"nargs": "?", "const": alone} if alone else {}
+        group.addoption(FLAGS[name], help=text, **takes)
 
 
 def require_writable(folder: Path) -> None:
     """Raise ValueError where no run folder could be made in `folder`, which is made later."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        tempfile.TemporaryDirectory(dir=there).cleanup()
+        tempfile.TemporaryDirectory(dir=parent).cleanup()
     except OSError as error:
-        said = f"cannot write in {there}: {error.strerror}; choose another folder with --ffn-results=DIR"
-        raise ValueError(f"--ffn-results {str(folder)!r}: {said}") from None
+        problem = f"cannot write in {parent}: {error.strerror}; choose another folder with --ffn-results=DIR"
+        raise ValueError(f"--ffn-results {str(folder)!r}: {problem}") from None
 
 
 def value(name: str, get) -> Any:
-    """Of the option `name`, read from `get(dest)`, pytest's parsed values; a tuple without repeats of a list; None
-    where it was not given. Raises ValueError that names option, value and way out."""
+    """Return the option `name`, read from `get(dest)`, pytest's parsed values; a tuple without repeats of a list.
+
+    None where it was not given. Raises ValueError that names option, value and way out.
+    """
     option, text = OPTIONS[name], get(f"ffn_{name}")
-    if text is None:
+    if not text and (text is None or option.metavar == "FLAG"):
         return None
     if option.metavar != "LIST":
         return read(name, text, option.read)
@@ -190,75 +171,62 @@ def value(name: str, get) -> Any:
 
 
 def read(name: str, given, convert: Callable) -> Any:
-    """`convert(given)`, whose ValueErrors become those of the option `name`."""
+    """Return `convert(given)`, whose errors become those of the option `name`."""
     try:
         return convert(given)
-    except ValueError as error:
-        shown = f" {given!r}" if isinstance(given, str) else ""
+    except (ValueError, ArgumentTypeError) as error:
+        shown = f" {given!r}" if isinstance(given, str) and repr(given) not in str(error) else ""
         # The word after an option that may stand alone is easily taken for its value.
         alone = f", as in {FLAGS[name]}=12; alone, it stands last or before another option"
         raise ValueError(f"{FLAGS[name]}{shown}: {error}{alone if OPTIONS[name].alone else ''}") from None
 
 
 def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
-    """Options from `get(name)`, pytest's parsed values, for a `world` of so many processes that torchrun started.
-    Raises ValueError that names option, value and way out."""
-    quick = bool(get("ffn_quick"))
-    given = {name: value(name, get) for name in OPTIONS}
-    mode = device if timed else f"test-{device}"
-    model, tokens, tp, dtypes = DEFAULTS[mode]
-    chosen = {name: given[name] for name in ("tokens", "tp") if given[name]}
-    if quick:
-        given |= {name: given[name] or few for name, few in QUICK.items()}
-    options = Options(
-        device=device,
-        timed=timed,
-        model=given["model"] or model,
-        layers=given["layers"] or LAYERS,
-        tokens=given["tokens"] or tokens,
-        tp=given["tp"] or tp,
-        dtypes=given["dtype"] or dtypes,
-        contenders=given["contenders"],
-        seed=given["seed"] or 0,
-        max_seconds=given["max_seconds"] or MAX_SECONDS,
-        processes=given["processes"],
-        results=given["results"] or root / "results" / "local",
-        steady=bool(get("ffn_steady")),
-        counters=given["counters"],
-        copier_programs=given["copier_programs"],
-        wires_of=given["wires_of"] or (),
-        quick=quick,
-        world=world,
-    )
+    """Return options from `get(dest)`, pytest's parsed values, for as many ranks as torchrun started.
+
+    Raises ValueError that names option, value and way out.
+    """
+    given = {name: chosen for name in OPTIONS if (chosen := value(name, get)) is not None}
+    mode, quick = device if timed else f"test-{device}", "quick" in given
+    defaults = {"layers": LAYERS, "results": root / "results" / "local"} | DEFAULTS[mode] | (QUICK if quick else {})
+    values, names = defaults | given, {part.name for part in fields(Options)} - {"device"}
+    settings = {name: setting for name, setting in values.items() if name in names}
+    options = Options(device, timed, dtypes=values["dtype"], world=world, **settings)
     read("tp", options, matmul.sweep)
-    ranks, wires = given["ranks"] or (), given["link_bandwidth"] or ()
-    ours = [wire for wire in wires if wire in OF_RANKS]
-    if world == 1 and ours:
-        raise ValueError(
-            f"--ffn-link-bandwidth {ours[0]!r}: it is between the ranks that torchrun started; start it so"
-        )
-    if world > 1:
-        if given["wires_of"]:
-            raise ValueError("--ffn-wires-of under torchrun: the wire between the ranks is real; leave it out")
-        if ranks not in ((), (world,)):
-            raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
-        if len(ours) < len(wires):
-            raise ValueError("--ffn-link-bandwidth under torchrun: the wire between the ranks is real; leave it out")
-        if wrong := [wire for wire in ours if wire not in RANKS_TAKE[device]]:
-            able = ", ".join(RANKS_TAKE[device])
-            raise ValueError(
-                f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {able}"
-            )
-        ranks, wires = (world,), tuple(ours) or RANKS_TAKE[device]
-    gather = gathering.make(mode, options.model, ranks, wires, **chosen)
-    gather = gathering.few(gather, **chosen) if quick else gather
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
+    ranks, wires = _ranks_and_wires(device, world, given)
+    chosen = {name: given[name] for name in ("tokens", "tp") if name in given}
+    gather = gathering.make(mode, options.model, ranks, wires, **chosen, quick=quick)
     if wires and not gather.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
-    options = replace(options, gather=gather if "up" in options.layers else gathering.Sweep())
-    read("ranks", options, lambda chosen: [op.sweep(chosen) for op in OPERATIONS.values()])
+    if "up" in options.layers:
+        options = replace(options, gather=gather)
+    read("ranks", options, lambda options: [operation.sweep(options) for operation in OPERATIONS.values()])
     return options
+
+
+def _ranks_and_wires(device: str, world: int, given: dict) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the ranks that gather and their wires, as chosen: empty for the default. Real ranks have real wires."""
+    ranks, wires = given.get("ranks", ()), given.get("link_bandwidth", ())
+    real = [wire for wire in wires if wire in OF_RANKS]
+    if world == 1:
+        if real:
+            raise ValueError(
+                f"--ffn-link-bandwidth {real[0]!r}: it is between the ranks that torchrun started; start it so"
+            )
+        return ranks, wires
+    if ranks not in ((), (world,)):
+        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
+    for name, emulated in (("wires_of", "wires_of" in given), ("link_bandwidth", len(real) < len(wires))):
+        if emulated:
+            raise ValueError(f"{FLAGS[name]} under torchrun: the wire between the ranks is real; leave it out")
+    able = RANKS_TAKE[device]
+    if wrong := [wire for wire in real if wire not in able]:
+        raise ValueError(
+            f"--ffn-link-bandwidth {wrong[0]!r}: it is none of ranks on the {device}, which take {', '.join(able)}"
+        )
+    return (world,), tuple(real) or able
 
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
@@ -266,25 +234,25 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     from roofline.store import journal
 
     shapes = journal.load(folder).shapes
-    wires = tuple((name, asked) for name, shape in shapes.items() if (asked := shape.requested_bytes_per_s))
+    wires = tuple((name, speed) for name, shape in shapes.items() if (speed := shape.requested_bytes_per_s))
     if not wires:
         raise ValueError("that run has no case over an emulated wire; take one that has")
     return wires
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
-    """The options of the run in `folder` that has this `metadata`, and what to count, which may be asked for late.
+    """Return the options of the run in `folder` that has this `metadata`. What to count may be asked for late.
 
     Raises ValueError where others were given too.
     """
-    own = {name: written for name, written in FLAGS.items() if name not in ("device", "counters", "resume")}
-    if given := [written for name, written in own.items() if get(f"ffn_{name}")]:
+    of_run = OPTIONS.keys() - {"device", "counters", "resume"}
+    if given := [FLAGS[name] for name in OPTIONS if name in of_run and get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     options = replace(of_values(metadata["options"]), results=folder.parent)
-    count = value("counters", get)
-    return options if count is None else replace(options, counters=count)
+    counters = value("counters", get)
+    return options if counters is None else replace(options, counters=counters)
 
 
 def as_values(options: Options) -> dict:
@@ -295,18 +263,17 @@ def as_values(options: Options) -> dict:
 def of_values(values: dict) -> Options:
     """Return options from what a run's metadata has of them."""
 
-    def known(values: dict, kind: type) -> dict:
-        names = {own.name for own in fields(kind)} - {"results", "gather"}
-        return {name: tuple(of) if isinstance(of, list) else of for name, of in values.items() if name in names}
+    def make(kind: type, values: dict, **more):
+        names = {part.name for part in fields(kind)} - more.keys()
+        plain = {name: tuple(item) if isinstance(item, list) else item for name, item in values.items()}
+        return kind(**{name: item for name, item in plain.items() if name in names}, **more)
 
-    gather = gathering.Sweep(**known(values.get("gather", {}), gathering.Sweep))
-    return Options(results=Path(), gather=gather, **known(values, Options))
+    return make(Options, values, results=Path(), gather=make(gathering.Sweep, values.get("gather", {})))
 
 
 def misspelt(arguments) -> str | None:
-    """What is wrong with an option of `arguments` that begins like ours and is none; None if none is."""
+    """Return what is wrong with an option of `arguments` that begins like ours and is none; None if none is."""
     for name in (argument.partition("=")[0] for argument in arguments):
         if name.startswith("--ffn") and name not in FLAGS.values():
-            near = difflib.get_close_matches(name, FLAGS.values(), n=1)
-            return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
+            return f"{name}: there is no such option; {nearest(name, FLAGS.values())}".rstrip("; ")
     return None

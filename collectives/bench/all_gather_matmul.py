@@ -112,7 +112,6 @@ def waiting_arms(device: str) -> dict[str, Callable]:
 class Runner(symm_mem.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
-    op = "all_gather_matmul"
     setting, own_arms, peers = AllGather, all_gather_matmul.ARMS, (symm_mem.FUSED_GATHER,)
 
     def arms(self, device: str) -> dict[str, Callable]:

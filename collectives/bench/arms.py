@@ -19,7 +19,6 @@ from collectives.links import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.operations import gathering
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
@@ -63,7 +62,7 @@ def persistent_arms(arms: dict[str, Callable]) -> dict[str, Callable]:
     return {arm + PERSISTENT: functools.partial(arms[arm], matmul=matmul) for arm in BY_PERSISTENT if arm in arms}
 
 
-class Runner(gathering.Arms, matmul.Runner):
+class Runner(matmul.Runner):
     """Runs the arms of one operation, `op`. A subclass says what they work on, and how each is called."""
 
     setting: type[settings.Setting]

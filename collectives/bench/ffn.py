@@ -98,5 +98,4 @@ class Layer(scatters.Telling):
 class Runner(scatters.Runner):
     """Runs feed-forward layers."""
 
-    op = "ffn"
     setting, own_arms, peers = Layer, ffn.ARMS, ()

@@ -16,7 +16,7 @@ from collectives.bench import arms
 from collectives.gradient_all_reduce import ARMS, Ddp, Operands, bucketed
 from kernels.bench import checks
 from roofline.measure.prepared import Entrant, PreparedCase, Rejection, verdict
-from roofline.operations.gradient_all_reduce import Arms, GradientAllReduce
+from roofline.operations.gradient_all_reduce import GradientAllReduce
 
 SETS, PIECES = 2, (1, 4, 16)
 IN_FLIGHT = 2
@@ -106,7 +106,7 @@ class Setting:
             self.reduce(piece).wait()
 
 
-class Runner(Arms, arms.Runner):
+class Runner(arms.Runner):
     """Runs backward passes that end in sums over ranks."""
 
     baseline = "flat"

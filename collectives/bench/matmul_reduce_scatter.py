@@ -121,7 +121,6 @@ class Runner(symm_mem.Runner):
     """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
     by torch's fused operator and gloo's reduce-scatter."""
 
-    op = "matmul_reduce_scatter"
     setting, own_arms = ReduceScatter, matmul_reduce_scatter.ARMS
     peers = symm_mem.FUSED_SCATTER, symm_mem.GLOO_SCATTER
 

@@ -49,5 +49,4 @@ class Prefetch(settings.Setting):
 class Runner(arms.Runner):
     """Runs weight prefetches."""
 
-    op = "weight_prefetch"
     setting, own_arms = Prefetch, weight_prefetch.ARMS

@@ -11,7 +11,7 @@ import torch
 
 from kernels.bench import checks
 from kernels.contract import interpreted
-from kernels.registry import CONTENDERS, Listing
+from kernels.registry import CONTENDERS
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
@@ -46,7 +46,7 @@ POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
 
 
-class Runner(Listing, runner.Runner):
+class Runner(runner.Runner):
     """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:

@@ -16,7 +16,7 @@ SCHEMA = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """What follows from a question: each list is a table of the report."""
+    """All that follows from a question. Each list is a table of the report."""
 
     schema: int
     question: Question

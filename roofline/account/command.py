@@ -9,7 +9,7 @@ from roofline.account.answer import answer
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import text
-from roofline.arguments import flops, number
+from roofline.arguments import count, flops, number
 from roofline.theory import chips
 from roofline.theory.models import parse as parse_model
 
@@ -23,7 +23,7 @@ def add_command(commands) -> None:
     command.add_argument("--model", default="xxl", help="name, NAME/S or D,F (default: xxl)")
     command.add_argument("--chip", default="H100 SXM", help="whose datasheet (default: H100 SXM)")
     group = command.add_argument_group("sharding", "the product of the degrees is the number of devices")
-    degree = {"type": _count, "default": 1, "metavar": "N"}
+    degree = {"type": count, "default": 1, "metavar": "N"}
     group.add_argument("--tp", **degree, help="tensor parallel: F is cut, activations are gathered and scattered")
     group.add_argument("--fsdp", **degree, help="fully sharded data parallel: weights are gathered")
     group = command.add_argument_group("work")
@@ -69,12 +69,6 @@ def size(text: str) -> int:
         problem = f"the unknown unit {unit}" if unit else "no unit"
         raise argparse.ArgumentTypeError(f"{text!r} has {problem}: say it in {', '.join(UNITS)} (a GiB is 2**30 bytes)")
     return math.ceil(number(digits) * UNITS[unit])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def _tokens(text: str) -> int:

@@ -27,13 +27,13 @@ class Term:
 
     @property
     def s_per_byte(self) -> float:
-        """Seconds for each byte of V."""
+        """Return the seconds for each byte of V."""
         return self.received_share / self.bytes_per_s
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward pass of a block on one device: of its matmuls for each token, and its times at all tokens."""
+    """The forward pass of a block on one device: its matmuls for each token, and its times at all tokens."""
 
     flop_per_token: float
     s_per_token: float
@@ -49,7 +49,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Bound:
-    """From `tokens` (on all devices) on the chips set the pace, and `fabric` is the last to hold them up.
+    """The tokens (on all devices) from which on the chips set the pace; `fabric` is the last to hold them up.
 
     `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
     """

@@ -26,7 +26,7 @@ INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's 
 
 @dataclass(frozen=True)
 class Part:
-    """What takes memory, on all devices together or as its note says."""
+    """A row of what takes memory, on all devices together or as its note says."""
 
     name: str
     size_bytes: float

@@ -13,7 +13,7 @@ from roofline.account.question import Question
 
 
 class Crossing(NamedTuple):
-    """What one device receives over one fabric in a collective: a share of V, at a rate."""
+    """The share of V that one device receives over a fabric in a collective, and the rate."""
 
     fabric: str
     received_share: float

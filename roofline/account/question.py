@@ -42,7 +42,7 @@ class Question:
 
     @property
     def degrees(self) -> dict[str, float]:
-        """The kinds of parallelism that cut anything, the inner one first."""
+        """Return the kinds of parallelism that cut anything, the inner one first."""
         return {kind: degree for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)) if degree > 1}
 
     @property
@@ -59,29 +59,26 @@ class Question:
 
     @property
     def block_weights(self) -> float:
-        """Of one block, those that the devices of an FSDP group share."""
+        """Return how many weights of a block the devices of an FSDP group share."""
         return self.model.matrices * self.model.d_model * self.model.d_ff / self.tp
 
     @property
     def block_gathered_bytes(self) -> float:
-        """Of a block's gathered weights, which a device holds for a moment."""
+        """Return the bytes of a block's gathered weights, which a device holds for a moment."""
         return self.block_weights * self.gathered_weight_bytes if self.fsdp > 1 else 0.0
 
     @property
     def flop_per_token(self) -> float:
-        """Of one device, in the forward pass of one block."""
+        """Return the FLOP of one device in the forward pass of one block."""
         return 2 * self.block_weights / self.fsdp
 
     @property
     def s_per_token(self) -> float:
-        """Of one device's matmuls, in the forward pass of one block."""
+        """Return the time of one device's matmuls in the forward pass of one block."""
         return self.flop_per_token / self.flop_per_s
 
     def check(self) -> None:
         """Raise ValueError where the degrees do not divide what they cut, or do not fit the chip's torus or nodes."""
-        for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)):
-            if degree < 1:
-                raise ValueError(f"--{kind} {degree} is below 1: leave it out where nothing is cut")
         if self.model.d_ff % self.tp:
             choices = divisors(self.model.d_ff)
             below = bisect.bisect(choices, self.tp)

@@ -31,7 +31,7 @@ class Technique:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a technique does to the bound, and what it costs a device. Numbers are None where it cannot be used."""
+    """A technique's effect on the bound, and its cost to a device. Numbers are None where it cannot be used."""
 
     name: str
     reason: str

@@ -16,18 +16,6 @@ class Runner:
         (`medians_s`, empty where none was timed)."""
         self.ranks: Alone | Ranks = ALONE
 
-    def known(self) -> list[str]:
-        """The names that --ffn-contenders may have."""
-        raise NotImplementedError
-
-    def here(self) -> list[str]:
-        """Return those of them that are timed on the device of `options`."""
-        return self.known()
-
-    def names(self, case) -> list[str]:
-        """Contenders of `case` to run: those asked for, else its default ones."""
-        raise NotImplementedError
-
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
         raise NotImplementedError

@@ -1,27 +1,14 @@
-"""What is measured: the cases of each operation, their ids and sweeps. Needs no torch."""
+"""What is measured: the cases of each operation, their ids and sweeps. Needs no torch.
 
-from roofline.operations import (
-    all_gather_matmul,
-    ffn,
-    gradient_all_reduce,
-    matmul,
-    matmul_reduce_scatter,
-    weight_prefetch,
-)
-from roofline.operations.base import OPERATIONS, Operation, Runners, find, parse, places, register
+A module of this folder that declares an operation registers it when it is imported, which happens here.
+"""
 
-__all__ = [
-    "OPERATIONS",
-    "Operation",
-    "Runners",
-    "all_gather_matmul",
-    "ffn",
-    "find",
-    "gradient_all_reduce",
-    "matmul",
-    "matmul_reduce_scatter",
-    "parse",
-    "places",
-    "register",
-    "weight_prefetch",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+from roofline.operations.base import OPERATIONS, Case, Operation, Planner, Runners, find, parse, places, register
+
+__all__ = ["OPERATIONS", "Case", "Operation", "Planner", "Runners", "find", "parse", "places", "register"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

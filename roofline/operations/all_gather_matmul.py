@@ -1,13 +1,12 @@
 """The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
 
-Tensor-parallel degrees run from one side of the balance to the other, and where the default wire is taken, one degree
-above it is measured over further wires and with further ranks too; and some with as many ranks as the degree.
+Tensor-parallel degrees run from one side of the balance to the other. Where the default wire is taken, one degree above
+it is measured over further wires and with further ranks too; and some with as many ranks as the degree.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
-from roofline.operations.gathering import Gathering, cases, declare, exercise, middle
+from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
 
 
 @dataclass(frozen=True)
@@ -24,19 +23,20 @@ class AllGatherMatmul(Gathering):
     op, gathered, sharded = "all_gather_matmul", ("m", "k"), "k"
 
 
-def sweep(options) -> list[AllGatherMatmul]:
-    """Return every case asked for, in the order of the run."""
-    gather, cases_chosen = options.gather, []
-    for dtype in options.dtypes:
-        choose = partial(cases, AllGatherMatmul, options.model, dtype, gather.rows)
-        own = choose(gather.tp, gather.ranks, gather.wires)
-        degrees = middle(own, exercise(options.model, dtype))
-        cases_chosen += (
-            own + choose(degrees, gather.ranks, gather.more_wires) + choose(degrees, gather.more_ranks, gather.wires)
-        )
-        cases_chosen += choose([max(gather.tp, default=1)], gather.ranks, gather.widest_wires)
-        cases_chosen += [case for tp in gather.own_ranks for case in choose([tp], [tp], gather.wires)]
-    return cases_chosen
+def parts(sweep: Sweep) -> list[Part]:
+    """Return what is swept, in the order of the run."""
+    return [
+        Part(sweep.rows, sweep.tp, sweep.ranks, sweep.wires),
+        Part(sweep.rows, (MIDDLE,), sweep.ranks, sweep.more_wires),
+        Part(sweep.rows, (MIDDLE,), sweep.more_ranks, sweep.wires),
+        Part(sweep.rows, (GREATEST,), sweep.ranks, sweep.widest_wires),
+        *(Part(sweep.rows, (tp,), (tp,), sweep.wires) for tp in sweep.own_ranks),
+    ]
 
 
-OPERATION = declare(AllGatherMatmul, sweep, "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block")
+OPERATION = declare(
+    AllGatherMatmul,
+    parts,
+    "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block",
+    peers={"symm_mem": ("cuda", "symmetric")},
+)

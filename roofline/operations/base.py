@@ -1,56 +1,86 @@
 """What an operation is: the cases it is measured on, what judges them, and who runs them. No torch here.
 
-An operation is declared in one file of this folder and runs in another, `kernels/bench` or `collectives/bench`, found
-by its name when benchmarks are generated: by then the pytest plugin has switched Triton's interpreter, so that runners
-may import torch and Triton at their top. Reports, comparisons and predictions need the declaration alone.
+An operation is declared in one file of this folder. It runs in another, `kernels/bench` or `collectives/bench`, found
+by its name once shares are started: runners import torch and Triton. All else needs the declaration alone.
 """
 
-import difflib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-from roofline.theory.work import Work
+from roofline.arguments import nearest
+from roofline.theory.work import ITEMSIZE, Work
 
 
-class Case(Protocol):
-    """One shape of an operation: a frozen dataclass whose fields, its parameters, make it again."""
+class Case:
+    """One shape of an operation. A subclass is a frozen dataclass, whose fields make it again.
+
+    Raises ValueError for an unknown `dtype`.
+    """
 
     op: str
-    id: str
+    form: str
+    """How its id is written behind the name of the operation, with its fields in braces."""
     dtype: str
     work: Work
     facts: dict
-    """Sizes that follow from its parameters, for the journal: plain values."""
+    """Sizes that follow from its fields, for the journal: plain values."""
+
+    def __post_init__(self):
+        if self.dtype not in ITEMSIZE:
+            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(ITEMSIZE)}")
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.form.format(**vars(self))}"
+
+
+class Planner:
+    """Lists the contenders of an operation by the `options` of a run, before anything imports torch."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def known(self) -> list[str]:
+        """Return the names that --ffn-contenders may have."""
+        raise NotImplementedError
+
+    def here(self) -> list[str]:
+        """Return those of them that are timed on the device."""
+        return self.known()
+
+    def names(self, case) -> list[str]:
+        """Return the contenders of `case` to run: those asked for, else its default ones."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Operation:
     """What `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
 
-    name: str
-    case: type
-    """A `Case`."""
+    case: type[Case]
     analysis: str
     """Name of the analysis that judges it: `throughput`, `overlap` or `gradients`."""
     sweep: Callable[[Any], list]
     """The cases that the options ask for, in the order of the run."""
+    planner: str | Callable[[Any], Planner]
+    """`package.module:Class` of what lists its contenders, or the class itself."""
     runner: str | type
-    """`package.module:Class`, or the class itself."""
-    pattern: re.Pattern
-    """Reads a case's id behind the operation's name, the fields of `case` as groups, and the group `contender`."""
+    """Likewise of what runs them."""
     example: str
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
     why_not: Callable[[Any], str] = lambda options: ""
     """Why these options have no case of it, in words; empty if they have."""
-    contenders: str | Callable[[Any], Any] = ""
-    """Likewise, what makes of the options an object that lists the contenders and imports no torch: it has the runner's
-    `known`, `here` and `names`. Empty where the runner lists them itself."""
+
+    @property
+    def name(self) -> str:
+        return self.case.op
 
     @property
     def between_ranks(self) -> bool:
@@ -59,39 +89,31 @@ class Operation:
 
     def parse(self, text: str) -> tuple[Any, str | None]:
         """Return the case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
-        match = self.pattern.fullmatch(text.removeprefix(f"{self.name}-"))
+        match = _pattern(self.case).fullmatch(text.removeprefix(f"{self.name}-"))
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
         words = match.groupdict()
         contender = words.pop("contender")
-        types = self.case.__dataclass_fields__
         try:
-            return self.case(**{name: types[name].type(word) for name, word in words.items()}), contender
+            return self.case(**{field.name: field.type(words[field.name]) for field in fields(self.case)}), contender
         except ValueError as error:
             raise ValueError(f"case {text!r}: {error}") from None
 
-    def load_runner(self) -> type:
-        """Return the class that runs it. Imports what it needs, torch and Triton among it."""
-        return _load(self.runner)
 
-    def load_planner(self) -> Callable[[Any], Any]:
-        """Return what makes an object that lists its contenders."""
-        return _load(self.contenders or self.runner)
-
-
-def _load(place):
-    if not isinstance(place, str):
-        return place
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+@functools.cache
+def _pattern(case: type[Case]) -> re.Pattern:
+    """Return what reads the ids of `case`. A model's name has dashes of its own, and no other field has."""
+    groups = {field.name: r"\d+" if field.type is int else r"[\w.+]+" for field in fields(case)} | {"model": ".+"}
+    form = re.sub(r"{(\w+)}", lambda brace: f"(?P<{brace[1]}>{groups[brace[1]]})", case.form)
+    return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
 
 
 OPERATIONS: dict[str, Operation] = {}
-"""By name, in the order in which they are known."""
+"""By name, in the order in which they are registered."""
 
 
 def register(operation: Operation) -> Operation:
-    """Make `operation` known. Raises ValueError where its name is taken."""
+    """Take `operation` into `OPERATIONS`. Raises ValueError where its name is taken."""
     if operation.name in OPERATIONS:
         raise ValueError(f"operation {operation.name!r} is known already: choose another name")
     return OPERATIONS.setdefault(operation.name, operation)
@@ -99,11 +121,9 @@ def register(operation: Operation) -> Operation:
 
 def find(name: str) -> Operation:
     """Return the operation `name`, as a case's `op` has it. Raises ValueError."""
-    if name in OPERATIONS:
-        return OPERATIONS[name]
-    near = difflib.get_close_matches(name, OPERATIONS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ValueError(f"no operation {name!r}: {hint}known are {', '.join(OPERATIONS)}")
+    if name not in OPERATIONS:
+        raise ValueError(f"no operation {name!r}: {nearest(name, OPERATIONS)}known are {', '.join(OPERATIONS)}")
+    return OPERATIONS[name]
 
 
 def parse(text: str) -> tuple[Any, str | None]:
@@ -123,47 +143,42 @@ def parse(text: str) -> tuple[Any, str | None]:
     return operation.parse(text)
 
 
-def place_of(kind: type) -> str:
+def place_of(target: str | type) -> str:
     """Return where another process finds a class: `package.module:Class`, or `FILE::Class` of a module in no
     package."""
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    return name if "." in kind.__module__ else f"{inspect.getsourcefile(kind)}::{kind.__qualname__}"
+    if isinstance(target, str):
+        return target
+    name = f"{target.__module__}:{target.__qualname__}"
+    return name if "." in target.__module__ else f"{inspect.getsourcefile(target)}::{target.__qualname__}"
 
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return the operations of `shapes`, by name, each with the places of its runner and of its case."""
-    declared = {name: find(name) for name in dict.fromkeys(shape.partition("-")[0] for shape in shapes)}
-    return {
-        name: (
-            operation.runner if isinstance(operation.runner, str) else place_of(operation.runner),
-            place_of(operation.case),
-        )
-        for name, operation in declared.items()
-    }
+    names = dict.fromkeys(shape.partition("-")[0] for shape in shapes)
+    return {name: (place_of(find(name).runner), place_of(find(name).case)) for name in names}
 
 
 class Runners:
-    """The runners of a run's operations, each made when it is first asked for: that imports torch and Triton, and must
-    not come before Triton's interpreter was switched. What is given is as `measure.runner` has it."""
+    """The runners and planners of a run's operations, each made when it is first asked for.
+
+    To make a runner imports torch and Triton, which must not come before Triton's interpreter is switched.
+    """
 
     def __init__(self, options, ranks=None):
         self.options, self._ranks = options, ranks
         self.known: dict[str, Any] = {}
-        """By the operation's name, those that were asked for by now."""
-        self.planners: dict[str, Any] = {}
-        """Likewise what lists contenders."""
+        """The runners that were asked for by now, by the operation's name, as the `planners` are."""
+        self.planners: dict[str, Planner] = {}
 
-    def planner(self, operation: Operation):
-        """Return what lists the contenders of `operation`, by `known`, `here` and `names` as `measure.runner` has."""
+    def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            planned = operation.load_planner()(self.options) if operation.contenders else self.of(operation)
-            self.planners[operation.name] = planned
+            self.planners[operation.name] = _load(operation.planner)(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
         """Return the runner of `operation`."""
         if operation.name not in self.known:
-            runner = self.known[operation.name] = operation.load_runner()(self.options)
+            runner = self.known[operation.name] = _load(operation.runner)(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
         return self.known[operation.name]
@@ -176,3 +191,10 @@ class Runners:
         prepared = self.of(operation).prepare(case, names, *first_call)
         prepared.analysis = operation.analysis
         return prepared
+
+
+def _load(place: str | Callable) -> Callable:
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

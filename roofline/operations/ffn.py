@@ -34,7 +34,7 @@ class Ffn(Gathering):
 
     @property
     def gathered_bytes(self) -> int:
-        """Of x, and of the products."""
+        """Return the bytes of x and of the products."""
         return 2 * super().gathered_bytes
 
     @property
@@ -43,10 +43,4 @@ class Ffn(Gathering):
         return Work(2 * layer.flop, 2 * layer.device_bytes, layer.wire_bytes)
 
 
-def sweep(options) -> list[Ffn]:
-    """Return every case asked for, in the order of the run."""
-    cases = matmul_reduce_scatter.sweep(options)
-    return [Ffn(one.model, Ffn.of_layer, one.tp, one.m, one.dtype, one.ranks, one.wire) for one in cases]
-
-
-OPERATION = declare(Ffn, sweep, "ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches")
+OPERATION = declare(Ffn, matmul_reduce_scatter.parts, "ffn-xxl/16-up_down-p8-tp16-m4096-fp32-ridge-layer_launches")

@@ -1,4 +1,4 @@
-"""What the operations that gather over a wire share: a case of theirs, and the sweep, by default and as chosen.
+"""What the operations that gather over a wire share: a case of theirs, the sweep, and the arms.
 
 With P = 8 ranks and the bandwidth that puts the exercise's balance under the chip, tensor-parallel degrees (for the
 all-gather matmul) and tokens on a chip (for the weight prefetch) run from one side of the balance to the other. Where
@@ -8,25 +8,19 @@ the ridge at the same degree.
 
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
-from roofline.operations.base import Operation, register
+from roofline.operations import base
 from roofline.operations.matmul import Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, of_operation
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
-
-PATTERN = re.compile(
-    r"(?P<model>.+)-(?P<layer>\w+)-p(?P<ranks>\d+)-tp(?P<tp>\d+)-m(?P<m>\d+)-(?P<dtype>\w+?)-(?P<wire>[\w.+]+)"
-    r"(?:-(?P<contender>\w+))?"
-)
 
 RANKS = (8, 4, 2)
 """The first that divides d_model and d_ff gathers by default; where none does, nobody."""
@@ -36,23 +30,6 @@ LEAST_TOKENS = 1024
 
 BALANCE = "balance"
 """Stands for the exercise's balance, scaled to model and dtype."""
-
-MODES = {
-    # mode: (rows, tp, tokens of the prefetch, further wires at one tp, at the greatest tp, further ranks at one tp)
-    "cuda": (
-        (8192,),
-        (4, 8, 16, 26, 32, 64),
-        (1024, 2048, EXERCISE_BALANCE, 4096, 8192),
-        ("ridge", "ridge1.4", Wire("fixed", NVLINK_BYTES_PER_S).token, Wire("fixed", INFINIBAND_BYTES_PER_S).token),
-        (),
-        (4,),
-    ),
-    "cpu": ((4096,), (8, 16, 26, 64), (64, 128, 172, 256, 512), ("ridge", "ridge1.4"), ("memory0.18",), ()),
-    "test-cuda": ((200,), (8,), (100,), (), (), ()),
-    "test-cpu": ((200,), (8,), (100,), (), (), ()),
-}
-"""memory0.18: an H100's wire of the exercise's balance takes some 0.15 to 0.2 of its memory bandwidth. At the greatest
-tp a CPU's T_gemm and T_comm are nearest to each other over it."""
 
 OFF_PACE = 0.05
 """A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
@@ -72,6 +49,7 @@ class Gathering(Matmul):
     ranks: int = 8
     wire: str = "ridge"
     of_layer = "up"
+    form = "{model}-{layer}-p{ranks}-tp{tp}-m{m}-{dtype}-{wire}"
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,6 +62,11 @@ class Gathering(Matmul):
             raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
 
     @property
+    def matmuls(self) -> tuple[Matmul, ...]:
+        """Return the matmuls that it is made of."""
+        return (self,)
+
+    @property
     def gathered_bytes(self) -> int:
         """Return the bytes of the gathered operand, with the share that is here."""
         return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
@@ -93,15 +76,14 @@ class Gathering(Matmul):
         work = super().work
         return Work(work.flop, work.device_bytes, self.gathered_bytes * (self.ranks - 1) // self.ranks)
 
-    @property
-    def id(self) -> str:
-        return f"{self.op}-{self.model}-{self.layer}-p{self.ranks}-tp{self.tp}-m{self.m}-{self.dtype}-{self.wire}"
-
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows, degrees, ranks and wires, resolved. `more_wires` and `more_ranks` are measured at one degree only,
-    `widest_wires` at the greatest. Of `own_ranks`, each is measured at the same degree."""
+    """Rows, degrees, ranks and wires, resolved.
+
+    `more_wires` and `more_ranks` are measured at one degree only, `widest_wires` at the greatest. Of `own_ranks`, each
+    is measured at the same degree.
+    """
 
     rows: tuple[int, ...] = ()
     tp: tuple[int, ...] = ()
@@ -116,19 +98,21 @@ class Sweep:
     own_ranks: tuple[int, ...] = ()
 
 
-def cases(case: type, model: str, dtype: str, rows, degrees, ranks, wires) -> list:
-    """Return a `case` for each choice of these, tokens innermost."""
-    return [
-        case(model, case.of_layer, tp, m, dtype, p, exercise(model, dtype) if wire == BALANCE else wire)
-        for p, wire, tp, m in product(ranks, wires, degrees, rows)
-    ]
+NETWORKS = tuple(Wire("fixed", speed).token for speed in (NVLINK_BYTES_PER_S, INFINIBAND_BYTES_PER_S))
 
-
-def middle(cases: list[Gathering], balance: str) -> list[int]:
-    """Return the degree whose wire intensity is the least above the exercise's `balance`; else that of the greatest."""
-    by_intensity = sorted(cases, key=lambda case: case.work.wire_intensity)
-    above = [case for case in by_intensity if case.work.wire_intensity > float(balance.removeprefix("balance"))]
-    return [case.tp for case in (above or by_intensity[-1:])[:1]]
+DEFAULTS = {
+    "cuda": Sweep(
+        rows=(8192,), tp=(4, 8, 16, 26, 32, 64), tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192), prefetch_tp=(1,),
+        wires=(BALANCE,), more_wires=("ridge", "ridge1.4", *NETWORKS), more_ranks=(4,),
+    ),
+    "cpu": Sweep(
+        rows=(4096,), tp=(8, 16, 26, 64), tokens=(64, 128, 172, 256, 512), prefetch_tp=(1,),
+        wires=(BALANCE,), more_wires=("ridge", "ridge1.4"), widest_wires=("memory0.18",),
+    ),
+    "test": Sweep(rows=(200,), tp=(8,), tokens=(100,), prefetch_tp=(1,), wires=("1GBps",)),
+}  # fmt: skip
+"""By device; `test` is what plain pytest checks. memory0.18: an H100's wire of the exercise's balance takes some 0.15
+to 0.2 of its memory bandwidth. At the greatest tp a CPU's T_gemm and T_comm are nearest to each other over it."""
 
 
 def make(
@@ -139,34 +123,77 @@ def make(
     *,
     tokens: tuple[int, ...] = (),
     tp: tuple[int, ...] = (),
+    quick: bool = False,
 ) -> Sweep:
-    """Return the sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in the place of
-    it."""
-    rows, degrees, prefetched, more_wires, widest_wires, more_ranks = MODES[mode]
-    d_model, d_ff = parse_model(model).d_model, parse_model(model).d_ff
-    dividing = [count for count in RANKS if d_model % count == d_ff % count == 0]
-    fitting = [tp for tp in degrees if tp in EMULATED_RANKS and d_model % tp == d_ff % tp == 0]
-    return Sweep(
-        rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else rows,
-        tp=tp or tuple(degree for degree in degrees if d_ff % degree == 0) or (1,),
-        tokens=tokens or prefetched,
-        prefetch_tp=tp or (1,),
-        ranks=ranks or tuple(dividing[:1]),
-        wires=wires or ((BALANCE,) if "test" not in mode else ("1GBps",)),
-        more_wires=() if wires or tp else more_wires,
-        widest_wires=() if wires or tp else widest_wires,
-        more_ranks=() if ranks or tp or dividing[:1] != [8] else more_ranks,
-        own_ranks=() if ranks or tp or wires else tuple(p for p in fitting if p not in dividing[:1]),
+    """Return the sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in its place.
+
+    Of a `quick` sweep, one degree and one number of tokens are left, in the middle of what was not chosen.
+    """
+    sweep, sizes = DEFAULTS["test" if mode.startswith("test") else mode], parse_model(model)
+
+    def fits(count: int) -> bool:
+        return sizes.d_model % count == sizes.d_ff % count == 0
+
+    fitting = tuple(filter(fits, RANKS))[:1]
+    degrees = tp or tuple(degree for degree in sweep.tp if sizes.d_ff % degree == 0) or (1,)
+    as_many = tuple(degree for degree in degrees if degree in EMULATED_RANKS and fits(degree) and degree not in fitting)
+    is_plain = not (tp or quick)  # further wires and ranks stand beside the default ones alone
+    sweep = Sweep(
+        rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else sweep.rows,
+        tp=degrees,
+        tokens=tokens or sweep.tokens,
+        prefetch_tp=tp or sweep.prefetch_tp,
+        ranks=ranks or fitting,
+        wires=wires or sweep.wires,
+        more_wires=sweep.more_wires if is_plain and not wires else (),
+        widest_wires=sweep.widest_wires if is_plain and not wires else (),
+        more_ranks=sweep.more_ranks if is_plain and not ranks and fitting == (8,) else (),
+        own_ranks=as_many if is_plain and not ranks and not wires else (),
     )
+    if not quick:
+        return sweep
+    return replace(sweep, tp=tp or _middle(sweep.tp), tokens=tokens or _middle(sweep.tokens))
 
 
-def few(sweep: Sweep, *, tokens: tuple[int, ...] = (), tp: tuple[int, ...] = ()) -> Sweep:
-    """Return one all-gather and one prefetch of `sweep`, in the middle of what was not chosen."""
-    middle = {
-        "tp": tp or sweep.tp[len(sweep.tp) // 2 :][:1],
-        "tokens": tokens or sweep.tokens[len(sweep.tokens) // 2 :][:1],
-    }
-    return replace(sweep, **middle, more_wires=(), widest_wires=(), more_ranks=(), own_ranks=())
+def _middle(values: tuple) -> tuple:
+    return values[len(values) // 2 :][:1]
+
+
+MIDDLE, GREATEST = "middle", "greatest"
+"""Stand for a degree: the one whose wire intensity is the least above the exercise's balance, and the greatest."""
+
+
+class Part(NamedTuple):
+    """A part of a sweep: one case for every choice of these."""
+
+    rows: tuple[int, ...]
+    degrees: tuple[int | str, ...]
+    ranks: tuple[int, ...]
+    wires: tuple[str, ...]
+
+
+def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], options) -> list:
+    """Return a `case` for each choice in the `parts` of the options' sweep, rows innermost."""
+    sweep, cases = options.gather, []
+    for dtype in options.dtypes if sweep.ranks else ():
+        balance = exercise(options.model, dtype)
+        degree_of = {MIDDLE: _above(balance, sweep, options.model, dtype), GREATEST: max(sweep.tp)}
+        for rows, degrees, ranks, wires in parts(sweep):
+            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in degrees)
+            cases += [
+                case(options.model, case.of_layer, tp, m, dtype, count, balance if wire == BALANCE else wire)
+                for count, wire, tp, m in product(ranks, wires, degrees, rows)
+            ]
+    return cases
+
+
+def _above(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
+    """Return the degree of the least wire intensity above `balance`, else of the greatest. The other sizes cancel."""
+    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]
+    others = {count: max(1, count - 1) for count in sweep.ranks}  # a single rank is refused later
+    degrees = {flop_per_byte / tp * count / others[count]: tp for count, tp in product(sweep.ranks, sweep.tp)}
+    above = [intensity for intensity in degrees if intensity > float(balance.removeprefix(BALANCE))]
+    return degrees[min(above, default=max(degrees))]
 
 
 def nobody(model: str) -> str:
@@ -199,39 +226,33 @@ def scaling(model: str, dtype: str) -> str:
 
 def notes(options, cases: list[str]) -> list[str]:
     """Return what a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
-    if cases and options.world > 1:
-        between = "; ".join(HOW[wire] for wire in options.gather.wires)
-        return [f"Ranks are real: {options.world} processes, with {between}. A sample is the slowest rank's."]
-    if cases:
-        emulated = (
-            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those "
-            "at the pace that was asked for."
-        )
-        of_cpu = (
-            "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
-        )
-        return [emulated, of_cpu] if options.device == "cpu" else [emulated]
-    if not options.gather.ranks and "up" in options.layers:
-        return [f"Nothing is gathered: {nobody(options.model)}."]
-    return []
+    if not cases:
+        is_wanted = "up" in options.layers and not options.gather.ranks
+        return [f"Nothing is gathered: {nobody(options.model)}."] * is_wanted
+    if options.world > 1:
+        links = "; ".join(HOW[wire] for wire in options.gather.wires)
+        return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
+    on_cpu = "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
+    return [
+        "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those at the "
+        "pace that was asked for.",
+        *[on_cpu] * (options.device == "cpu"),
+    ]
 
 
-PEERS = {
-    # operation: {peer: (device, wire)}. By default it is there on that device, at the wire most like its own.
-    "all_gather_matmul": {"symm_mem": ("cuda", "symmetric")},
-    "matmul_reduce_scatter": {"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
-}
+class Planner(base.Planner):
+    """Lists the arms of the operation `op`, and its peers: {name: (device, wire)}.
 
+    A peer is there by default on that device, at that wire, which is most like its own.
+    """
 
-class Arms:
-    """Lists the arms of the operation `op` by name, and its peers, as `measure.runner.Runner` lists contenders."""
+    def __init__(self, op: str, peers: dict[str, tuple[str, str]], options):
+        super().__init__(options)
+        self._op, self._peers = op, peers
 
-    op: str
-    options: Any
-
-    def of_device(self, device: str) -> list[str]:
+    def arms(self, device: str) -> list[str]:
         """Return the arms that `device` runs."""
-        names, on_gpu = of_operation(self.op, gpu=False), of_operation(self.op, gpu=True)
+        names, on_gpu = of_operation(self._op, gpu=False), of_operation(self._op, gpu=True)
         if device == "cpu":
             cores = int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
             return [*names, *[ALL_CORES] * (self.options.world == 1 and cores > 1)]
@@ -239,32 +260,37 @@ class Arms:
         return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
 
     def known(self) -> list[str]:
-        return list(dict.fromkeys([*self.of_device("cuda"), *self.of_device("cpu"), *PEERS.get(self.op, {})]))
+        return list(dict.fromkeys([*self.arms("cuda"), *self.arms("cpu"), *self._peers]))
 
     def here(self) -> list[str]:
-        peers = [name for name, (_, wire) in PEERS.get(self.op, {}).items() if self._is_taken(name, wire)]
-        return [*self.of_device(self.options.device), *peers]
+        return [*self.arms(self.options.device), *self._peers_over()]
 
     def names(self, case) -> list[str]:
-        arms = self.of_device(self.options.device)
-        peers = [name for name in PEERS.get(self.op, {}) if self._is_taken(name, case.wire)]
-        return [name for name in arms if name in (self.options.contenders or arms)] + peers
+        arms = self.arms(self.options.device)
+        return [name for name in arms if name in (self.options.contenders or arms)] + self._peers_over(case.wire)
 
-    def _is_taken(self, peer: str, wire: str) -> bool:
-        options = self.options
-        is_there = options.world > 1 and (options.device, wire) == PEERS[self.op][peer]
-        return options.timed and (peer in options.contenders if options.contenders else is_there)
-
-
-class Planner(Arms):
-    """Lists them before anything imports torch."""
-
-    def __init__(self, options, *, op: str):
-        self.options, self.op = options, op
+    def _peers_over(self, wire: str | None = None) -> list[str]:
+        """Return the peers that are asked for, else those that are there on these ranks, over `wire` or any."""
+        options, default = self.options, []
+        if options.timed and options.contenders:
+            return [peer for peer in self._peers if peer in options.contenders]
+        if options.timed and options.world > 1:
+            default = [peer for peer, (device, _) in self._peers.items() if device == options.device]
+        return [peer for peer in default if wire in (None, self._peers[peer][1])]
 
 
-def declare(case: type, sweep: Callable, example: str) -> Operation:
-    """Return the operation whose cases are `case`, a `Gathering`; `sweep` and `example` as in `Operation`."""
-    runner = f"collectives.bench.{case.op}:Runner"
-    planner = partial(Planner, op=case.op)
-    return register(Operation(case.op, case, "overlap", sweep, runner, PATTERN, example, notes, contenders=planner))
+def declare(
+    case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peers: dict | None = None
+) -> base.Operation:
+    """Register the operation whose cases are `case`, in `parts` of a sweep. `peers` are those of its `Planner`."""
+    return base.register(
+        base.Operation(
+            case=case,
+            analysis="overlap",
+            sweep=partial(cases_of, case, parts),
+            planner=partial(Planner, case.op, peers or {}),
+            runner=f"collectives.bench.{case.op}:Runner",
+            example=example,
+            notes=notes,
+        )
+    )

@@ -4,11 +4,9 @@ A bucket that is larger costs fewer collectives, and leaves more to be sent once
 are small, so that a collective for each costs more than its bytes.
 """
 
-import re
 from dataclasses import dataclass
-from typing import Any
 
-from roofline.operations.base import Operation, register
+from roofline.operations.base import Case, Operation, Planner, register
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -17,7 +15,7 @@ LAYERS, PART = 128, 8
 
 
 @dataclass(frozen=True)
-class GradientAllReduce:
+class GradientAllReduce(Case):
     """The backward pass of `layers` linear layers of d x d, d = d_model / 8, for `m` tokens on each of `ranks` ranks,
     and the sum of the gradients of the weights over the ranks.
 
@@ -35,11 +33,10 @@ class GradientAllReduce:
     m: int
     dtype: str
     ranks: int
-    op, wire = "gradient_all_reduce", "gloo"
+    op, form, wire = "gradient_all_reduce", "{model}-l{layers}-m{m}-{dtype}-p{ranks}", "gloo"
 
     def __post_init__(self):
-        if self.dtype not in ITEMSIZE:
-            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(ITEMSIZE)}")
+        super().__post_init__()
         for name, least in (("layers", 1), ("m", 1), ("d", 1), ("ranks", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: {self.op} needs {least} or more")
@@ -58,7 +55,13 @@ class GradientAllReduce:
         """Return {arm: bytes from which on a bucket is sent}: all gradients halved, and halved again, down to two
         layers'."""
         sizes = (self.gradient_bytes >> power for power in range(6, 0, -1))
-        return {f"bucketed_{_short(size)}": size for size in sizes if size * self.layers >= 2 * self.gradient_bytes}
+        sent = [size for size in sizes if size * self.layers >= 2 * self.gradient_bytes]
+        return {f"bucketed_{_size_text(size)}": size for size in sent}
+
+    @property
+    def arms(self) -> list[str]:
+        """Return all, in the order of their turns."""
+        return ["flat", "per_parameter", "overlapped", *self.buckets, "ddp"]
 
     @property
     def facts(self) -> dict:
@@ -72,16 +75,10 @@ class GradientAllReduce:
         received = 2 * self.gradient_bytes * (self.ranks - 1) // self.ranks
         return Work(matmuls * 2 * self.m * self.d**2, matmuls * each * ITEMSIZE[self.dtype], received)
 
-    @property
-    def id(self) -> str:
-        return f"{self.op}-{self.model}-l{self.layers}-m{self.m}-{self.dtype}-p{self.ranks}"
 
-
-def _short(nbytes: int) -> str:
-    return next(f"{nbytes // unit}{name}" for name, unit in UNITS.items() if nbytes % unit == 0)
-
-
-UNITS = {"MiB": 2**20, "KiB": 2**10, "B": 1}
+def _size_text(size_bytes: int) -> str:
+    units = {"MiB": 2**20, "KiB": 2**10, "B": 1}
+    return next(f"{size_bytes // unit}{name}" for name, unit in units.items() if size_bytes % unit == 0)
 
 
 def why_not(options) -> str:
@@ -99,46 +96,24 @@ def sweep(options) -> list[GradientAllReduce]:
     return [GradientAllReduce(options.model, LAYERS, m, dtype, options.world) for dtype in options.dtypes]
 
 
-ARMS = "flat", "per_parameter", "overlapped"
-
-
-class Arms:
-    """Lists the arms by name, as `measure.runner.Runner` lists contenders."""
-
-    options: Any
+class Arms(Planner):
+    """Lists the arms: some in a fixed way, torch's own, and one for each size of buckets."""
 
     def known(self) -> list[str]:
-        return list(dict.fromkeys(name for case in sweep(self.options) for name in self._arms(case)))
-
-    here = known
+        return list(dict.fromkeys(name for case in sweep(self.options) for name in case.arms))
 
     def names(self, case) -> list[str]:
-        return [name for name in self._arms(case) if name in (self.options.contenders or self._arms(case))]
-
-    @staticmethod
-    def _arms(case) -> list[str]:
-        return [*ARMS, *case.buckets, "ddp"]
-
-
-class Planner(Arms):
-    """Lists them before anything imports torch."""
-
-    def __init__(self, options):
-        self.options = options
+        return [name for name in case.arms if name in (self.options.contenders or case.arms)]
 
 
 OPERATION = register(
     Operation(
-        name="gradient_all_reduce",
         case=GradientAllReduce,
         analysis="gradients",
         sweep=sweep,
+        planner=Arms,
         runner="collectives.bench.gradient_all_reduce:Runner",
-        pattern=re.compile(
-            r"(?P<model>.+)-l(?P<layers>\d+)-m(?P<m>\d+)-(?P<dtype>\w+?)-p(?P<ranks>\d+)(?:-(?P<contender>\w+))?"
-        ),
         example="gradient_all_reduce-xxl/16-l128-m512-fp32-p2-bucketed_1MiB",
         why_not=why_not,
-        contenders=Planner,
     )
 )

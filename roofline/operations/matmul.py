@@ -1,10 +1,9 @@
 """The matmuls of a transformer's feed-forward layers: out[m, n] = x[m, k] @ w[n, k].T, on one rank."""
 
-import re
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Operation, register
+from roofline.operations.base import Case, Operation, register
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -13,7 +12,7 @@ LAYERS = ("up", "down")
 
 
 @dataclass(frozen=True)
-class Matmul:
+class Matmul(Case):
     """One rank's share of an FFN layer: out[m, n] = x[m, k] @ w[n, k].T, for `m` tokens, `tp` ranks in tensor parallel.
 
     >>> case = Matmul("xxl", "up", tp=8, m=4096, dtype="bf16")
@@ -30,14 +29,13 @@ class Matmul:
     tp: int
     m: int
     dtype: str
-    op, layers = "matmul", LAYERS
+    op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", LAYERS
 
     def __post_init__(self):
         d_ff = parse_model(self.model).d_ff
         if self.layer not in self.layers:
             raise ValueError(f"unknown layer {self.layer!r}: it is one of {', '.join(self.layers)}")
-        if self.dtype not in ITEMSIZE:
-            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(ITEMSIZE)}")
+        super().__post_init__()
         if self.m < 0:
             raise ValueError(f"tokens m={self.m}: it must be 0 or more")
         if self.tp < 1 or d_ff % self.tp:
@@ -62,10 +60,6 @@ class Matmul:
         m, n, k = self.m, self.n, self.k
         return Work(flop=2 * m * n * k, device_bytes=(m * k + n * k + m * n) * ITEMSIZE[self.dtype])
 
-    @property
-    def id(self) -> str:
-        return f"{self.op}-{self.model}-{self.layer}-tp{self.tp}-m{self.m}-{self.dtype}"
-
 
 def sweep(options) -> list[Matmul]:
     """Return every matmul asked for, in the order of the run."""
@@ -75,16 +69,11 @@ def sweep(options) -> list[Matmul]:
 
 OPERATION = register(
     Operation(
-        name="matmul",
         case=Matmul,
         analysis="throughput",
         sweep=sweep,
+        planner="kernels.registry:Planner",
         runner="kernels.bench.matmul:Runner",
-        contenders="kernels.registry:Planner",
-        # A model's name has dashes of its own, so all that follows it is read from the right.
-        pattern=re.compile(
-            r"(?P<model>.+)-(?P<layer>\w+)-tp(?P<tp>\d+)-m(?P<m>\d+)-(?P<dtype>\w+?)(?:-(?P<contender>\w+))?"
-        ),
         example="matmul-xxl-up-tp8-m4096-bf16-persistent",
     )
 )

@@ -6,9 +6,8 @@ by default the one above the exercise's balance, over two wires, and the greates
 """
 
 from dataclasses import dataclass
-from functools import partial
 
-from roofline.operations.gathering import Gathering, cases, declare, exercise, middle
+from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
 from roofline.theory.wires import LINKS
 
 PUSHED = "gloo", "nccl"
@@ -27,21 +26,21 @@ class MatmulReduceScatter(Gathering):
     op, of_layer, gathered, sharded = "matmul_reduce_scatter", "down", ("m", "n"), "m"
 
 
-def sweep(options) -> list[MatmulReduceScatter]:
-    """Return every case asked for, in the order of the run."""
-    of, cases_chosen = options.gather, []
-    rows = [m for m in of.rows if all(m % ranks == 0 for ranks in of.ranks)]
-    wires = [wire for wire in of.wires if wire not in LINKS or wire in PUSHED]
-    for dtype in options.dtypes:
-        choose = partial(cases, MatmulReduceScatter, options.model, dtype, rows)
-        cases_chosen += (of_degrees := choose(of.tp, of.ranks, wires))
-        if of.more_wires:  # nothing was chosen
-            degrees = middle(of_degrees, exercise(options.model, dtype))
-            cases_chosen = [case for case in cases_chosen if case.tp in (*degrees, max(of.tp))]
-            cases_chosen += choose(degrees, of.ranks, of.more_wires[:1])
-    return cases_chosen
+def parts(sweep: Sweep) -> list[Part]:
+    """Return what is swept, in the order of the run."""
+    rows = tuple(m for m in sweep.rows if all(m % ranks == 0 for ranks in sweep.ranks))
+    wires = tuple(wire for wire in sweep.wires if wire not in LINKS or wire in PUSHED)
+    if not sweep.more_wires:  # something was chosen
+        return [Part(rows, sweep.tp, sweep.ranks, wires)]
+    return [
+        Part(rows, (MIDDLE, GREATEST), sweep.ranks, wires),
+        Part(rows, (MIDDLE,), sweep.ranks, sweep.more_wires[:1]),
+    ]
 
 
 OPERATION = declare(
-    MatmulReduceScatter, sweep, "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches"
+    MatmulReduceScatter,
+    parts,
+    "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
+    peers={"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
 )

@@ -5,7 +5,7 @@ Tokens on a chip run from one side of the balance to the other.
 
 from dataclasses import dataclass
 
-from roofline.operations.gathering import Gathering, cases, declare
+from roofline.operations.gathering import Gathering, Part, declare
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,8 @@ class WeightPrefetch(Gathering):
     op, gathered, sharded = "weight_prefetch", ("n", "k"), "n"
 
 
-def sweep(options) -> list[WeightPrefetch]:
-    """Return every case asked for, in the order of the run."""
-    of = options.gather
-    return [
-        case
-        for dtype in options.dtypes
-        for case in cases(WeightPrefetch, options.model, dtype, of.tokens, of.prefetch_tp, of.ranks, of.wires)
-    ]
-
-
-OPERATION = declare(WeightPrefetch, sweep, "weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped")
+OPERATION = declare(
+    WeightPrefetch,
+    lambda sweep: [Part(sweep.tokens, sweep.prefetch_tp, sweep.ranks, sweep.wires)],
+    "weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped",
+)

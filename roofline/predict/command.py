@@ -1,12 +1,12 @@
 """The command `roofline predict`. results/README.md documents `--json`."""
 
-import argparse
 import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from statistics import median
 
+from roofline.arguments import count
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.gathering import Gathering
@@ -42,10 +42,7 @@ def add_command(commands) -> None:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
-    if min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 1 on, as in 16,4096")
-    return counts
+    return tuple(map(count, text.split(",")))
 
 
 def run(options) -> int:
@@ -93,28 +90,21 @@ def matmuls(times: Times, case: Matmul) -> list[dict]:
 
 
 def _gatherings(places: list[Place], options, wire: str | None) -> Iterator[Gathering]:
-    """The gather, the scatter and the layer of each model, tp and dtype, where all of its layers are in `places`."""
+    """Yield the gather, the scatter and the layer of each model, tp and dtype, whose matmuls are all in `places`."""
     if places and not wire:
         raise ValueError("nothing says how fast the ranks hear each other: give it, as in --wire 50GBps")
     sizes = dict.fromkeys((model, tp, dtype) for model, _, tp, dtype in places)
     for (model, tp, dtype), m, kind in product(sizes, options.tokens, (AllGatherMatmul, MatmulReduceScatter, Ffn)):
         case = kind(model, kind.of_layer, tp, m, dtype, options.ranks, wire)
-        if {place_of(matmul) for matmul in _matmuls_of(case)} <= {*places}:
+        if {place_of(matmul) for matmul in case.matmuls} <= {*places}:
             yield case
-
-
-def _matmuls_of(case: Gathering) -> tuple[Matmul, ...]:
-    return getattr(case, "matmuls", (case,))
 
 
 def overlaps(times: Times, case: Gathering) -> list[dict]:
     """Return a row for each arm: what the simulator says of its schedule, of T_gemm and T_comm alone."""
-    gemms = [times.beside_link(matmul) for matmul in _matmuls_of(case)]
-    t_gemm_s, wire, roof = (
-        sum(gemm.time_s for gemm in gemms),
-        wires.parse(case.wire),
-        times.roof_beside_link(case.dtype),
-    )
+    gemms = [times.beside_link(matmul) for matmul in case.matmuls]
+    t_gemm_s, wire = sum(gemm.time_s for gemm in gemms), wires.parse(case.wire)
+    roof = times.roof_beside_link(case.dtype)
     if wire.kind in (*wires.LINKS, "memory") or (wire.kind == "balance" and not roof):
         raise ValueError(f"nothing says how fast the wire {case.wire} is: give it in figures, as in --wire 50GBps")
     speed = wire.bytes_per_s(chip_flops=roof and roof.flops, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
@@ -136,10 +126,10 @@ def words(times: Times) -> list[str]:
         return [f"datasheet of {times.chip}, of which matmuls reach {shares} elsewhere: unmeasured here"]
     lines = [f"matmuls of {times.name}, {times.chip}"]
     if errors := times.errors():
-        ours, plain = (error_text(median(row[i] for row in errors)) for i in (1, 2))
         lines.append(
-            f"left out one M at a time, its {len(errors)} are off by {ours} in the median, and by the plain roofline "
-            f"by {plain}"
+            "left out one M at a time, its {} are off by {} in the median, and by the plain roofline by {}".format(
+                len(errors), *(error_text(median(row[i] for row in errors)) for i in (1, 2))
+            )
         )
     return lines
 

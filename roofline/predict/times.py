@@ -29,7 +29,7 @@ Place = tuple[str, str, int, str]
 
 
 class Estimate(NamedTuple):
-    """A time, and in words where it comes from."""
+    """A time, and its origin in words."""
 
     time_s: float
     origin: str
@@ -120,7 +120,7 @@ def _point(record: dict) -> tuple | None:
 
 
 class DatasheetTimes:
-    """What `chip` should take, whatever the contender. Raises ValueError where no source tells its bandwidth."""
+    """The times of `chip` by its datasheet, of any contender. Raises ValueError where no source tells its bandwidth."""
 
     def __init__(self, chip: Chip):
         if not chip.memory_bandwidth_bytes_per_s:

@@ -9,12 +9,13 @@ from gather_cases import options_of
 
 from collectives import flagged_arms
 from collectives.all_gather_matmul import ARMS
-from collectives.bench import all_gather_matmul, weight_prefetch
+from collectives.bench import all_gather_matmul
 from collectives.bench import setting as settings
 from kernels import persistent
 from kernels.contract import interpreted
 from kernels.registry import CONTENDERS
 from kernels.tiles import choose
+from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.theory.arms import TILE
 
@@ -39,11 +40,12 @@ def small(**more):
 
 def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     on_cpu = [*ARMS, *["serial_all_cores"] * (len(os.sched_getaffinity(0)) > 1)]
-    assert all_gather_matmul.Runner(options_of()).names(small()) == on_cpu
+    gather, prefetch = (find(op).planner for op in ("all_gather_matmul", "weight_prefetch"))
+    assert gather(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
-    assert all_gather_matmul.Runner(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
-    assert {*FLAGGED, *ARMS} <= set(all_gather_matmul.Runner(options_of()).known())
-    assert not set(FLAGGED) & set(weight_prefetch.Runner(on_gpu).names(small()))
+    assert gather(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
+    assert {*FLAGGED, *ARMS} <= set(gather(options_of()).known())
+    assert not set(FLAGGED) & set(prefetch(on_gpu).names(small()))
 
 
 def test_arms_are_ready_beside_the_preset_kernel(options):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from test_group_links import ranks_of_gloo, run
 
 from collectives import gradient_all_reduce
-from collectives.bench.gradient_all_reduce import SETS, Runner, Setting
+from collectives.bench.gradient_all_reduce import SETS, Setting
 from collectives.gradient_all_reduce import Operands
 from roofline.measure.prepared import FAILED, Rejection
 from roofline.measure.ranks import Ranks
@@ -90,4 +90,4 @@ def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
 
 
 def test_arms_are_those_that_are_tested():
-    assert set(Runner._arms(GradientAllReduce("96x96", 9, 20, "fp32", 2))) == set(COLLECTIVES)
+    assert set(GradientAllReduce("96x96", 9, 20, "fp32", 2).arms) == set(COLLECTIVES)

@@ -12,8 +12,9 @@ import torch.multiprocessing as multiprocessing
 from gather_cases import options_of
 
 from collectives import peer
-from collectives.bench import all_gather_matmul, matmul_reduce_scatter, weight_prefetch
+from collectives.bench import all_gather_matmul, matmul_reduce_scatter
 from roofline.measure.ranks import Ranks
+from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 
@@ -94,21 +95,21 @@ def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(m
 
 
 @pytest.mark.parametrize(
-    ("module", "changes", "wire", "peers"),
+    ("op", "changes", "wire", "peers"),
     [
-        (all_gather_matmul, dict(device="cuda", world=4), "symmetric", ["symm_mem"]),
-        (all_gather_matmul, dict(device="cuda", world=4), "nccl", []),
-        (all_gather_matmul, dict(device="cuda", world=1), "symmetric", []),
-        (all_gather_matmul, dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", ["symm_mem"]),
-        (weight_prefetch, dict(device="cuda", world=4), "symmetric", []),
-        (matmul_reduce_scatter, dict(world=2), "gloo", ["gloo_reduce_scatter"]),
-        (matmul_reduce_scatter, dict(world=1), "gloo", []),
-        (matmul_reduce_scatter, dict(world=2), "1GBps", []),
-        (matmul_reduce_scatter, dict(device="cuda", world=2), "nccl", ["symm_mem"]),
+        ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", ["symm_mem"]),
+        ("all_gather_matmul", dict(device="cuda", world=4), "nccl", []),
+        ("all_gather_matmul", dict(device="cuda", world=1), "symmetric", []),
+        ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", ["symm_mem"]),
+        ("weight_prefetch", dict(device="cuda", world=4), "symmetric", []),
+        ("matmul_reduce_scatter", dict(world=2), "gloo", ["gloo_reduce_scatter"]),
+        ("matmul_reduce_scatter", dict(world=1), "gloo", []),
+        ("matmul_reduce_scatter", dict(world=2), "1GBps", []),
+        ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", ["symm_mem"]),
     ],
 )
-def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(module, changes, wire, peers):
-    names = module.Runner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
+def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, peers):
+    names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
     assert [name for name in names if name in LINKS] == peers
 
 

@@ -21,7 +21,7 @@ BY_HAND = {
 
 
 def few_rows() -> list[Matmul]:
-    model, tokens, degrees, dtypes = DEFAULTS["cuda"]
+    model, tokens, degrees, dtypes = DEFAULTS["cuda"].values()
     rows = [m for m in tokens if m <= decode.MOST_TOKENS]
     assert rows == [1, 16, 64]
     return [Matmul(model, layer, tp, m, dtype) for dtype in dtypes for layer in LAYERS for tp in degrees for m in rows]

@@ -149,7 +149,7 @@ def test_sizes_have_units(text, bytes_):
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
         ("--tokens 1.5", "not a whole number of tokens"),
         ("--tokens 1e308", "not a whole number of tokens"),
-        ("--tp 0", "'0' is not a whole number above 0"),
+        ("--tp 0", "'0' is not a whole number from 1 on"),
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
         # What does not fit together.
         ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),

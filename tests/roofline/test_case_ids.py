@@ -23,7 +23,7 @@ def test_ids_are_read_back(name, contender):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("matmull-xxl-up-tp8-m16-bf16", "did you mean matmul?"),
         ("matmul-xxl-up-m16-bf16", "is not written as cases are: matmul-xxl-up-tp8-m4096-bf16-persistent"),
@@ -38,7 +38,7 @@ def test_ids_are_read_back(name, contender):
         (GRADIENTS.replace("-p2", "-p1"), "ranks=1"),
     ],
 )
-def test_bad_ids_are_named(text, said):
+def test_bad_ids_are_named(text, expected):
     with pytest.raises(ValueError, match="case ") as error:
         operations.parse(text)
-    assert said in str(error.value)
+    assert expected in str(error.value)

@@ -29,21 +29,21 @@ def typed(zygote, environment, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ((ALL,), "127 cases on 47 shapes, about "),
         ((ALL, "--ffn-quick"), "31 cases on 12 shapes, about "),
         ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
     ],
 )
-def test_what_will_happen_is_said_at_once(typed, words, said):
+def test_what_will_happen_is_said_at_once(typed, words, expected):
     code, text = typed(*LISTED, *words)
     assert code == 0
-    assert said in text
+    assert expected in text
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("-k", "persistent"), "-k 'persistent': persistent is timed on a GPU only, and this run measures the CPU"),
         (("--ffn-contenders=persistent",), "--ffn-contenders persistent: timed on a GPU only"),
@@ -60,20 +60,20 @@ def test_what_will_happen_is_said_at_once(typed, words, said):
         (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-23-3"), "leave out --ffn-quick"),
     ],
 )
-def test_what_cannot_come_out_is_refused_in_one_line(typed, words, said):
+def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):
     code, text = typed(*LISTED, MATMUL, *words)
     assert code in (2, 4)
     assert (code == 4) == ("expected one argument" in text)  # pytest's own word for a bad command line
-    lines = [line for line in text.splitlines() if said in line]
+    lines = [line for line in text.splitlines() if expected in line]
     assert len(lines) == 1
     assert "Traceback" not in text
     if code == 2:
         assert [line for line in text.splitlines() if not NOISE.search(line)] in (lines, [])
 
 
-def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed, monkeypatch):
-    monkeypatch.setattr(doctor.machine, "cores", lambda: 1)
-    _, text = typed(*LISTED, doctor._cores().way_out.rpartition(": ")[2])
+def test_the_way_to_leave_gathers_out_selects_matmuls_alone(typed):
+    (cores,) = [check for check in doctor.CHECKS if check.about == "cores"]
+    _, text = typed(*LISTED, cores.way_out.rpartition(": ")[2])
     assert "56 cases on 28 shapes" in text
 
 

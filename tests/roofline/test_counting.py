@@ -141,4 +141,4 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
 
 def test_a_path_for_a_number_of_cases_is_refused(run_project):
     path = run_project("--benchmark-only", "--ffn-counters", "tests")
-    path.assert_refused("--ffn-counters 'tests': it must be a whole number, as in --ffn-counters=12")
+    path.assert_refused("--ffn-counters: 'tests' is not a whole number from 0 on, as in --ffn-counters=12")

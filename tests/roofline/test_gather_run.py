@@ -41,9 +41,6 @@ class Gathers(Runner):
     def clock(self):
         return FakeClock()
 
-    def known(self):
-        return ["serial", "row_block"]
-
     def prepare(self, case, names, first_call):
         times = {"serial": 7e-3, "row_block": 5e-3}
         found = PreparedCase(case, "serial")

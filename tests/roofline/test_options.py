@@ -40,7 +40,7 @@ def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
     quick = options(quick=True)
     assert (quick.tokens, quick.tp, quick.processes, quick.max_seconds) == ((1, 16, 256, 1024), (8,), 1, 0.8)
     assert gathered(quick) == ["xxl/16-up-p8-tp26-m4096-fp32-balance86"]
-    assert [case.m for case in weight_prefetch.sweep(quick)] == [172]
+    assert [case.m for case in weight_prefetch.OPERATION.sweep(quick)] == [172]
     assert len(matmul.sweep(quick)) == 8
     chosen = options(quick=True, tokens="4,2048", tp="1,2", processes="3", max_seconds="2")
     assert (chosen.tokens, chosen.tp, chosen.processes, chosen.max_seconds) == ((4, 2048), (1, 2), 3, 2)
@@ -65,7 +65,7 @@ def test_plain_tests_are_small():
 
 
 def gathered(chosen):
-    return [case.id.removeprefix("all_gather_matmul-") for case in all_gather_matmul.sweep(chosen)]
+    return [case.id.removeprefix("all_gather_matmul-") for case in all_gather_matmul.OPERATION.sweep(chosen)]
 
 
 def test_gathers_go_over_the_balance_by_default():
@@ -86,7 +86,7 @@ def test_gathers_go_over_the_balance_by_default():
     assert not [case for case in gathered(options(ranks="2")) if "-p2-" not in case]
     assert {case.rpartition("-")[2] for case in gathered(options(link_bandwidth="ridge"))} == {"ridge"}
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
-        for cases in (all_gather_matmul.sweep(chosen), weight_prefetch.sweep(chosen)):
+        for cases in (all_gather_matmul.OPERATION.sweep(chosen), weight_prefetch.OPERATION.sweep(chosen)):
             sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
             assert sides == {True, False}
 
@@ -96,21 +96,27 @@ def test_gathers_go_by_what_was_chosen():
     assert gathered(chosen) == [
         f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
     ]
-    assert {(case.tp, case.m) for case in weight_prefetch.sweep(chosen)} == {(8, 16), (8, 2048)}
-    assert all_gather_matmul.sweep(options(layers="down")) + weight_prefetch.sweep(options(layers="down")) == []
-    assert all_gather_matmul.sweep(options(tokens="16")) == []
+    assert {(case.tp, case.m) for case in weight_prefetch.OPERATION.sweep(chosen)} == {(8, 16), (8, 2048)}
+    assert (
+        all_gather_matmul.OPERATION.sweep(options(layers="down"))
+        + weight_prefetch.OPERATION.sweep(options(layers="down"))
+        == []
+    )
+    assert all_gather_matmul.OPERATION.sweep(options(tokens="16")) == []
 
 
 def test_resumed_run_has_the_cases_of_the_run():
     chosen = options(ranks="4", link_bandwidth="ridge")
     for operation in (all_gather_matmul, weight_prefetch):
-        assert operation.sweep(resumed_from(chosen)) == operation.sweep(chosen)
-    assert all_gather_matmul.sweep(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
+        assert operation.OPERATION.sweep(resumed_from(chosen)) == operation.OPERATION.sweep(chosen)
+    assert (
+        all_gather_matmul.OPERATION.sweep(resumed_from(chosen, without="gather")) == []
+    )  # a run before there were gathers
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
     chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
-    made, fixed = all_gather_matmul.sweep(chosen)
+    made, fixed = all_gather_matmul.OPERATION.sweep(chosen)
     pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
     selection.check(pinned, operations.Runners(pinned), [made, fixed], "")
     with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
@@ -118,8 +124,11 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
 
 
 def test_ranks_that_fit_the_model_are_the_default():
-    assert {case.ranks for case in all_gather_matmul.sweep(options(model="12,24"))} == {4}
-    assert all_gather_matmul.sweep(options(model="5,8")) + weight_prefetch.sweep(options(model="5,8")) == []
+    assert {case.ranks for case in all_gather_matmul.OPERATION.sweep(options(model="12,24"))} == {4}
+    assert (
+        all_gather_matmul.OPERATION.sweep(options(model="5,8")) + weight_prefetch.OPERATION.sweep(options(model="5,8"))
+        == []
+    )
 
 
 def test_programs_of_the_copier_are_resumed():
@@ -138,27 +147,27 @@ def test_lists_and_models_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
-        ({"tokens": "1,x"}, "--ffn-tokens 'x'"),
+        ({"tokens": "1,x"}, "--ffn-tokens: 'x' is not a whole number from 1 on"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
-        ({"tokens": "0"}, "--ffn-tokens '0': it must be 1 or more"),
+        ({"tokens": "0"}, "--ffn-tokens: '0' is not a whole number from 1 on"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
         ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
-        ({"model": "xxm"}, "--ffn-model 'xxm': unknown model 'xxm': did you mean xxl"),
+        ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
         ({"ranks": "1"}, "--ffn-ranks: ranks=1: a gather needs 2 or more"),
         ({"link_bandwidth": "450"}, "'450' is 450 bytes/s, the least is 1e+06: did you mean 450GBps?"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
-        ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth 'fast': 'fast' is no bandwidth: give bytes/s"),
-        ({"seed": "x"}, "--ffn-seed 'x': it must be a whole number"),
-        ({"max_seconds": "nan"}, "--ffn-max-seconds 'nan': it must be a number of seconds above 0"),
+        ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
+        ({"seed": "x"}, "--ffn-seed: 'x' is not a whole number from 0 on"),
+        ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],
 )
-def test_bad_values_are_named(given, said):
+def test_bad_values_are_named(given, text):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         options(**given)
-    assert said in str(error.value)
+    assert text in str(error.value)
     assert "\n" not in str(error.value)

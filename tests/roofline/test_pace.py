@@ -82,11 +82,6 @@ def test_rounding_does_not_decide_at_the_bound(tokens):
     assert not times.chips_wait
 
 
-def test_a_degree_below_1_is_refused():
-    with pytest.raises(ValueError, match="--fsdp 0 is below 1: leave it out"):
-        ask("exercise", {"fsdp": 0}).check()
-
-
 def test_terms_as_listed_by_hand():
     question = h100({"fsdp": 128, "tp": 8})
     assert [(term.name, term.fabric, term.fixed_bytes, term.bytes_per_token) for term in slowest(terms(question))] == [

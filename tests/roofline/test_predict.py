@@ -126,7 +126,7 @@ def test_layer_of_a_datasheet_is_both_matmuls_over_all_links(capsys):
     ("arguments", "text"),
     [
         ("--chip exercise", "gives no memory bandwidth"),
-        ("--chip H200 --tokens 0", "'0' is no list of numbers from 1 on"),
+        ("--chip H200 --tokens 0", "'0' is not a whole number from 1 on"),
         ("--chip H200 --tp 7", "tp=7 does not divide"),
         ("--chip H200 --ranks 7", "ranks=7 does not divide"),
         ("--chip H200 --ranks 8 --wire preset", "nothing says how fast the wire preset is: give it in figures"),

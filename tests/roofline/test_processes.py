@@ -48,7 +48,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
     assert run.kept.metadata["options"]["processes"] == 2
     refused = three_shapes("--ffn-processes=0")
     assert refused.code == 2
-    assert "--ffn-processes '0': it must be 1 or more" in refused.text
+    assert "--ffn-processes: '0' is not a whole number from 1 on" in refused.text
 
 
 def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(three_shapes):

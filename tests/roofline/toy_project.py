@@ -4,7 +4,6 @@ Where the environment has STOPS, the user interrupts the run at 300 rows.
 """
 
 import os
-import re
 from dataclasses import dataclass
 
 from fake_clock import FakeClock
@@ -17,29 +16,27 @@ from roofline.theory.work import Work
 
 
 @dataclass(frozen=True)
-class Double:
+class Double(operations.Case):
     rows: int
     dtype: str
-    op, facts = "double", {"columns": 1000}
-
-    @property
-    def id(self) -> str:
-        return f"double-r{self.rows}-{self.dtype}"
+    op, form, facts = "double", "r{rows}-{dtype}", {"columns": 1000}
 
     @property
     def work(self) -> Work:
         return Work(flop=1000 * self.rows, device_bytes=8000 * self.rows)
 
 
-class DoubleRunner(Runner):
-    def clock(self):
-        return FakeClock()
-
+class DoublePlanner(operations.Planner):
     def known(self):
         return ["add", "mul"]
 
     def names(self, case):
         return self.options.contenders or self.known()
+
+
+class DoubleRunner(Runner):
+    def clock(self):
+        return FakeClock()
 
     def prepare(self, case, names, first_call=unwatched):
         if case.rows == 300 and "STOPS" in os.environ:
@@ -57,11 +54,10 @@ class DoubleRunner(Runner):
 
 
 DOUBLE = operations.Operation(
-    name="double",
     case=Double,
     analysis="throughput",
     sweep=lambda options: [Double(rows, dtype) for dtype in options.dtypes for rows in options.tokens],
+    planner=DoublePlanner,
     runner=DoubleRunner,
-    pattern=re.compile(r"r(?P<rows>\d+)-(?P<dtype>\w+?)(?:-(?P<contender>\w+))?"),
     example="double-r100-fp32-mul",
 )
