@@ -1,24 +1,17 @@
 """The `roofline` command. Imports only what the command at hand needs: none needs torch, `balance` needs no package."""
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
-from roofline.arguments import Parser, bandwidth, flops, positive
+from roofline.arguments import Parser, bandwidth, flops
 from roofline.predict import command as predicting
+from roofline.report import compare as comparing
 from roofline.theory import chips
 from roofline.theory.bounds import balance
-
-
-def _share(text: str) -> float:
-    value = positive(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, as in 0.03 for 3 %")
-    return value
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,23 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")
     command.set_defaults(run=_report)
 
-    command = commands.add_parser("compare", help="what became faster or slower from one run to another")
-    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
-    command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
-    command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
-    command.add_argument(
-        "--by", choices=("ratio", "time"), default="ratio", help="ratio to the baseline, or plain time"
-    )
-    command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
-    command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
-                         help="compare although this differs; may be repeated")  # fmt: skip
-    command.add_argument("--quick", action="store_true", help="compare quick runs too, which say too little")
-    command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
-    form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
-    command.set_defaults(run=_compare)
-
+    comparing.add_command(commands)
     predicting.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
@@ -113,26 +90,3 @@ def _report(options) -> int:
     for path in write(options.folder):
         print(path)
     return 0
-
-
-def _compare(options) -> int:
-    from roofline.report import compare
-    from roofline.store.journal import load
-
-    sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
-    if not options.new and len(options.runs) != 2:
-        problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
-        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
-    if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
-        raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
-    base, new = ([load(folder) for folder in side] for side in sides)
-    comparison = compare.compare(
-        base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick
-    )
-    if options.json:
-        print(json.dumps(compare.as_json(comparison, base, new, strict=options.strict), indent=2))
-    elif options.markdown:
-        print(compare.markdown(comparison, base, new))
-    else:
-        print("\n".join(compare.terminal(comparison)))
-    return comparison.exit_code(strict=options.strict)

@@ -1,273 +1,82 @@
-"""Two sides of one or more runs, case by case: what became faster, what slower, and what cannot be told.
-
-A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the baseline, which took
-turns with the case in every run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by time
-(`by="time"`), where the baseline itself is under test or changed. An arm that overlaps a wire is judged by the share it
-hides, NEW's less BASE's, since the wire of a case differs from run to run where it was made for the machine's pace of
-that minute; one that hides nothing by definition is compared where the wires are alike.
-
-What a case alone cannot tell, the mean over all cases of a contender often does: that is judged in the same way, by
-the processes' means. roofline/analysis/changes.py says how a change is told from none.
-"""
+"""The command `roofline compare`: what a comparison says, for a terminal, a pull request, or as JSON."""
 
 from __future__ import annotations
 
-import math
+import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import (
-    FASTER,
-    HIDDEN,
-    LEVEL,
-    MARGIN,
-    SAME,
-    SLOWER,
-    SPEED,
-    UNCLEAR,
-    Change,
-    change,
-    spread_of,
-    together,
-    values_of,
-    verdicts,
-)
-from roofline.analysis.records import records_of
+from roofline.analysis.changes import FASTER, LEVEL, SAME, SLOWER, SPEED, UNCLEAR
+from roofline.analysis.comparison import (
+    NEITHER,
+    Case,
+    Comparison,
+    Together,
+    compare,
+    named_runs,
+    side_conditions,
+)  # fmt: skip
+from roofline.arguments import positive
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, time_text
-from roofline.stats import geometric_mean, grouped
-from roofline.store.conditions import NUMBERS, conditions
+from roofline.stats import grouped
+from roofline.store.journal import load
 from roofline.store.run import Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SAME_WIRE = 0.01
-"""Wires whose bytes/s are within this share of one another are alike."""
-AND = " and "
-NEITHER = "neither"
-"""Lacks a case that both sides have and that is not compared: its wires differ."""
 SCHEMA = 4
+"""Of `--json`."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One case of both sides. Times and wires are geometric means over the runs of a side. `change` is of the speed,
-    NEW's over BASE's, above 1 where NEW is faster, or of the hidden fraction, NEW's less BASE's, as `judged_by` says;
-    with its 95 % interval."""
-
-    case: str
-    base_time_s: float
-    new_time_s: float
-    base_wire_bytes_per_s: float | None
-    new_wire_bytes_per_s: float | None
-    judged_by: str
-    change: float
-    change_low: float
-    change_high: float
-    verdict: str
-    resolution: float
-    """A smaller change, of the speed as a share, would not have been told from none in this case alone."""
-    baseline_speed: float | None
-    """The baseline's own on this shape, NEW's over BASE's; None where it goes over another wire."""
-    notes: str
-
-
-@dataclass(frozen=True)
-class Together:
-    """A contender's change in the mean over the cases that all runs have of it, as a `Case` has it."""
-
-    contender: str
-    cases: int
-    judged_by: str
-    change: float
-    change_low: float
-    change_high: float
-    verdict: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What `compare` found. `missing` says which cases a run lacks, and what it says about them."""
-
-    by: str
-    margin: float
-    base_runs: int
-    new_runs: int
-    differences: dict[str, tuple[str, str]]
-    unfinished: list[str]
-    """Which runs were cut short."""
-    together: list[Together]
-    cases: list[Case]
-    missing: list[dict]
-    vendor_speed: float | None
-    """Geometric mean of the baseline's own speed, NEW over BASE: how far the machine moved between the runs."""
-
-    def count(self, verdict: str) -> int:
-        return sum(case.verdict == verdict for case in self.cases)
-
-    def exit_code(self, *, strict: bool = False) -> int:
-        """1 where a case or a contender in the mean is slower; if `strict`, also where a case is unclear or missing."""
-        slower = self.count(SLOWER) or any(mean.verdict == SLOWER for mean in self.together)
-        missing = any(case["missing_in"] != NEITHER for case in self.missing)
-        return int(bool(slower or (strict and (self.count(UNCLEAR) or missing))))
-
-
-class Pair(NamedTuple):
-    """A case that both sides have: of each, the runs that measured it with their records."""
-
-    case: str
-    sides: list[list[tuple[Run, dict]]]
-
-    @property
-    def records(self) -> list[dict]:
-        return [record for _, record in chain(*self.sides)]
-
-    @property
-    def wires(self) -> list[float | None]:
-        """Return the bytes/s that the wire was asked for on each side; None without a wire."""
-        asked = [[record.get("link_bytes_per_s_requested") for _, record in side] for side in self.sides]
-        return [None if None in of_side else geometric_mean(of_side) for of_side in asked]
-
-    @property
-    def on_one_wire(self) -> bool:
-        return None in (wires := self.wires) or max(wires) / min(wires) - 1 <= SAME_WIRE
-
-    def speed(self, field: str) -> float | None:
-        """Return NEW's over BASE's by geometric means of a time; None where a run lacks it."""
-        times = [[record[field] for _, record in side] for side in self.sides]
-        return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
-
-    def judged_by(self, by: str) -> str:
-        hides = by == "ratio" and all(record.get("hidden_fraction") is not None for record in self.records)
-        return HIDDEN if hides else SPEED
-
-    def values(self, by: str) -> list[list[dict[int, float]]]:
-        """Return what each run of each side says."""
-        by = HIDDEN if self.judged_by(by) == HIDDEN else by
-        return [[values_of(run, record, by) for run, record in side] for side in self.sides]
-
-
-def compare(
-    base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=(), quick: bool = False
-) -> Comparison:
-    """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
-    names them, for quick runs unless `quick`, where `by` is `ratio` and the baseline is not the same, and where no case
-    can be compared."""
-    differences = _differences(base, new, allow, quick)
-    runs = {**_named("BASE", base), **_named("NEW", new)}
-    records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
-    pairs = _pairs([(base, [*records_of_run.values()][: len(base)]), (new, [*records_of_run.values()][len(base) :])])
-    changes, missing, of_contender, vendors = [], [], {}, []
-    for pair in pairs:
-        record, judged_by = pair.records[0], pair.judged_by(by)
-        is_vendor = record["contender"] == record["vendor"]
-        if by == "ratio" and len({record["vendor"] for record in pair.records}) > 1:
-            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; say --by time")
-        if is_vendor and pair.on_one_wire:
-            vendors.append(pair.speed("time_s"))
-        if judged_by == SPEED and not pair.on_one_wire:
-            reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
-            missing.append({"case": pair.case, "missing_in": NEITHER, "reason": reason})
-            continue
-        values = pair.values(by)
-        spreads = [[spread for of_run in side if (spread := spread_of([of_run]))] for side in values]
-        if list(map(len, spreads)) != list(map(len, pair.sides)):
-            alone = by == "ratio" and any(record["ratio_to_vendor"] is None for record in pair.records)
-            reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
-            missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
-        if all(spreads) and (by == "time" or not is_vendor):
-            changes.append((pair, change(*spreads, of=judged_by)))
-            if list(map(len, pair.sides)) == [len(base), len(new)]:
-                of_contender.setdefault((record["contender"], judged_by), []).append(values)
-    if not changes:
-        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
-    of_cases = zip(changes, verdicts([change_ for _, change_ in changes], margin), strict=True)
-    return Comparison(
-        by=by,
-        margin=margin,
-        base_runs=len(base),
-        new_runs=len(new),
-        differences=differences,
-        unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        together=_means(of_contender, margin),
-        cases=[_case(*of_case, verdict, margin) for of_case, verdict in of_cases],
-        missing=missing + _missing(runs, records_of_run),
-        vendor_speed=geometric_mean(vendors) if vendors else None,
+def add_command(commands) -> None:
+    """Add `compare` to the subparsers of the `roofline` command."""
+    command = commands.add_parser("compare", help="what became faster or slower from one run to another")
+    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
+    command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
+    command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
+    command.add_argument(
+        "--by", choices=("ratio", "time"), default="ratio", help="ratio to the baseline, or plain time"
     )
+    command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
+    command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
+                         help="compare although this differs; may be repeated")  # fmt: skip
+    command.add_argument("--quick", action="store_true", help="compare quick runs too, which say too little")
+    command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
+    form.add_argument("--markdown", action="store_true", help="for a pull request")
+    command.set_defaults(run=run)
 
 
-def _differences(base: Sequence[Run], new: Sequence[Run], allow, quick: bool) -> dict[str, tuple[str, str]]:
-    """Return {condition: (BASE's, NEW's)} of those that differ. Raises ValueError for one that decides the numbers."""
-    if not quick and any(run.metadata.get("options", {}).get("quick") for run in (*base, *new)):
-        raise ValueError(
-            "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick, or say "
-            "--quick to compare them all the same"
-        )
-    a, b = side_conditions(base), side_conditions(new)
-    differences = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
-    for name in NUMBERS:
-        if name in differences and name not in allow:
-            raise ValueError(
-                f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
-            )
-    return differences
+def _share(text: str) -> float:
+    value = positive(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, as in 0.03 for 3 %")
+    return value
 
 
-def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pair]:
-    """Return the cases that both sides have. Raises ValueError where there is none."""
-    (_, base), (_, new) = sides
-    cases = [case for case in dict.fromkeys(chain(*base)) if any(case in records for records in new)]
-    if not cases:
-        raise ValueError("the two sides have no case in common: nothing can be compared")
-    having = lambda case, side: [(run, of[case]) for run, of in zip(*side, strict=True) if case in of]  # noqa: E731
-    return [Pair(case, [having(case, side) for side in sides]) for case in cases]
-
-
-def _means(of_contender: dict[tuple[str, str], list], margin: float) -> list[Together]:
-    """Return what contenders with several cases became in the mean."""
-    means = {
-        key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := together(cases, of=key[1]))
-    }
-    return [
-        Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
-        for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()], margin), strict=True)
-    ]
-
-
-def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the conditions of all `runs`; what differs among them is joined by `and`."""
-    each = [conditions(run.metadata) for run in runs]
-    return {name: AND.join(dict.fromkeys(conditions_of_run[name] for conditions_of_run in each)) for name in each[0]}
-
-
-def _case(pair: Pair, change_: Change, verdict: str, margin: float) -> Case:
-    times = [geometric_mean(record["time_s"] for _, record in side) for side in pair.sides]
-    wires, notes = pair.wires, []
-    if not pair.on_one_wire:
-        notes.append(f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s")
-    moved = pair.speed("vendor_time_s") if pair.on_one_wire else None
-    if moved and abs(math.log(moved)) > math.log1p(margin):
-        notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-    interval = astuple(change_.interval)
-    return Case(pair.case, *times, *wires, change_.of, *interval, verdict, change_.resolution, moved, ", ".join(notes))
-
-
-def _named(side: str, runs: Sequence[Run]) -> dict[str, Run]:
-    return {side if len(runs) == 1 else f"{side} {number}": run for number, run in enumerate(runs, 1)}
-
-
-def _missing(runs: dict[str, Run], records_of_run: dict[str, dict]) -> list[dict]:
-    """Return {case, missing_in, reason} of the cases that some run measured and others did not."""
-    lacking = []
-    for name, run in runs.items():
-        reasons = {entry["case"]: f"{entry['outcome'].replace('_', ' ')}: {entry['reason']}" for entry in run.missing}
-        cases = [case for case in dict.fromkeys(chain(*records_of_run.values())) if case not in records_of_run[name]]
-        lacking += [((case, reasons.get(case, "not asked for")), name) for case in cases]
-    lacking_of = grouped(lacking).items()
-    return [{"case": case, "missing_in": ", ".join(names), "reason": reason} for (case, reason), names in lacking_of]
+def run(options) -> int:
+    """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
+    sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
+    if not options.new and len(options.runs) != 2:
+        problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
+        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
+    if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
+        raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
+    base, new = ([load(folder) for folder in side] for side in sides)
+    comparison = compare(base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick)
+    if options.json:
+        print(json.dumps(as_json(comparison, base, new, strict=options.strict), indent=2))
+    elif options.markdown:
+        print(markdown(comparison, base, new))
+    else:
+        print("\n".join(terminal(comparison)))
+    return comparison.exit_code(strict=options.strict)
 
 
 def change_text(row: Case | Together) -> str:
@@ -328,7 +137,7 @@ def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) ->
         parts.append(tables.markdown(_table(changed)))
     table = tables.markdown(_table(comparison.cases))
     parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{table}\n\n</details>")
-    runs = {**_named("BASE", base), **_named("NEW", new)}
+    runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
     return "\n\n".join(parts)
 

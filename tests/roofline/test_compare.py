@@ -29,9 +29,10 @@ from roofline.analysis.changes import (
     values_of,
     verdicts,
 )
+from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
 from roofline.cli import main
-from roofline.report.compare import compare, terminal
+from roofline.report.compare import terminal
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from roofline.analysis.comparison import compare
 from roofline.cli import main
 from roofline.measure import device_errors
 from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.measure.rounds import CallError
 from roofline.measure.share import Share
 from roofline.report import references
-from roofline.report.compare import compare, summary
+from roofline.report.compare import summary
 from roofline.store import journal
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
