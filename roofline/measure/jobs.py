@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from roofline import operations
-from roofline.measure import kernel_names, machine, plan, share, telemetry
+from roofline.measure import kernel_names, machine, share, telemetry
 from roofline.measure.prepared import FAILED
 from roofline.measure.share import CALL, CEILINGS, IDLE, PREPARE, RECHECK, START, STEADY, TURNS, Request, Stopped
 from roofline.measure.supervisor import HUNG, Supervisor
@@ -44,7 +44,6 @@ WHERE = {
     RECHECK: "when it was checked again",
     STEADY: "in a block",
 }
-STEPS = {CEILINGS: plan.CEILINGS, PREPARE: plan.PREPARE, TURNS: plan.MEASURE, STEADY: plan.STEADY}
 
 
 def greet(supervisor: Supervisor) -> None:
@@ -151,6 +150,11 @@ class Job:
             calls = len(at.get("entrants", "1"))
             self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
             self._limit_s = max(self._limit_s, told_s) if step == CALL else self._limit_s + RULE_TIMES * told_s
+        self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
+
+    def progress(self) -> str:
+        """Return how far the run is, to stand before what it is at."""
+        return ""
 
     def take_line(self, line: dict) -> None:
         self.supervisor.add(line)
@@ -264,7 +268,6 @@ class Check(Job):
         self.cases.pop(shape)
         self.supervisor.reference_s[shape] = line["reference_s"]
         self.supervisor.chosen[shape] = {"facts": line["facts"], "medians_s": {}}
-        self.supervisor.at()
 
 
 class Measure(Job):
@@ -275,15 +278,13 @@ class Measure(Job):
     def __init__(self, supervisor: Supervisor):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
-        self.process = 0
+        self._since, self._passes_before = time.monotonic(), self._passes_done()
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run
-        self.process, passes = self.supervisor.passes_left()
+        passes = self.supervisor.passes_left()
         if not passes:
             return None
-        if self.process:
-            self.supervisor.at(plan.BEGIN, self.process)
         number = 1 + max((round_.process for shape in run.shapes.values() for round_ in shape.rounds), default=-1)
         cases = {shape: self.supervisor.left(shape) for shape in passes}
         about = {"processes": self.supervisor.processes, "ceilings": run.ceilings, "when": self.when}
@@ -297,12 +298,15 @@ class Measure(Job):
         """Shape -> what was known of it when the share began."""
         super().begin(asked)
 
-    def take_at(self, at: dict) -> None:
-        super().take_at(at)
-        if (step := at["step"]) in STEPS:
-            measured = self.supervisor.run.shapes.get(at["shape"])
-            done = measured.passes % self.supervisor.passes if measured else 0
-            self.supervisor.at(STEPS[step], self.process, at["shape"], *([done + 1] if step == TURNS else []))
+    def _passes_done(self) -> int:
+        return sum(shape.passes for shape in self.supervisor.run.shapes.values())
+
+    def progress(self) -> str:
+        done, supervisor = self._passes_done(), self.supervisor
+        asked = len(supervisor.planned) * supervisor.passes * supervisor.processes
+        made, took_s = done - self._passes_before, time.monotonic() - self._since
+        left = f", {duration(took_s / made * (asked - done))} left" if made else ""
+        return f"{done} of {asked} passes{left}: "
 
     def culprits(self) -> list[str]:
         shape, entrants = self.at["shape"], self.at.get("entrants", [])
@@ -382,3 +386,15 @@ class Names(Job):
 
     def conclude(self, verdict: dict) -> None:
         self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
+
+
+def duration(seconds: float) -> str:
+    """Return `seconds` in words, rounded as a person would.
+
+    >>> duration(3.2), duration(47), duration(309), duration(4000)
+    ('under 5 s', '45 s', '5 min 10 s', '67 min')
+    """
+    if seconds < 97.5:
+        return f"{5 * round(seconds / 5)} s" if seconds >= 5 else "under 5 s"
+    minutes, rest = divmod(10 * round(seconds / 10), 60)
+    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"

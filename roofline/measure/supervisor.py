@@ -65,8 +65,8 @@ class Supervisor:
         """Why nothing more can be measured, if that is so."""
         self.lacking = ""
         """What the end of the run is at."""
-        self.at: Callable[..., None] = lambda *step: None
-        """Told what begins, in the fields of a `plan.Step`; without them, that the same goes on."""
+        self.progress: Callable[[str], None] = lambda text: None
+        """Shows how far the run is."""
         self.say: Callable[[str], None] = lambda text: None
         self.observers: list = []
         """Called once all timing is over, each with what the run lacks where that is interrupted."""
@@ -112,14 +112,14 @@ class Supervisor:
         is_whole = measured and measured.stopped_by != INTERRUPTED
         return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
 
-    def passes_left(self) -> tuple[int, dict[str, int]]:
-        """Return the process of the plan that is next, and {shape: passes} that it still has to make."""
+    def passes_left(self) -> dict[str, int]:
+        """Return {shape: passes} that the next process of the plan still has to make."""
         each, done = self.passes, {}
         for shape in [shape for shape in self.planned if self.left(shape)]:
             measured = self.run.shapes.get(shape)
             done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)
-        return process, {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
+        return {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
 
     def checked(self, shape: str) -> list[str]:
         """Return the contenders that a check share called on `shape`, and that are right."""
@@ -212,8 +212,6 @@ class Supervisor:
             except EOFError:
                 how = child.end(ENDING_S if job.under else 2.0)
                 self._end(child, running, "" if job.is_done else how)
-        if not ready:
-            self.at()
         for child, job in list(running.items()):
             if child.waits_at in ready:
                 continue

@@ -22,10 +22,9 @@ import pytest
 
 from roofline import doctor, operations
 from roofline import options as ffn_options
-from roofline.measure import clocks, jobs, machine, metadata, signals
+from roofline.measure import jobs, machine, metadata, signals
 from roofline.measure.epochs import Epochs, Follower, identity, of_environment
 from roofline.measure.machine import choose_device, refuse_tf32
-from roofline.measure.plan import Plan, estimate
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.supervisor import Supervisor
 from roofline.profile import collect, ncu
@@ -81,24 +80,11 @@ class State:
         return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
     @property
-    def left(self) -> dict[str, tuple]:
-        """Return {shape: (case, contenders)} of what was selected and not measured."""
+    def cases_left(self) -> list:
+        """Return the case of each shape that was selected and not measured."""
         run = self.resumed
-        return {
-            shape: (operations.parse(shape)[0], names)
-            for shape, names in self.selected.items()
-            if not run or shape in run.interrupted or shape not in run.shapes
-        }
-
-    def seconds(self) -> dict:
-        """Return the `estimate` of what is left, with --collect-only by what a clock of the device does."""
-        device = self.options.device
-        if not self.session:
-            clock = clocks.CLOCKS[device]
-            processes = self.options.processes or clock.processes
-            return estimate(self.left, self.options, clock.passes, processes, machine.flops(device, None))
-        flops = machine.flops(device, self.session.hello["machine"]["datasheet"])
-        return estimate(self.left, self.options, self.session.passes, self.session.processes, flops)
+        left = [name for name in self.selected if not run or name in run.interrupted or name not in run.shapes]
+        return [operations.parse(name)[0] for name in left]
 
 
 STATE = pytest.StashKey[State]()
@@ -265,7 +251,7 @@ def pytest_collection_finish(session):
     except ValueError as error:
         refuse(f"{error}; ffn_benchmark measures shapes of operations")
     try:
-        cases = [case for case, _ in state.left.values()]
+        cases = state.cases_left
         selection.check(state.options, state.runners, cases, "" if session.items else config.option.keyword)
         if state.selected and not config.option.collectonly:
             root = None if runs_here(config) and not state.epochs else config.rootpath
@@ -282,7 +268,7 @@ def pytest_report_collectionfinish(config):
     if not (state.options.timed and state.selected):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
-    return f"{counts}, {Plan(state.seconds())}"
+    return f"{counts}, {jobs.duration(len(state.cases_left) * state.options.max_seconds)} of timing"
 
 
 @pytest.fixture(scope="session")
@@ -326,8 +312,7 @@ def _begin(config, state: State) -> None:
         return
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    narrator.plan = Plan(state.seconds())
-    session.at, session.say = narrator.at, narrator.say
+    session.progress, session.say = narrator.progress, narrator.say
     counting = collect.Counting(session)
     session.observers = [  # the shorter first
         (partial(jobs.name_kernels, session), "not all kernels were named"),

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import record_of, records_of
-from roofline.measure.plan import REPORT, Plan, Step
 from roofline.measure.signals import ways_on
 from roofline.report import sections, tables
 from roofline.report.write import write
@@ -15,8 +14,8 @@ from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
-LIVE_S, LOGGED_S = 0.5, 10.0
-"""From one line of progress to the next: of a terminal, which rewrites it, and of a log."""
+LOGGED_S = 10.0
+"""From one line of progress to the next in a log. A terminal rewrites it each time."""
 
 
 class Narrator:
@@ -32,8 +31,7 @@ class Narrator:
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
         self._files = [journal.NAME]
         """What the run's folder has of it by now."""
-        self.plan: Plan | None = None
-        self._last_line_s, self._last_stage = 0.0, None
+        self._logged_s = 0.0
         self._is_live = False
         """Whether a line of progress stands where the next one goes."""
 
@@ -41,18 +39,13 @@ class Narrator:
         """A line of its own, now, wherever the terminal is piped to."""
         self._write(text, live=False)
 
-    def at(self, *step) -> None:
-        """Tell what the run is at, in the fields of a `Step`; without them the same goes on. Now and then only."""
-        if not self.plan:
-            return
-        if step:
-            self.plan.begin(Step(*step))
-        reporter, at, now = self._config.pluginmanager.get_plugin("terminalreporter"), self.plan.at, time.monotonic()
+    def progress(self, text: str) -> None:
+        """Say how far the run is: always on a terminal, now and then in a log."""
+        reporter, now = self._config.pluginmanager.get_plugin("terminalreporter"), time.monotonic()
         live = bool(reporter and reporter.isatty())
-        stage = at.process, at.shape != "" or at.kind
-        if now - self._last_line_s >= (LIVE_S if live else LOGGED_S) or stage != self._last_stage:
-            self._last_line_s, self._last_stage = now, stage
-            self._write(self.plan.line(), live)
+        if live or now - self._logged_s >= LOGGED_S:
+            self._logged_s = now
+            self._write(text, live)
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -72,7 +65,7 @@ class Narrator:
     def report(self, session) -> None:
         """Save the JSON and draw the report. What fails is told at the end."""
         run, folder = self._state.run, self._state.folder
-        self.at(REPORT)
+        self.progress("report")
         path = folder / "benchmark.json"
         saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
         saved = self._saved or saved | {"ceilings": run.ceilings}
