@@ -106,14 +106,12 @@ class Job:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.device = supervisor, supervisor.options.device
         self.is_done, self.marked, self.printed = False, 0, ""
-        self._lost_at, self._is_fruitful = "", False
-        """Why the share lost the device; whether anything came of it."""
         self.at = {"step": START, "shape": ""}
         self._limit_s = self._began = 0.0
         self.broke: dict | None = None
-        """Who raised, and why: the ranks are out of step."""
+        """Who raised, and why, where the device is lost or ranks are out of step."""
         self._ended = defaultdict(int)
-        """(step, shape) -> how many shares ended there without anybody to blame; "lost" -> how many had no device."""
+        """(step, shape) -> how many shares ended there without anybody to blame."""
 
     def next_request(self) -> Request | None:
         """What the next share is to do; None where nothing is left."""
@@ -121,7 +119,7 @@ class Job:
 
     def begin(self, asked: Request) -> None:
         """A share begins that does what is asked for."""
-        self.is_done, self._lost_at, self._is_fruitful, self.broke = False, "", False, None
+        self.is_done, self.broke = False, None
         self.take_at({"step": START, "shape": ""})
 
     def take(self, line: dict, *, stops: bool = True) -> None:
@@ -160,12 +158,7 @@ class Job:
         self.supervisor.add(line)
 
     def take_rejected(self, line: dict) -> None:
-        self._is_fruitful = True
         self.supervisor.lose(line["shape"], line["name"], line["outcome"], line["reason"])
-
-    def take_lost(self, line: dict) -> None:
-        self._lost_at = line["reason"]
-        self.supervisor.say(f"{line['reason']}; the next share goes on with what is left")
 
     def take_broke(self, line: dict) -> None:
         self.broke = line
@@ -185,9 +178,6 @@ class Job:
         """A share has ended: well, or by `how` on a `rank`, and then what it was at has its outcome. Where that is no
         single contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next
         share goes on, a few times."""
-        if self._lost_at and not self._is_fruitful:
-            self._ended["lost"] += 1
-            self.supervisor.over = self._lost_at if self._ended["lost"] >= TRIES else self.supervisor.over
         if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
             self.conclude(self.verdict(how, rank))
 
@@ -325,7 +315,6 @@ class Measure(Job):
     def take_turns(self, line: dict) -> None:
         """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
         shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
-        self._is_fruitful = True
         measured = supervisor.run.shapes.get(shape)
         if shape not in self._before:
             measured = measured if measured and measured.passes else None
@@ -364,7 +353,7 @@ class Measure(Job):
     def end(self, how: str, rank: str = "") -> None:
         super().end(how, rank)
         # A shape that it did not measure is not asked for again.
-        if not (how or self.broke or self._lost_at or self.supervisor.over):
+        if not (how or self.broke or self.supervisor.over):
             for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
                 if shape not in self._before and name in self.supervisor.left(shape):
                     reason = f"{name}: its runner left it out, and did not say why"

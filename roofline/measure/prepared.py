@@ -30,6 +30,12 @@ class Rejection(NamedTuple):
     reason: str
 
 
+class Broken(BaseException):
+    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. No `except
+    Exception` goes on with it. `args` are the name of the entrant that was called, if that is known, and its
+    `Rejection`."""
+
+
 @dataclass
 class Entrant:
     """Who takes turns in a round: a contender, an arm, or a reference beside them."""
@@ -52,6 +58,12 @@ def rejection(error: BaseException) -> Rejection:
     return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
 
 
+def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
+    """Raise `Broken` where the `device` answers no more since `error`, which the call of `name` raised."""
+    if device_errors.device_lost(device):
+        raise Broken(name, rejection(error)) from error
+
+
 @dataclass
 class PreparedCase:
     """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
@@ -70,8 +82,6 @@ class PreparedCase:
     """Name of what judges it, which its operation knows."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
-    device_lost: str = ""
-    """Why the device answers no more, if that is so: nothing else can be measured by this process."""
 
     @property
     def contenders(self) -> list[str]:
@@ -93,16 +103,13 @@ class PreparedCase:
         self.take(name, called)
 
     def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
-        """Have `name` in or out, as `check()` returns. Whatever that dies of, the others still get their numbers; but
-        where the device is lost, nobody does."""
+        """Take `name` in or out, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
+        dies of, the others still get their numbers."""
         try:
             result = check()
         except (Exception, SystemExit) as error:
-            self.refuse(name, error)
-            if device_errors.device_lost(self.device):
-                self.entrants.clear()
-                self.device_lost = f"{name}: {device_errors.reason(error)}"
-            return
+            stop_if_lost(self.device, error, name)
+            return self.refuse(name, error)
         if isinstance(result, Rejection):
             self.entrants.pop(name, None)
             self.rejected[name] = result

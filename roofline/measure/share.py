@@ -28,8 +28,8 @@ from roofline import operations
 from roofline.measure import ceilings, device_errors, kernel_names, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
-from roofline.measure.prepared import FAILED, Entrant, PreparedCase, Rejection, rejection
-from roofline.measure.ranks import Broken, of_share
+from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
+from roofline.measure.ranks import of_share
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.options import of_values
 from roofline.stats import grouped, time_of
@@ -122,7 +122,7 @@ class Share:
 
     def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
         self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
-        self.options, self.device, self.lost = runners.options, runners.options.device, ""
+        self.options, self.device = runners.options, runners.options.device
         of_shape = {shape: runners.of(operations.find(shape.partition("-")[0])) for shape in request.cases}
         for shape, chosen in request.chosen.items():
             of_shape[shape].earlier[shape] = chosen
@@ -145,36 +145,17 @@ class Share:
         try:
             return self.runners.prepare(shape, names, first_call)
         except Exception as error:  # operands that do not fit, for one
-            prepared = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
-            self.take_out(prepared, error)
+            stop_if_lost(self.device, error)
+            prepared = PreparedCase(case=None, baseline="")
+            for name in names:
+                prepared.refuse(name, error)
             return prepared
 
-    def take_out(self, prepared: PreparedCase, error: BaseException) -> list[str]:
-        """Take the entrant that raised `error` out; all of them where it was no single one.
-
-        Where the device is lost, all are out, and one contender at least has failed, or else the next share would come
-        no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others get their
-        turn then.
-        """
-        named = [error.name] if isinstance(error, CallError) else []
-        names = named or list(prepared.entrants)
-        if lost := device_errors.device_lost(self.device):
-            names = [name for name in named if name in prepared.contenders] or suspects(prepared)
-            prepared.device_lost = device_errors.reason(error)
-        for name in names:
-            prepared.refuse(name, error)
-        if lost:
-            prepared.entrants.clear()
-        return names
-
     def tell_rejected(self, shape: str, prepared: PreparedCase) -> None:
-        """Tell who was rejected, once, and whether the device was lost."""
+        """Tell who was rejected, once."""
         for name, rejected in prepared.rejected.items():
             self.reject(shape, name, rejected)
         prepared.rejected.clear()
-        if prepared.device_lost:
-            self.lost = f"the device was lost at {shape}: {prepared.device_lost}"
-            self.tell({"tell": "lost", "reason": self.lost})
 
     def greet(self) -> None:
         """Tell what this machine is, and the clock that times the contenders on it."""
@@ -198,8 +179,6 @@ class Share:
             reference_s = seconds.get(prepared.baseline, 0.0)
             self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
             prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
-            if self.lost:
-                return
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
         """Return the seconds of a call of `name`, which may be rejected by it."""
@@ -228,8 +207,6 @@ class Share:
         entered: dict[str, Entered] = {}
         for index in range(1, max(self.request.passes.values()) + 1):
             for shape in [shape for shape, passes in self.request.passes.items() if passes >= index]:
-                if self.lost:
-                    return
                 if index == 1:
                     entered[shape] = self.enter(shape)
                 # Of a shape that is done nothing is kept: its operands' memory is the next one's.
@@ -241,7 +218,7 @@ class Share:
 
     def measure_ceilings(self, first: runner.Runner) -> None:
         """Make the probes of the ceilings, and measure these, unless an earlier share did. Where that fails, shares of
-        the roof are unknown, and the share goes on unless the device was lost."""
+        the roof are unknown, and the share goes on."""
         self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
         self.at(CEILINGS)
         try:
@@ -255,12 +232,9 @@ class Share:
                     self.ceilings.append(ceiling)
                     self.tell({"tell": "line", "kind": "ceiling"} | ceiling)
         except Exception as error:
+            stop_if_lost(self.device, error)
             self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
-            if device_errors.device_lost(self.device):
-                self.lost = reason
-                self.tell({"tell": "lost", "reason": reason})
-            else:
-                self.note("ceilings", f"No shares of the roof: {reason}.")
+            self.note("ceilings", f"No shares of the roof: {reason}.")
         if reasons:
             named = grouped((why, probe) for probe, why in reasons.items()).items()
             self.note("ceilings", f"No probe: {'; '.join(': '.join([', '.join(of), why]) for why, of in named)}.")
@@ -301,7 +275,10 @@ class Share:
                 self.tell_turns(entered, whole=False)
                 raise
             except Exception as error:
-                for name in self.take_out(prepared, error):
+                raised = error.name if isinstance(error, CallError) else ""
+                stop_if_lost(self.device, error, raised if raised in prepared.contenders else "")
+                for name in [raised] if raised else list(prepared.entrants):
+                    prepared.refuse(name, error)
                     rounds.drop(name)
                 continue
             self.tell_turns(entered, whole=True)
@@ -342,8 +319,6 @@ class Share:
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
             if name in prepared.rejected:
                 rounds.drop(name)
-            if prepared.device_lost:
-                return
         if self.is_first(entered.shape) and (self.device == "cuda" or self.options.steady):
             self.measure_steady_state(entered)
 
@@ -361,9 +336,7 @@ class Share:
         self.tell_turns(entered, whole=False)  # blocks are of a shape that is known
 
         def failed(name: str, error: Exception) -> None:
-            if device_errors.device_lost(self.device):
-                prepared.device_lost = device_errors.reason(error)
-                raise error
+            stop_if_lost(self.device, error, f"{name}-steady")
             self.reject(shape, f"{name}-steady", rejection(error))
 
         calls = {name: prepared.entrants[name].call for name in names}
@@ -373,7 +346,7 @@ class Share:
         try:
             for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
                 self.tell({"tell": "line", "kind": "steady", "shape": shape} | block)
-        except Exception as error:  # the device is lost, or the clock failed
+        except Exception as error:  # of the clock
             self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
 
     def name_kernels(self) -> None:
@@ -386,13 +359,12 @@ class Share:
                 try:
                     named[name] = kernel_names.of_call(prepared.entrants[name].call)
                 except Exception as error:
+                    stop_if_lost(self.device, error)
                     failures.append(device_errors.reason(error))
             failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
             prepared.entrants.clear()
             if named:
                 self.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
-            if device_errors.device_lost(self.device):
-                break
         if failures:
             self.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
 
@@ -412,8 +384,7 @@ class Share:
                         self.reject(shape, name, rejection(error))
                         return
                 else:
-                    left_out = Rejection(FAILED, prepared.device_lost or "it was left out")
-                    self.reject(shape, name, prepared.rejected.get(name, left_out))
+                    self.reject(shape, name, prepared.rejected.get(name, Rejection(FAILED, "it was left out")))
                 prepared.entrants.clear()
 
 
@@ -450,12 +421,6 @@ def typical_timelines(entered: Entered) -> list[dict]:
             about = {"kind": "timeline", "shape": entered.shape, "contender": name, "round": middle}
             lines.append(about | timeline)
     return lines
-
-
-def suspects(prepared: PreparedCase) -> list[str]:
-    """Return who may have broken or hung what nobody is known to have: all but the baseline, or that if it was
-    alone."""
-    return [name for name in prepared.contenders if name != prepared.baseline] or prepared.contenders
 
 
 def checked_again(entrant: Entrant) -> Entrant | Rejection:

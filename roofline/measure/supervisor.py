@@ -205,7 +205,7 @@ class Supervisor:
             try:
                 if line := child.receive():
                     job.take(line, stops=False)
-                    if job.broke:  # nobody lets it go on
+                    if job.broke and self.epochs:  # nobody lets it go on
                         self._end_epoch(child, running, epochs.RAISED, broke=job.broke)
                     else:
                         child.acknowledge(stop=bool(self.over))

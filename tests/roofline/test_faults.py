@@ -15,9 +15,6 @@ import pytest
 
 from roofline.cli import main
 from roofline.measure import device_errors
-from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.measure.rounds import CallError
-from roofline.measure.share import Share
 from roofline.report import references
 from roofline.report.compare import compare, summary
 from roofline.store import journal
@@ -74,6 +71,7 @@ STRUCK = [
     pytest.param("first-torch 128 null", {"m128-torch": ("failed", "signal 11")}, marks=slow),
     ("numpy 128 crash", numpy("failed", CRASH)),
     ("numpy 128 lost", numpy("failed", ILLEGAL)),
+    pytest.param("again-numpy 128 lost", numpy("failed", ILLEGAL), marks=slow),
     ("numpy 128 hang", numpy("failed", f"hung {TIMED}: {LATE}")),
     ("numpy 128 null", numpy("failed", f"signal 11 (SIGSEGV), {TIMED}")),
     ("numpy 128 exit", numpy("failed", f"exit code 3: it printed nothing, {TIMED}")),
@@ -362,28 +360,6 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
     assert "go on with it" not in run.text  # all is measured
     assert sorted(run.measured) == sorted(ALL)
     assert main(["report", str(run.folder)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("ready", "error", "failed"),
-    [
-        (["torch", "numpy", "ours"], CallError("torch"), ["torch"]),
-        (["torch", "numpy", "ours"], CallError("link"), ["numpy", "ours"]),  # which is no contender
-        (["torch", "numpy", "ours"], RuntimeError("of the clock"), ["numpy", "ours"]),
-        (["torch"], RuntimeError("of the clock"), ["torch"]),
-    ],
-)
-def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready, error, failed, monkeypatch):
-    monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
-    share, call = Share.__new__(Share), lambda: None
-    share.device = "cuda"
-    found = PreparedCase(None, "torch", entrants={name: Entrant(name, call) for name in ready})
-    found.entrants["link"] = Entrant("link", call, "link")
-    error.__cause__ = RuntimeError("an illegal memory access")
-    assert share.take_out(found, error) == failed
-    assert list(found.rejected) == failed
-    assert found.device_lost
-    assert not found.entrants
 
 
 @pytest.mark.parametrize(
