@@ -60,12 +60,6 @@ def known(wanted: list[str], listing: str) -> list[str]:
     return listed if reliable else wanted
 
 
-def refused(wanted: list[str], text: str) -> list[str]:
-    """Return those of `wanted` that an error in `text` names, as in `Failed to find metric regex:^name.(sum|...)$`."""
-    errors = "\n".join(line for line in text.splitlines() if "==ERROR==" in line and "metric" in line)
-    return _named(wanted, errors)
-
-
 def _named(wanted: list[str], text: str) -> list[str]:
     """Return those whose metric, without its suffix, is a word of `text`."""
     return [name for name in wanted if re.search(rf"(?<!\w){re.escape(name.partition('.')[0])}(?!\w)", text)]

@@ -313,10 +313,9 @@ def _begin(config, state: State) -> None:
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
-    counting = collect.Counting(session)
     session.observers = [  # the shorter first
         (partial(jobs.name_kernels, session), "not all kernels were named"),
-        (counting.finished, "not all of the counters were read, --ffn-resume reads the rest"),
+        (partial(collect.count, session), "not all of the counters were read, --ffn-resume reads the rest"),
     ]
     if options.device == "cuda" and (findings := doctor.of_any_run()):
         session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")

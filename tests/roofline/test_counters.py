@@ -113,15 +113,6 @@ def test_both_forms_are_asked_for_and_what_the_tool_does_not_list_is_left_out():
     assert parse.known(wanted[:3], "\n".join(bases)) == wanted[:3]
 
 
-def test_metrics_that_the_tool_refuses_are_found_in_its_error():
-    wanted = parse.metrics(["bf16"])
-    regex = f"==ERROR== Failed to find metric regex:^{BF16}(\\.sum|\\.avg)$"
-    assert parse.refused(wanted, regex) == [f"{BF16}.sum"]
-    access = f"==ERROR== Failed to access the following 2 metrics: {BF16}_sparsity_on.sum, lts__t_bytes.sum"
-    assert parse.refused(wanted, access) == ["lts__t_bytes.sum", f"{BF16}_sparsity_on.sum"]
-    assert parse.refused(wanted, DENIED + f"{BF16}.sum") == []
-
-
 def program(path: Path, text: str) -> str:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")

@@ -130,7 +130,7 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     )
     outcome = count("--ffn-counters", conftest=strikes)
     assert outcome.code == 2
-    assert len(counted(outcome)) == 2
+    assert len(counted(outcome)) == 3
     assert "interrupted by SIGTERM: not all of the counters were read" in outcome.text
     assert "it was interrupted" in told(outcome)
     assert sorted(outcome.cases) == ALL
