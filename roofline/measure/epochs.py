@@ -26,7 +26,7 @@ from typing import Any
 from roofline.measure import metadata
 from roofline.measure.child import Child
 from roofline.measure.ranks import PATIENCE_S, looks
-from roofline.measure.share import START, Request
+from roofline.measure.request import Request, Step
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -34,7 +34,7 @@ LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
 """Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
-AT_START = {"step": START, "shape": ""}
+AT_START = {"step": Step.START, "shape": ""}
 LOOK_S = 0.05
 """From one look of a follower at its share and at the store to the next."""
 

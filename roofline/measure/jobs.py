@@ -9,21 +9,21 @@ from collections import defaultdict
 from dataclasses import replace
 
 from roofline import operations
-from roofline.measure import kernel_names, machine, share, telemetry
+from roofline.measure import launches, machine, telemetry
 from roofline.measure.prepared import FAILED
-from roofline.measure.share import CALL, CEILINGS, IDLE, PREPARE, RECHECK, START, STEADY, TURNS, Request, Stopped
+from roofline.measure.request import Kind, Request, Step, Stopped
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.store.run import INTERRUPTED, Round
 
 LIMIT_S = {
-    START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
-    IDLE: {"cpu": 20.0, "cuda": 30.0},
-    CEILINGS: {"cpu": 180.0, "cuda": 240.0},
-    PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
-    CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
-    RECHECK: {"cpu": 20.0, "cuda": 60.0},
-    TURNS: {"cpu": 10.0, "cuda": 20.0},
-    STEADY: {"cpu": 10.0, "cuda": 20.0},
+    Step.START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
+    Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
+    Step.CEILINGS: {"cpu": 180.0, "cuda": 240.0},
+    Step.PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
+    Step.CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
+    Step.RECHECK: {"cpu": 20.0, "cuda": 60.0},
+    Step.TURNS: {"cpu": 10.0, "cuda": 20.0},
+    Step.STEADY: {"cpu": 10.0, "cuda": 20.0},
 }
 """What a step may take on a device, beside what its calls and its own rule take."""
 
@@ -38,11 +38,11 @@ CHECKERS = 4
 """Shares that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
 
 WHERE = {
-    PREPARE: "while its shape was prepared",
-    CALL: "in its first call",
-    TURNS: "while it was timed",
-    RECHECK: "when it was checked again",
-    STEADY: "in a block",
+    Step.PREPARE: "while its shape was prepared",
+    Step.CALL: "in its first call",
+    Step.TURNS: "while it was timed",
+    Step.RECHECK: "when it was checked again",
+    Step.STEADY: "in a block",
 }
 
 
@@ -92,7 +92,7 @@ def check(supervisor: Supervisor) -> None:
 def name_kernels(supervisor: Supervisor) -> None:
     """Journal the names of the kernels that were measured and have none yet. Arms are left out: what they run is
     the matmul of the same name and the link's copier."""
-    shapes = supervisor.run.shapes.values() if supervisor.options.device == kernel_names.DEVICE else ()
+    shapes = supervisor.run.shapes.values() if supervisor.options.device == launches.DEVICE else ()
     matmuls = [shape for shape in shapes if shape.analysis != "overlap"]
     cases = {shape.id: [n for n in shape.measured if "kernel_name" not in shape.entrants[n]] for shape in matmuls}
     supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])
@@ -106,7 +106,7 @@ class Job:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.device = supervisor, supervisor.options.device
         self.is_done, self.marked, self.printed = False, 0, ""
-        self.at = {"step": START, "shape": ""}
+        self.at = {"step": Step.START, "shape": ""}
         self._limit_s = self._began = 0.0
         self.broke: dict | None = None
         """Who raised, and why, where the device is lost or ranks are out of step."""
@@ -120,7 +120,7 @@ class Job:
     def begin(self, asked: Request) -> None:
         """A share begins that does what is asked for."""
         self.is_done, self.broke = False, None
-        self.take_at({"step": START, "shape": ""})
+        self.take_at({"step": Step.START, "shape": ""})
 
     def take(self, line: dict, *, stops: bool = True) -> None:
         """Take what the share tells. Raises `Stopped` where nothing more can be journalled, unless it does not stop."""
@@ -147,7 +147,7 @@ class Job:
         if shape:
             calls = len(at.get("entrants", "1"))
             self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
-            self._limit_s = max(self._limit_s, told_s) if step == CALL else self._limit_s + RULE_TIMES * told_s
+            self._limit_s = max(self._limit_s, told_s) if step == Step.CALL else self._limit_s + RULE_TIMES * told_s
         self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
 
     def progress(self) -> str:
@@ -192,13 +192,13 @@ class Job:
             return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
         where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
         why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
-        is_known = len(names) == 1 and step != PREPARE
+        is_known = len(names) == 1 and step != Step.PREPARE
         return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known}
 
     def conclude(self, verdict: dict) -> None:
         """Journal who has which outcome."""
         step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
-        if step == CEILINGS:
+        if step == Step.CEILINGS:
             return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
         self._ended[step, shape] += not verdict["is_known"]
         if verdict["is_known"] or (names and self._ended[step, shape] > 1):
@@ -211,7 +211,7 @@ class Job:
 class Hello(Job):
     """Learns what the machine is."""
 
-    kind = share.HELLO
+    kind = Kind.HELLO
 
     def next_request(self) -> Request | None:
         is_asked = self.supervisor.hello or self._ended
@@ -223,14 +223,14 @@ class Hello(Job):
             epochs.loopback = line["ranks"]["loopback"]
 
     def conclude(self, verdict: dict) -> None:
-        self._ended[START, ""] += 1
+        self._ended[Step.START, ""] += 1
         self.supervisor.over = f"a share that only looks at the machine ended: {verdict['why']}"
 
 
 class Check(Job):
     """Calls each contender before it is trusted."""
 
-    kind = share.CHECK
+    kind = Kind.CHECK
 
     def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]], *, is_alone: bool = False):
         super().__init__(supervisor)
@@ -263,7 +263,7 @@ class Check(Job):
 class Measure(Job):
     """Makes the passes over all shapes, process by process."""
 
-    kind = share.MEASURE
+    kind = Kind.MEASURE
 
     def __init__(self, supervisor: Supervisor):
         super().__init__(supervisor)
@@ -363,7 +363,7 @@ class Measure(Job):
 class Names(Job):
     """Names the kernels of what was measured."""
 
-    kind = share.NAMES
+    kind = Kind.NAMES
 
     def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]]):
         super().__init__(supervisor)

@@ -1,88 +1,27 @@
 """A share of a run: cases that one process prepares, checks and times, telling what it does as it goes on.
 
-    python3 -m roofline.measure.share FOLDER
-
 `run` is a plain function. It knows no pytest, no journal and no other process: what it learns it hands to `tell`, and
-goes on once that returns. As a program it is a child of a supervisor (`measure.child`), from whose socket in FOLDER it
-takes its request, and to which it tells.
+goes on once that returns. `measure.child` makes a process of it.
 
 What is told is a table whose `tell` is the name of a method of `measure.jobs.Job` that takes it: `at` says what
 begins, `line` is a line of the journal as it stands, `done` is the last.
 """
 
-import json
-import os
-import signal
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib import import_module
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 from roofline import operations
-from roofline.measure import ceilings, device_errors, kernel_names, machine, runner, steady, telemetry
+from roofline.measure import ceilings, device_errors, launches, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
-from roofline.measure.ranks import of_share
+from roofline.measure.request import Kind, Request, Step
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
-from roofline.options import of_values
 from roofline.stats import grouped, time_of
 from roofline.store.run import Shape
-
-HELLO, CHECK, MEASURE, NAMES, COUNTERS = "hello", "check", "measure", "names", "counters"
-"""Kinds of shares."""
-
-START, IDLE, CEILINGS, PREPARE, CALL, TURNS, RECHECK, STEADY = (
-    *("start", "look at the idle device", "ceilings", "preparation", "first call", "turns", "second check"),
-    "steady block",
-)
-"""Steps of a share, as they are told in `at`."""
-
-MARKER_CYCLES = 1000
-
-
-class Stopped(BaseException):
-    """The supervisor wants no more of the share, or is gone: no `except Exception` goes on with it."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a share is to do. All of it is plain values, so that it can be sent."""
-
-    kind: str
-    options: dict
-    """As the metadata of the run has them."""
-    cases: dict[str, list[str]]
-    """Shape -> its contenders."""
-    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
-    path: list[str] = field(default_factory=list)
-    """Where Python looks for modules."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Case -> why it has failed before: a baseline comes along unasked."""
-    chosen: dict[str, dict] = field(default_factory=dict)
-    """Shape -> what an earlier share chose for it, as `measure.runner.Runner.earlier` has it."""
-    entrants: dict[str, list[str]] = field(default_factory=dict)
-    """Shape -> who is still in, of one that an earlier share measured."""
-    passes: dict[str, int] = field(default_factory=dict)
-    """Shape -> how many times to come back to it."""
-    process: int = 0
-    """Number of this share among those that measure."""
-    processes: int = 1
-    """How many share the passes of a shape."""
-    ceilings: list[dict] = field(default_factory=list)
-    """Those that were measured before."""
-    when: str = ""
-    """What the ceilings that this share measures are journalled under; empty where it measures none."""
-    world: dict = field(default_factory=dict)
-    """Of ranks, as `measure.ranks.of_share` takes it."""
-
 
 Tell = Callable[[dict], None]
 
@@ -95,8 +34,9 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
     """
     share = Share(request, tell, runners, mark)
     try:
-        does = {HELLO: share.greet, CHECK: share.check, MEASURE: share.measure, NAMES: share.name_kernels}
-        does.get(request.kind, share.count)()
+        does = {Kind.HELLO: share.greet, Kind.CHECK: share.check, Kind.MEASURE: share.measure}
+        does |= {Kind.NAMES: partial(launches.name_kernels, share), Kind.COUNTERS: partial(launches.count, share)}
+        does[request.kind]()
     except Broken as broken:
         name, rejected = broken.args
         tell({"tell": "broke", "name": name} | rejected._asdict())
@@ -139,9 +79,9 @@ class Share:
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
                 raise RuntimeError(reason)
-            self.at(CALL, shape, name=name, seconds=within_s)
+            self.at(Step.CALL, shape, name=name, seconds=within_s)
 
-        self.at(PREPARE, shape)
+        self.at(Step.PREPARE, shape)
         try:
             return self.runners.prepare(shape, names, first_call)
         except Exception as error:  # operands that do not fit, for one
@@ -172,7 +112,7 @@ class Share:
             prepared = self.prepare(shape, names)
             seconds = {}
             for name in prepared.contenders:
-                self.at(CALL, shape, name=name)
+                self.at(Step.CALL, shape, name=name)
                 seconds[name] = self.call_again(prepared, name)
             self.tell_rejected(shape, prepared)
             facts = prepared.case.facts | prepared.facts if prepared.case else {}
@@ -200,7 +140,7 @@ class Share:
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
-            self.at(IDLE)
+            self.at(Step.IDLE)
             idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
             self.tell({"tell": "line", "kind": "idle"} | idle)
         self.measure_ceilings(first)
@@ -220,7 +160,7 @@ class Share:
         """Make the probes of the ceilings, and measure these, unless an earlier share did. Where that fails, shares of
         the roof are unknown, and the share goes on."""
         self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
-        self.at(CEILINGS)
+        self.at(Step.CEILINGS)
         try:
             self.probes = first.probes() if self.request.when or self.ceilings else []
             if self.request.when:
@@ -266,7 +206,7 @@ class Share:
         last = index == entered.passes
         while prepared.contenders:
             self.telemetry.start()
-            self.at(TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
+            self.at(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
             try:
                 rounds.run_pass()
                 if last:
@@ -315,7 +255,7 @@ class Share:
             reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
             prepared.rejected[name] = Rejection(FAILED, reason)
         for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
-            self.at(RECHECK, entered.shape, name=name)
+            self.at(Step.RECHECK, entered.shape, name=name)
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
             if name in prepared.rejected:
                 rounds.drop(name)
@@ -342,50 +282,14 @@ class Share:
         calls = {name: prepared.entrants[name].call for name in names}
         count = steady.BLOCKS if self.options.steady else 1
         about = {"seed": entered.seed, "count": count, "failed": failed}
-        about["begins"] = lambda name: self.at(STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
+        about["begins"] = lambda name: self.at(
+            Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S
+        )
         try:
             for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
                 self.tell({"tell": "line", "kind": "steady", "shape": shape} | block)
         except Exception as error:  # of the clock
             self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
-
-    def name_kernels(self) -> None:
-        """Tell which kernels each contender launches. What fails is told in a note: a name is not worth a run."""
-        failures: list[str] = []
-        for shape, names in self.request.cases.items():
-            prepared, named = self.prepare(shape, names), {}
-            for name in [name for name in names if name in prepared.entrants]:
-                self.at(CALL, shape, name=name)
-                try:
-                    named[name] = kernel_names.of_call(prepared.entrants[name].call)
-                except Exception as error:
-                    stop_if_lost(self.device, error)
-                    failures.append(device_errors.reason(error))
-            failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
-            prepared.entrants.clear()
-            if named:
-                self.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
-        if failures:
-            self.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
-
-    def count(self) -> None:
-        """Prepare and call one case after the other under a tool that counts: what one of them does is not laid on the
-        others. Ends where a call raised, since a new process is safer then."""
-        for shape, names in self.request.cases.items():
-            for name in names:
-                prepared = self.prepare(shape, [name])
-                if name in prepared.entrants:
-                    try:
-                        with counted(self.device):
-                            self.at(CALL, shape, name=name)
-                            prepared.entrants[name].call()
-                        self.tell({"tell": "called", "shape": shape, "name": name})
-                    except Exception as error:
-                        self.reject(shape, name, rejection(error))
-                        return
-                else:
-                    self.reject(shape, name, prepared.rejected.get(name, Rejection(FAILED, "it was left out")))
-                prepared.entrants.clear()
 
 
 def shape_of(entered: Entered) -> Shape:
@@ -439,98 +343,3 @@ def synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-@contextmanager
-def counted(device: str) -> Iterator[None]:
-    """Count the kernels launched inside, after a marker by which `profile.parse.by_call` tells calls apart."""
-    if device != "cuda":
-        yield  # there is nothing to count; tests come this way
-        return
-    import torch
-
-    torch.cuda.synchronize()
-    with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
-        torch.cuda._sleep(MARKER_CYCLES)
-        yield
-        torch.cuda.synchronize()
-
-
-# What follows makes a process a share.
-
-
-def bind(device: str) -> None:
-    """Have this process end with the one that began it, and on a CPU refuse it memory before the machine has none."""
-    with suppress(ImportError, OSError, AttributeError):  # not on Linux
-        import ctypes
-        import resource
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if device == "cpu":
-            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
-
-
-def load(name: str) -> type:
-    """Return the class that `package.module:Class` or `FILE::Class` names."""
-    place, _, of = name.rpartition(":")
-    if not place.endswith(":"):
-        return getattr(import_module(place), of)
-    file = Path(place.removesuffix(":"))
-    sys.path.insert(0, str(file.parent))
-    return getattr(import_module(file.stem), of)
-
-
-def interrupt(number: int, frame) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-def main(folder: Path) -> None:
-    """Take a request from the supervisor, and do it."""
-    import mmap
-    import socket
-
-    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plug.connect(str(folder / "socket"))
-    channel = Connection(plug.detach())
-    request = Request(**json.loads(channel.recv_bytes()))
-    bind(request.options["device"])
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
-
-    def tell(line: dict) -> None:
-        try:
-            channel.send_bytes(json.dumps(line).encode())
-            if channel.recv_bytes():
-                raise Stopped
-        except (EOFError, OSError):
-            raise Stopped from None
-
-    sys.path[:] = request.path or sys.path
-    with (folder / "mark").open("r+b") as file:
-        mark = mmap.mmap(file.fileno(), 1)
-    tell({"tell": "at", "step": START, "shape": ""})
-    for name, (of_runner, of_case) in request.runners.items():
-        declared = vars(sys.modules[load(of_case).__module__]).values()
-        operation = next(
-            candidate
-            for candidate in declared
-            if isinstance(candidate, operations.Operation) and candidate.name == name
-        )
-        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
-    ranks = of_share(request.world) if request.world else None
-    if ranks and request.options["device"] == "cuda":
-        from roofline.measure.device_ranks import World
-
-        ranks.world = World(ranks)
-    runners = operations.Runners(of_values(request.options), ranks)
-    with suppress(Stopped, KeyboardInterrupt):
-        run(request, tell, runners, mark)
-    if request.kind != COUNTERS:  # the tool that it runs under writes at its end
-        os._exit(0)  # what was imported takes long to end
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

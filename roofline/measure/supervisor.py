@@ -23,7 +23,7 @@ from roofline.measure.child import Child
 from roofline.measure.epochs import Epochs, RankLostError
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED
-from roofline.measure.share import START, Request, Stopped
+from roofline.measure.request import Request, Step, Stopped
 from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run
@@ -195,7 +195,7 @@ class Supervisor:
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
         by_place = {child.waits_at: child for child in running}
-        first = any(job.at["step"] == START for job in running.values())
+        first = any(job.at["step"] == Step.START for job in running.values())
         least_s = min(job.left_s for job in running.values())
         look_s = FIRST_LOOK_S if first or self.signals else RANKS_LOOK_S if self.epochs else LOOK_S
         ready = wait([*by_place, *woken], max(0.0, min(look_s, least_s)))

@@ -10,10 +10,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from roofline.measure import device_errors, share
+from roofline.measure import device_errors
 from roofline.measure.jobs import Job
 from roofline.measure.machine import anonymous
-from roofline.measure.share import Request
+from roofline.measure.request import Kind, Request
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import ncu, parse
 from roofline.stats import grouped
@@ -90,7 +90,7 @@ def count(supervisor: Supervisor) -> None:
 class Counting(Job):
     """Counts in shares under the tool."""
 
-    kind = share.COUNTERS
+    kind = Kind.COUNTERS
 
     def __init__(self, supervisor: Supervisor, tool: str, log: Path):
         super().__init__(supervisor)

@@ -77,7 +77,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     first, last = asked(tmp_path)  # the first case alone, then the rest
     assert "LC_ALL=C" in first
     assert (tmp_path / "asked.codes").read_text().split() == ["0", "0"]  # the tool tells of a program that failed
-    assert last[last.index("-m") + 1] == "roofline.measure.share"
+    assert last[last.index("-m") + 1] == "roofline.measure.child"
     assert len(list((outcome.root / "results" / "local").iterdir())) == 1
     kinds = [line["kind"] for line in outcome.lines]
     assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("round", "ceiling"))

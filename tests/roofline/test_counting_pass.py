@@ -7,7 +7,7 @@ import pytest
 from made_up_run import LINES, save
 from ncu_sample import HEADER, MARKER, UNITS, row
 
-from roofline.measure.share import CALL
+from roofline.measure.request import Step
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import collect
 from roofline.store import journal
@@ -44,7 +44,7 @@ def pass_of(tmp_path, monkeypatch):
                     job.take({"tell": "rejected", "shape": shape, "name": name, "reason": reason})
                 if how:
                     shape, name = batch[len(called)]
-                    job.at = {"step": CALL, "shape": shape, "name": name}
+                    job.at = {"step": Step.CALL, "shape": shape, "name": name}
                 job.end(how)
 
         jobs_run = []

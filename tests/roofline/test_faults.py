@@ -24,7 +24,7 @@ ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 IMPATIENT = """
 from roofline.measure import jobs
 
-for step in set(jobs.LIMIT_S) - {jobs.START}:
+for step in set(jobs.LIMIT_S) - {jobs.Step.START}:
     jobs.LIMIT_S[step] = {"cpu": 2.0}
 jobs.HUNG_TIMES = jobs.RULE_TIMES = 0
 """
@@ -185,7 +185,7 @@ def shares_of(root: Path) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if b"roofline.measure.share" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
+            if b"roofline.measure.child" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
                 found.append(path.name)
     return found
 
