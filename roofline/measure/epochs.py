@@ -23,7 +23,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from roofline.measure import metadata
+from roofline.measure import metadata, signals
 from roofline.measure.child import Child
 from roofline.measure.ranks import PATIENCE_S, looks
 from roofline.measure.request import Request, Step
@@ -183,8 +183,7 @@ class Follower:
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
         epochs = self._epochs
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            signal.signal(getattr(signal, name), self._hand_on)
+        signals.answer(self._hand_on)
         try:
             epochs.say(f"hello {epochs.rank}", mine)
             while epochs.heard("over") is None:

@@ -6,7 +6,6 @@ each step may take. This is what happens where a kernel hangs, dies or loses the
 
 import time
 from collections import defaultdict
-from dataclasses import replace
 
 from roofline import operations
 from roofline.measure import launches, machine, telemetry
@@ -284,8 +283,8 @@ class Measure(Job):
     def begin(self, asked: Request) -> None:
         self._number, self._cases = asked.process, asked.cases
         self._prepared: dict[str, dict] = {}
-        self._before: dict[str, dict] = {}
-        """Shape -> what was known of it when the share began."""
+        self._measured: set[str] = set()
+        """Shapes that the share told turns of."""
         super().begin(asked)
 
     def _passes_done(self) -> int:
@@ -315,36 +314,22 @@ class Measure(Job):
     def take_turns(self, line: dict) -> None:
         """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
         shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
-        measured = supervisor.run.shapes.get(shape)
-        if shape not in self._before:
-            measured = measured if measured and measured.passes else None
-            self._before[shape] = {
-                "passes": measured.passes if measured else 0,
-                "processes": measured.processes if measured else 0,
-                "rounds": measured.round_count if measured else 0,
-                "late": measured.late if measured else {},
-                "telemetry": [measured.telemetry] * measured.passes if measured else [],
-            }
-        before = self._before[shape]
-        rounds = [
-            replace(
-                round_,
-                index=round_.index + before["rounds"],
-                pass_index=round_.pass_index + before["passes"],
-                process=self._number,
-            ).line(shape)
-            for round_ in (Round(**fields) for fields in line["rounds"])
-        ]
-        passes, each = (measured.passes if measured else 0) + whole, supervisor.passes
-        is_over = whole and line["stopped_by"] and passes == each * supervisor.processes
-        before["telemetry"] += [line["telemetry"]] * whole
+        begins, measured = shape not in self._measured, supervisor.run.shapes.get(shape)
+        self._measured.add(shape)
+        if begins and measured and not measured.passes:  # rounds of no whole pass
+            measured = None
+        passes, count, late = (measured.passes, measured.round_count, measured.late) if measured else (0, 0, {})
+        about = {"process": self._number, "pass_index": passes + 1}
+        rounds = [Round(**fields | about | {"index": count + n}).line(shape) for n, fields in enumerate(line["rounds"])]
+        is_over = whole and line["stopped_by"] and passes + 1 == supervisor.passes * supervisor.processes
+        before = [measured.telemetry] * passes if measured else []
         now = {
-            "passes": passes,
-            "processes": before["processes"] + 1,
+            "passes": passes + whole,
+            "processes": (measured.processes if measured else 0) + begins,
             "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
-            "round_count": (measured.round_count if measured else 0) + len(rounds),
-            "telemetry": telemetry.merged(before["telemetry"] or [line["telemetry"]]),
-            "late": {name: count + before["late"].get(name, 0) for name, count in line["late"].items()},
+            "round_count": count + len(rounds),
+            "telemetry": telemetry.merged([*before, line["telemetry"]] if whole or not before else before),
+            "late": {name: more + late.get(name, 0) for name, more in line["late"].items()},
         }
         about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]
         supervisor.add(about | now, *rounds, *line["timelines"])
@@ -355,7 +340,7 @@ class Measure(Job):
         # A shape that it did not measure is not asked for again.
         if not (how or self.broke or self.supervisor.over):
             for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
-                if shape not in self._before and name in self.supervisor.left(shape):
+                if shape not in self._measured and name in self.supervisor.left(shape):
                     reason = f"{name}: its runner left it out, and did not say why"
                     self.supervisor.lose(shape, name, FAILED, reason)
 

@@ -52,9 +52,10 @@ class Entered:
     rounds: Rounds
     passes: int
     seed: int
-    telemetry: list[dict] = field(default_factory=list)
-    """Of the passes that are not told yet."""
+    telemetry: dict = field(default_factory=dict)
+    """Of the last pass."""
     rounds_told: int = 0
+    late_told: dict[str, int] = field(default_factory=dict)
 
 
 class Share:
@@ -209,6 +210,7 @@ class Share:
             self.at(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
             try:
                 rounds.run_pass()
+                entered.telemetry = self.telemetry.summary()
                 if last:
                     self.finish(entered)
             except KeyboardInterrupt:
@@ -234,16 +236,15 @@ class Share:
     def tell_turns(self, entered: Entered, *, whole: bool) -> None:
         """Tell the rounds since this was done last, and with the last ones their timelines."""
         rounds = entered.rounds
-        if whole or not entered.telemetry:
-            entered.telemetry.append(self.telemetry.summary())
         new = rounds.rounds[entered.rounds_told :]
-        entered.rounds_told = len(rounds.rounds)
+        late = {name: count - entered.late_told.get(name, 0) for name, count in rounds.late.items()}
+        entered.rounds_told, entered.late_told = len(rounds.rounds), dict(rounds.late)
         timelines = typical_timelines(entered) if rounds.stopped_by and self.is_first(entered.shape) else []
         self.tell(
             {
                 "tell": "turns", "shape": entered.shape, "whole": whole, "stopped_by": rounds.stopped_by,
-                "rounds": [asdict(round_) for round_ in new], "late": rounds.late, "timelines": timelines,
-                "telemetry": entered.telemetry[-1],
+                "rounds": [asdict(round_) for round_ in new], "late": late, "timelines": timelines,
+                "telemetry": entered.telemetry or self.telemetry.summary(),
             }
         )  # fmt: skip
 
