@@ -121,7 +121,7 @@ def ended(code: int, printed: str) -> str:
 
 
 def bind(device: str) -> None:
-    """Have this process end with the one that began it, and on a CPU refuse it memory before the machine has none."""
+    """Tie this process's life to the one that began it. On a CPU, refuse it memory before the machine has none."""
     with suppress(ImportError, OSError, AttributeError):  # not on Linux
         import ctypes
         import resource

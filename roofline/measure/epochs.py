@@ -115,7 +115,7 @@ class Epochs:
                     raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
 
     def begin(self, request: Request) -> dict:
-        """Have all ranks begin a share that does what `request` says; returns what this rank's is told of ranks."""
+        """Ask all ranks for a share that does what `request` says; returns what this rank's is told of ranks."""
         self.number += 1
         self.say(f"epoch {self.number}", asdict(request))
         return self.world

@@ -61,8 +61,8 @@ def measure(supervisor: Supervisor) -> None:
 
 
 def check(supervisor: Supervisor) -> None:
-    """Have each contender called in a share of its own kind before it is called in one that measures: what hangs or
-    dies there costs its own row. Compiles on the way."""
+    """Call each contender in a share that only checks before one that measures does. What hangs or dies there costs
+    its own row. Compiles on the way."""
     shapes = {
         name: names
         for name in supervisor.planned
@@ -113,11 +113,11 @@ class Job:
         """(step, shape) -> how many shares ended there without anybody to blame."""
 
     def next_request(self) -> Request | None:
-        """What the next share is to do; None where nothing is left."""
+        """Return what the next share is to do; None where nothing is left."""
         raise NotImplementedError
 
     def begin(self, asked: Request) -> None:
-        """A share begins that does what is asked for."""
+        """Make ready for a share that does what is asked for."""
         self.is_done, self.broke = False, None
         self.take_at({"step": Step.START, "shape": ""})
 
@@ -136,17 +136,19 @@ class Job:
         """Return about what a call takes on `shape`: what the baseline took, or else by its work and what the machine
         does."""
         case, _ = operations.parse(shape)
-        _, beside_link = machine.flops(self.device, self.supervisor.hello["machine"]["datasheet"])
-        return max(case.work.flop / beside_link, self.supervisor.reference_s.get(shape, 0.0))
+        flops_per_s = machine.flops_per_s(self.device, self.supervisor.hello["machine"]["datasheet"])
+        return max(case.work.flop / flops_per_s, self.supervisor.reference_s.get(shape, 0.0))
 
     def take_at(self, at: dict) -> None:
         self.at, self._began = at, time.monotonic()
-        step, shape, told_s = at["step"], at["shape"], at.get("seconds") or 0.0
+        step, shape, allowed_s = at["step"], at["shape"], at.get("seconds") or 0.0
         self._limit_s = LIMIT_S[step][self.device]
         if shape:
             calls = len(at.get("entrants", "1"))
             self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
-            self._limit_s = max(self._limit_s, told_s) if step == Step.CALL else self._limit_s + RULE_TIMES * told_s
+            self._limit_s = (
+                max(self._limit_s, allowed_s) if step == Step.CALL else self._limit_s + RULE_TIMES * allowed_s
+            )
         self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
 
     def progress(self) -> str:
@@ -174,9 +176,10 @@ class Job:
         return self.supervisor.left(shape)
 
     def end(self, how: str, rank: str = "") -> None:
-        """A share has ended: well, or by `how` on a `rank`, and then what it was at has its outcome. Where that is no
-        single contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next
-        share goes on, a few times."""
+        """Take in that a share has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome.
+
+        Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
+        nothing, the next share goes on, a few times."""
         if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
             self.conclude(self.verdict(how, rank))
 

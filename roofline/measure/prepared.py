@@ -18,8 +18,10 @@ SKIPPED, FAILED = "skipped", "failed"
 
 
 def unwatched(name: str, within_s: float | None = None) -> None:
-    """What a runner calls before the first call of the contender `name`, which may take `within_s` seconds, or the
-    usual, with what it compiles and its check. It may raise what refuses the contender."""
+    """Do nothing before the first call of the contender `name`. A runner calls this, or another function in its place,
+    which may raise what refuses the contender.
+
+    The first call may take `within_s` seconds, or the usual, with what it compiles and its check."""
 
 
 class Rejection(NamedTuple):
@@ -54,7 +56,7 @@ class Entrant:
 
 
 def rejection(error: BaseException) -> Rejection:
-    """Of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
+    """Return the rejection of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
     return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
 
 

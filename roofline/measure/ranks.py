@@ -189,7 +189,7 @@ class RanksCpuClock(CpuClock):
         self.ranks.barrier()
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
-        """Not by time: what all ranks call, they call equally often."""
+        """Call once, not for a time: what all ranks call, they call equally often."""
         call()
         self._settle()
 

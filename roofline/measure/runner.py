@@ -17,7 +17,7 @@ class Runner:
         self.ranks: Alone | Ranks = ALONE
 
     def known(self) -> list[str]:
-        """The names that --ffn-contenders may have."""
+        """Return the names that --ffn-contenders may have."""
         raise NotImplementedError
 
     def here(self) -> list[str]:
@@ -25,11 +25,11 @@ class Runner:
         return self.known()
 
     def names(self, case) -> list[str]:
-        """Contenders of `case` to run: those asked for, else its default ones."""
+        """Return the contenders of `case` to run: those asked for, else its default ones."""
         raise NotImplementedError
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
+        """Return `names`, each checked on the device; where timed, with the baseline and references."""
         raise NotImplementedError
 
     def clock(self):
@@ -41,7 +41,7 @@ class Runner:
         return []
 
     def instruments(self) -> type | None:
-        """What makes the instruments of a `CudaClock`, or None."""
+        """Return what makes the instruments of a `CudaClock`, or None."""
 
 
 def equip(clock, make_instruments) -> str:

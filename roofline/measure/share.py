@@ -202,7 +202,7 @@ class Share:
         return entered
 
     def run_pass(self, entered: Entered, index: int) -> None:
-        """One pass over a shape. Who raises is taken out, and the others begin the pass again."""
+        """Make a pass over a shape. Who raises is taken out, and the others begin the pass again."""
         prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
         last = index == entered.passes
         while prepared.contenders:
@@ -249,8 +249,9 @@ class Share:
         )  # fmt: skip
 
     def finish(self, entered: Entered) -> None:
-        """After the last pass over a shape: who has no sample, or computes something else by now, gets no number; and
-        what is long enough runs alone for a while."""
+        """End a shape after its last pass: who has no sample, or computes something else by now, gets no number.
+
+        What is long enough then runs alone for a while."""
         prepared, rounds = entered.prepared, entered.rounds
         for name in [name for name, times in rounds.times_s.items() if not times]:
             reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
@@ -264,7 +265,7 @@ class Share:
             self.measure_steady_state(entered)
 
     def measure_steady_state(self, entered: Entered) -> None:
-        """Blocks of the kernels that are long enough. What fails here keeps its rounds."""
+        """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""
         prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
         times = rounds.times_s
         groups = {round_.index: (round_.process, round_.pass_index) for round_ in rounds.rounds}
@@ -317,7 +318,7 @@ def shape_of(entered: Entered) -> Shape:
 
 
 def typical_timelines(entered: Entered) -> list[dict]:
-    """Of each entrant that noted timelines: that of the sample nearest to its median."""
+    """Return a timeline of each entrant that noted some: that of the sample nearest to its median."""
     lines = []
     for name, times in entered.rounds.times_s.items():
         ranked = sorted(times, key=times.get)

@@ -238,8 +238,9 @@ class Supervisor:
         self._begin(job, running)
 
     def _end_epoch(self, child: Child, running: Running, *kind: int, **how) -> None:
-        """A share has ended, of this rank where there is a `kind` of that, or of another: so do all, and the job learns
-        by which."""
+        """End the shares of all ranks since one has ended: this rank's where there is a `kind` of that, else another's.
+
+        The job learns whose it was."""
         job = running[child]
         mine = self.epochs.report(*kind, job.at, **how) if kind else None
         report = self.epochs.end(mine, self.signals)
@@ -251,7 +252,7 @@ class Supervisor:
             self._begin(job, running)
 
     def _stop(self, running: Running) -> None:
-        """Have all shares tell their whole rounds and end. A second signal ends them and the run at once."""
+        """Let all shares tell their whole rounds and end. A second signal ends them and the run at once."""
         (name, when), deadline = self.signals[0], time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S)
         for child in running:
             child.process.terminate()

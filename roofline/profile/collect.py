@@ -100,7 +100,7 @@ class Counting(Job):
         self.rejections: dict[Case, str] = {}
         """Why cases have no counts."""
         metrics = parse.metrics(dict.fromkeys(run.shapes[shape].dtype for shape, _ in self.cases_left))
-        self.under = tuple(ncu.command(tool, parse.known(metrics, ncu.ask(tool, "--query-metrics")), log))
+        self.under = tuple(ncu.command(tool, parse.available(metrics, ncu.ask(tool, "--query-metrics")), log))
         self._log, self._deadline = log, time.monotonic() + BOX_S
         self._size = 1
         """Cases that the next share counts: the first one tells whether any can be counted."""

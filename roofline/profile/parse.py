@@ -49,7 +49,7 @@ def metrics(dtypes) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
-def known(wanted: list[str], listing: str) -> list[str]:
+def available(wanted: list[str], listing: str) -> list[str]:
     """Return those of `wanted` that `listing`, of `ncu --query-metrics`, has; all of them where it cannot be relied on.
 
     Some versions refuse to count anything if they are asked for one metric that they do not know.

@@ -52,7 +52,7 @@ def pytest_addoption(parser, pluginmanager):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Have a rank that torchrun started run shares, and be no pytest, unless it is rank 0."""
+    """Run the shares of a rank that torchrun started, in place of pytest, unless it is rank 0."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
         return None
     try:
@@ -139,7 +139,7 @@ def _case(item) -> tuple[str, str] | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session):
-    """Which contenders of each shape were selected. Refuses a selection that cannot be measured."""
+    """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config, state = session.config, session.config.stash[STATE]
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)) and state.is_of_shares(case[0]):
@@ -162,7 +162,7 @@ def pytest_collection_finish(session):
 
 
 def pytest_report_collectionfinish(config):
-    """What will happen, and for how long."""
+    """Return what will be timed, and for how long."""
     state = config.stash[STATE]
     if not (state.options.timed and state.selected):
         return None
@@ -172,7 +172,7 @@ def pytest_report_collectionfinish(config):
 
 @pytest.fixture(scope="session")
 def ffn_session(request):
-    """The run: its folder is made, or gone on with, and all is measured; in plain pytest, checked."""
+    """Return the run, in which all is measured, or in plain pytest checked. Its folder is made, or gone on with."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
     jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
@@ -223,7 +223,7 @@ def _begin(config, state: State) -> None:
 
 @pytest.fixture
 def ffn_benchmark(request, benchmark):
-    """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
+    """Return `ffn_benchmark(shape, contender)`, which makes a row of the benchmark, or in plain pytest checks it.
 
     Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
@@ -259,8 +259,9 @@ def ffn_benchmark(request, benchmark):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Chip and versions in; the host's name out, the name of a kernel built for its owner, and what was measured of it,
-    by which no two runs would be of one machine."""
+    """Put chip and versions in, and take out the host's name and the name of a kernel built for its owner.
+
+    What was measured of the machine goes too: by that no two runs would be of the same."""
     machine_info.pop("node", None)
     machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
     state = config.stash[STATE]

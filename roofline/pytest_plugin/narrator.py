@@ -36,7 +36,7 @@ class Narrator:
         """Whether a line of progress stands where the next one goes."""
 
     def say(self, text: str) -> None:
-        """A line of its own, now, wherever the terminal is piped to."""
+        """Write `text` on a line of its own, now, wherever the terminal is piped to."""
         self._write(text, live=False)
 
     def progress(self, text: str) -> None:
@@ -98,7 +98,7 @@ class Narrator:
         return [*lines, *ways_on(run, folder, *self._state.problems, saved=self._files)]
 
     def pytest_benchmark_update_json(self, config, output_json):
-        """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
+        """Add fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
 
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
@@ -120,7 +120,7 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """What has a number is in the tables, what has none in the lines below them: no dots, no letters."""
+        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them."""
         return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
 
     def pytest_keyboard_interrupt(self, excinfo):
