@@ -4,6 +4,7 @@ A job asks for shares of its kind one after another (`next_request`), takes what
 each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
 """
 
+import math
 import time
 from collections import defaultdict
 
@@ -369,9 +370,9 @@ def duration(seconds: float) -> str:
     """Return `seconds` in words, rounded as a person would.
 
     >>> duration(3.2), duration(47), duration(309), duration(4000)
-    ('under 5 s', '45 s', '5 min 10 s', '67 min')
+    ('5 s', '45 s', '5 min 10 s', '67 min')
     """
     if seconds < 97.5:
-        return f"{5 * round(seconds / 5)} s" if seconds >= 5 else "under 5 s"
+        return f"{5 * math.ceil(seconds / 5 - 0.5) or 5} s"
     minutes, rest = divmod(10 * round(seconds / 10), 60)
     return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"

@@ -30,7 +30,7 @@ def test_each_process_makes_its_share_of_the_passes(several):
         assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
         assert len({tuple(one.order) for one in shape.rounds}) > 1
     assert {record["processes"] for record in records_of(several.kept)} == {3}
-    assert "6 of 18 passes, under 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
+    assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
 
 
 def test_every_process_has_the_probe_that_the_first_one_chose(several):
