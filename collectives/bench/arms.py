@@ -103,9 +103,8 @@ class Runner(matmul.Runner):
         if options.timed and not earlier and (reason := too_slow(setting) or off_pace(setting)):
             return reason
         for name in names:
-            if not prepared.device_lost:
-                self.enter(prepared, setting, name)
-        if options.timed and not prepared.device_lost:
+            self.enter(prepared, setting, name)
+        if options.timed:
             prepared.entrants |= _references(setting)
         setting.restore()  # what a wrong arm left
         prepared.cache = setting.cache

@@ -92,8 +92,6 @@ def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict) -> No
         )
 
     for name, contender in contenders.items():
-        if prepared.device_lost:
-            break
         try:
             reason = why_not(contender, options, x, w)
         except Exception as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from roofline.measure import device_errors
-from roofline.measure.prepared import Entrant
+from roofline.measure.prepared import Entrant, stop_if_lost
 from roofline.measure.rounds import CallError, StopRule, take_turns
 from roofline.stats import time_of
 from roofline.store.run import PROBE
@@ -62,8 +62,8 @@ def measure(
 ) -> tuple[list[Ceiling], dict[str, str]]:
     """Return the best of `probes` for each (kind, dtype), and {probe: reason} of those that set none.
 
-    All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises what was
-    raised where that lost the `device`.
+    All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
+    where that lost the `device`.
     """
     best, reasons = [], {}
     for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
@@ -79,7 +79,7 @@ def measure(
                 turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
                 break
             except CallError as error:
-                _raise_if_lost(error, device)
+                stop_if_lost(device, error)
                 reasons[f"{kind} {error.name}{f' {dtype}' if dtype else ''}"] = device_errors.reason(error)
                 del group[error.name]
         if not group:
@@ -105,13 +105,8 @@ def _reason(probe: Probe, device: str) -> str | None:
     try:
         return probe.why_not()
     except Exception as error:
-        _raise_if_lost(error, device)
+        stop_if_lost(device, error)
         return device_errors.reason(error)
-
-
-def _raise_if_lost(error: Exception, device: str) -> None:
-    if device_errors.device_lost(device):
-        raise error
 
 
 def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:

@@ -1,8 +1,9 @@
-"""A share in a process of its own: begun, asked, listened to, and ended, whatever it is at.
+"""A share in a process of its own: begun, asked, listened to, and ended, whatever it is at; and what that process does.
 
-The child connects to a socket in a folder of its own, so that it may be begun by a tool that it runs under. Its group
-of processes is another one than the supervisor's: a terminal's Ctrl-C does not reach it, and all that it began ends
-with it.
+    python3 -m roofline.measure.child FOLDER
+
+The child connects to a socket in FOLDER, so that it may be begun by a tool that it runs under. Its group of processes
+is another one than the supervisor's: a terminal's Ctrl-C does not reach it, and all that it began ends with it.
 """
 
 import json
@@ -14,11 +15,16 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from roofline.measure.share import Request
+from roofline import operations
+from roofline.measure.ranks import of_share
+from roofline.measure.request import Kind, Request, Step, Stopped
+from roofline.measure.share import run
+from roofline.options import of_values
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long does not end: its device keeps it."""
@@ -43,7 +49,7 @@ class Child:
         """How it ended, in words, once it was ended."""
         self._request = json.dumps(asdict(request)).encode()
         self.process = subprocess.Popen(
-            [*under, sys.executable, "-m", "roofline.measure.share", str(folder)],
+            [*under, sys.executable, "-m", "roofline.measure.child", str(folder)],
             cwd=root, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
         )  # fmt: skip
 
@@ -112,3 +118,77 @@ def ended(code: int, printed: str) -> str:
         return f"signal {-code} ({signal.Signals(-code).name})"
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
     return f"exit code {code}: {last}"
+
+
+def bind(device: str) -> None:
+    """Tie this process's life to the one that began it. On a CPU, refuse it memory before the machine has none."""
+    with suppress(ImportError, OSError, AttributeError):  # not on Linux
+        import ctypes
+        import resource
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if device == "cpu":
+            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
+
+
+def load(name: str) -> type:
+    """Return the class that `package.module:Class` or `FILE::Class` names."""
+    place, _, of = name.rpartition(":")
+    if not place.endswith(":"):
+        return getattr(import_module(place), of)
+    file = Path(place.removesuffix(":"))
+    sys.path.insert(0, str(file.parent))
+    return getattr(import_module(file.stem), of)
+
+
+def interrupt(number: int, frame) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main(folder: Path) -> None:
+    """Take a request from the supervisor, and do it."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plug.connect(str(folder / "socket"))
+    channel = Connection(plug.detach())
+    request = Request(**json.loads(channel.recv_bytes()))
+    bind(request.options["device"])
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
+
+    def tell(line: dict) -> None:
+        try:
+            channel.send_bytes(json.dumps(line).encode())
+            if channel.recv_bytes():
+                raise Stopped
+        except (EOFError, OSError):
+            raise Stopped from None
+
+    sys.path[:] = request.path or sys.path
+    with (folder / "mark").open("r+b") as file:
+        mark = mmap.mmap(file.fileno(), 1)
+    tell({"tell": "at", "step": Step.START, "shape": ""})
+    for name, (of_runner, of_case) in request.runners.items():
+        declared = vars(sys.modules[load(of_case).__module__]).values()
+        operation = next(
+            candidate
+            for candidate in declared
+            if isinstance(candidate, operations.Operation) and candidate.name == name
+        )
+        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
+    ranks = of_share(request.world) if request.world else None
+    if ranks and request.options["device"] == "cuda":
+        from roofline.measure.device_ranks import World
+
+        ranks.world = World(ranks)
+    runners = operations.Runners(of_values(request.options), ranks)
+    with suppress(Stopped, KeyboardInterrupt):
+        run(request, tell, runners, mark)
+    if request.kind != Kind.COUNTERS:  # the tool that it runs under writes at its end
+        os._exit(0)  # what was imported takes long to end
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

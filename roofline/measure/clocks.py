@@ -45,7 +45,7 @@ class CpuClock:
     LONG_S = 0.01
     """Waking takes a worker less than a hundredth of it."""
 
-    TOLD_SHARE = 0.05
+    REPORTED_SHARE = 0.05
     """Of a sample and what wakes it: where threads of the process waited for a core for longer, others had it, and
     `readings` tells."""
 
@@ -68,8 +68,8 @@ class CpuClock:
                 times.append(self._timed(call))
                 lost_s = waited_s() - before_s
                 self._last_s[call] = times[-1] or 0.0
-                is_told = lost_s > self.TOLD_SHARE * (self.now() - began)
-                self.readings.append({"waited_s": lost_s} if is_told else {})
+                is_reported = lost_s > self.REPORTED_SHARE * (self.now() - began)
+                self.readings.append({"waited_s": lost_s} if is_reported else {})
         return times
 
     def _timed(self, call: Call) -> float | None:
@@ -78,9 +78,9 @@ class CpuClock:
         return time.perf_counter() - start
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
-        known, awake = _other_threads(), time.perf_counter() + self.WAKE_S
+        threads, awake = _other_threads(), time.perf_counter() + self.WAKE_S
         call()
-        if _other_threads() != known:
+        if _other_threads() != threads:
             pin()
         while time.perf_counter() < awake:
             call()
@@ -231,7 +231,7 @@ class CudaClock:
         return start.elapsed_time(stop) * 1e-3
 
     def _align(self) -> None:
-        """What comes between the hold and the start event."""
+        """Do what comes between the hold and the start event."""
 
     def _synchronize(self) -> None:
         self._cuda.synchronize()

@@ -39,7 +39,7 @@ class World:
 
     @property
     def group(self):
-        """torch.distributed's own, which the others make too when they first ask for it."""
+        """Return torch.distributed's own group, which all ranks make when they first ask for it."""
         if not dist.is_initialized():
             about = dict(rank=self._ranks.rank, world_size=self._ranks.size, timeout=TIMEOUT)
             dist.init_process_group(self.backend, store=self._ranks.fresh_store("world"), **about)
@@ -67,7 +67,7 @@ class World:
         return None
 
     def align(self) -> None:
-        """Have the current streams of all ranks go on together; but where they share a GPU, which NCCL refuses."""
+        """Let the current streams of all ranks go on together. Ranks that share a GPU do not: NCCL refuses that."""
         if not self.shared:
             dist.all_reduce(self._nothing, group=self.group)
 

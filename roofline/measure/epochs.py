@@ -23,10 +23,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from roofline.measure import metadata
+from roofline.measure import metadata, signals
 from roofline.measure.child import Child
 from roofline.measure.ranks import PATIENCE_S, looks
-from roofline.measure.share import START, Request
+from roofline.measure.request import Request, Step
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -34,7 +34,7 @@ LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
 """Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
-AT_START = {"step": START, "shape": ""}
+AT_START = {"step": Step.START, "shape": ""}
 LOOK_S = 0.05
 """From one look of a follower at its share and at the store to the next."""
 
@@ -115,7 +115,7 @@ class Epochs:
                     raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
 
     def begin(self, request: Request) -> dict:
-        """Have all ranks begin a share that does what `request` says; returns what this rank's is told of ranks."""
+        """Ask all ranks for a share that does what `request` says; returns what this rank's is told of ranks."""
         self.number += 1
         self.say(f"epoch {self.number}", asdict(request))
         return self.world
@@ -183,8 +183,7 @@ class Follower:
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
         epochs = self._epochs
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            signal.signal(getattr(signal, name), self._hand_on)
+        signals.answer(self._hand_on)
         try:
             epochs.say(f"hello {epochs.rank}", mine)
             while epochs.heard("over") is None:

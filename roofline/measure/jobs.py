@@ -4,26 +4,26 @@ A job asks for shares of its kind one after another (`next_request`), takes what
 each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
 """
 
+import math
 import time
 from collections import defaultdict
-from dataclasses import replace
 
 from roofline import operations
-from roofline.measure import kernel_names, machine, plan, share, telemetry
+from roofline.measure import launches, machine, telemetry
 from roofline.measure.prepared import FAILED
-from roofline.measure.share import CALL, CEILINGS, IDLE, PREPARE, RECHECK, START, STEADY, TURNS, Request, Stopped
+from roofline.measure.request import Kind, Request, Step, Stopped
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.store.run import INTERRUPTED, Round
 
 LIMIT_S = {
-    START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
-    IDLE: {"cpu": 20.0, "cuda": 30.0},
-    CEILINGS: {"cpu": 180.0, "cuda": 240.0},
-    PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
-    CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
-    RECHECK: {"cpu": 20.0, "cuda": 60.0},
-    TURNS: {"cpu": 10.0, "cuda": 20.0},
-    STEADY: {"cpu": 10.0, "cuda": 20.0},
+    Step.START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
+    Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
+    Step.CEILINGS: {"cpu": 180.0, "cuda": 240.0},
+    Step.PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
+    Step.CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
+    Step.RECHECK: {"cpu": 20.0, "cuda": 60.0},
+    Step.TURNS: {"cpu": 10.0, "cuda": 20.0},
+    Step.STEADY: {"cpu": 10.0, "cuda": 20.0},
 }
 """What a step may take on a device, beside what its calls and its own rule take."""
 
@@ -38,13 +38,12 @@ CHECKERS = 4
 """Shares that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
 
 WHERE = {
-    PREPARE: "while its shape was prepared",
-    CALL: "in its first call",
-    TURNS: "while it was timed",
-    RECHECK: "when it was checked again",
-    STEADY: "in a block",
+    Step.PREPARE: "while its shape was prepared",
+    Step.CALL: "in its first call",
+    Step.TURNS: "while it was timed",
+    Step.RECHECK: "when it was checked again",
+    Step.STEADY: "in a block",
 }
-STEPS = {CEILINGS: plan.CEILINGS, PREPARE: plan.PREPARE, TURNS: plan.MEASURE, STEADY: plan.STEADY}
 
 
 def greet(supervisor: Supervisor) -> None:
@@ -63,8 +62,8 @@ def measure(supervisor: Supervisor) -> None:
 
 
 def check(supervisor: Supervisor) -> None:
-    """Have each contender called in a share of its own kind before it is called in one that measures: what hangs or
-    dies there costs its own row. Compiles on the way."""
+    """Call each contender in a share that only checks before one that measures does. What hangs or dies there costs
+    its own row. Compiles on the way."""
     shapes = {
         name: names
         for name in supervisor.planned
@@ -93,7 +92,7 @@ def check(supervisor: Supervisor) -> None:
 def name_kernels(supervisor: Supervisor) -> None:
     """Journal the names of the kernels that were measured and have none yet. Arms are left out: what they run is
     the matmul of the same name and the link's copier."""
-    shapes = supervisor.run.shapes.values() if supervisor.options.device == kernel_names.DEVICE else ()
+    shapes = supervisor.run.shapes.values() if supervisor.options.device == launches.DEVICE else ()
     matmuls = [shape for shape in shapes if shape.analysis != "overlap"]
     cases = {shape.id: [n for n in shape.measured if "kernel_name" not in shape.entrants[n]] for shape in matmuls}
     supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])
@@ -107,23 +106,21 @@ class Job:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.device = supervisor, supervisor.options.device
         self.is_done, self.marked, self.printed = False, 0, ""
-        self._lost_at, self._is_fruitful = "", False
-        """Why the share lost the device; whether anything came of it."""
-        self.at = {"step": START, "shape": ""}
+        self.at = {"step": Step.START, "shape": ""}
         self._limit_s = self._began = 0.0
         self.broke: dict | None = None
-        """Who raised, and why: the ranks are out of step."""
+        """Who raised, and why, where the device is lost or ranks are out of step."""
         self._ended = defaultdict(int)
-        """(step, shape) -> how many shares ended there without anybody to blame; "lost" -> how many had no device."""
+        """(step, shape) -> how many shares ended there without anybody to blame."""
 
     def next_request(self) -> Request | None:
-        """What the next share is to do; None where nothing is left."""
+        """Return what the next share is to do; None where nothing is left."""
         raise NotImplementedError
 
     def begin(self, asked: Request) -> None:
-        """A share begins that does what is asked for."""
-        self.is_done, self._lost_at, self._is_fruitful, self.broke = False, "", False, None
-        self.take_at({"step": START, "shape": ""})
+        """Make ready for a share that does what is asked for."""
+        self.is_done, self.broke = False, None
+        self.take_at({"step": Step.START, "shape": ""})
 
     def take(self, line: dict, *, stops: bool = True) -> None:
         """Take what the share tells. Raises `Stopped` where nothing more can be journalled, unless it does not stop."""
@@ -140,28 +137,30 @@ class Job:
         """Return about what a call takes on `shape`: what the baseline took, or else by its work and what the machine
         does."""
         case, _ = operations.parse(shape)
-        _, beside_link = machine.flops(self.device, self.supervisor.hello["machine"]["datasheet"])
-        return max(case.work.flop / beside_link, self.supervisor.reference_s.get(shape, 0.0))
+        flops_per_s = machine.flops_per_s(self.device, self.supervisor.hello["machine"]["datasheet"])
+        return max(case.work.flop / flops_per_s, self.supervisor.reference_s.get(shape, 0.0))
 
     def take_at(self, at: dict) -> None:
         self.at, self._began = at, time.monotonic()
-        step, shape, told_s = at["step"], at["shape"], at.get("seconds") or 0.0
+        step, shape, allowed_s = at["step"], at["shape"], at.get("seconds") or 0.0
         self._limit_s = LIMIT_S[step][self.device]
         if shape:
             calls = len(at.get("entrants", "1"))
             self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
-            self._limit_s = max(self._limit_s, told_s) if step == CALL else self._limit_s + RULE_TIMES * told_s
+            self._limit_s = (
+                max(self._limit_s, allowed_s) if step == Step.CALL else self._limit_s + RULE_TIMES * allowed_s
+            )
+        self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
+
+    def progress(self) -> str:
+        """Return how far the run is, to stand before what it is at."""
+        return ""
 
     def take_line(self, line: dict) -> None:
         self.supervisor.add(line)
 
     def take_rejected(self, line: dict) -> None:
-        self._is_fruitful = True
         self.supervisor.lose(line["shape"], line["name"], line["outcome"], line["reason"])
-
-    def take_lost(self, line: dict) -> None:
-        self._lost_at = line["reason"]
-        self.supervisor.say(f"{line['reason']}; the next share goes on with what is left")
 
     def take_broke(self, line: dict) -> None:
         self.broke = line
@@ -178,12 +177,10 @@ class Job:
         return self.supervisor.left(shape)
 
     def end(self, how: str, rank: str = "") -> None:
-        """A share has ended: well, or by `how` on a `rank`, and then what it was at has its outcome. Where that is no
-        single contender, the shape is tried once more, and then its contenders have it; where it is nothing, the next
-        share goes on, a few times."""
-        if self._lost_at and not self._is_fruitful:
-            self._ended["lost"] += 1
-            self.supervisor.over = self._lost_at if self._ended["lost"] >= TRIES else self.supervisor.over
+        """Take in that a share has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome.
+
+        Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
+        nothing, the next share goes on, a few times."""
         if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
             self.conclude(self.verdict(how, rank))
 
@@ -198,13 +195,13 @@ class Job:
             return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
         where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
         why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
-        is_known = len(names) == 1 and step != PREPARE
+        is_known = len(names) == 1 and step != Step.PREPARE
         return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known}
 
     def conclude(self, verdict: dict) -> None:
         """Journal who has which outcome."""
         step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
-        if step == CEILINGS:
+        if step == Step.CEILINGS:
             return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
         self._ended[step, shape] += not verdict["is_known"]
         if verdict["is_known"] or (names and self._ended[step, shape] > 1):
@@ -217,7 +214,7 @@ class Job:
 class Hello(Job):
     """Learns what the machine is."""
 
-    kind = share.HELLO
+    kind = Kind.HELLO
 
     def next_request(self) -> Request | None:
         is_asked = self.supervisor.hello or self._ended
@@ -229,14 +226,14 @@ class Hello(Job):
             epochs.loopback = line["ranks"]["loopback"]
 
     def conclude(self, verdict: dict) -> None:
-        self._ended[START, ""] += 1
+        self._ended[Step.START, ""] += 1
         self.supervisor.over = f"a share that only looks at the machine ended: {verdict['why']}"
 
 
 class Check(Job):
     """Calls each contender before it is trusted."""
 
-    kind = share.CHECK
+    kind = Kind.CHECK
 
     def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]], *, is_alone: bool = False):
         super().__init__(supervisor)
@@ -264,26 +261,23 @@ class Check(Job):
         self.cases.pop(shape)
         self.supervisor.reference_s[shape] = line["reference_s"]
         self.supervisor.chosen[shape] = {"facts": line["facts"], "medians_s": {}}
-        self.supervisor.at()
 
 
 class Measure(Job):
     """Makes the passes over all shapes, process by process."""
 
-    kind = share.MEASURE
+    kind = Kind.MEASURE
 
     def __init__(self, supervisor: Supervisor):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
-        self.process = 0
+        self._since, self._passes_before = time.monotonic(), self._passes_done()
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run
-        self.process, passes = self.supervisor.passes_left()
+        passes = self.supervisor.passes_left()
         if not passes:
             return None
-        if self.process:
-            self.supervisor.at(plan.BEGIN, self.process)
         number = 1 + max((round_.process for shape in run.shapes.values() for round_ in shape.rounds), default=-1)
         cases = {shape: self.supervisor.left(shape) for shape in passes}
         about = {"processes": self.supervisor.processes, "ceilings": run.ceilings, "when": self.when}
@@ -293,16 +287,19 @@ class Measure(Job):
     def begin(self, asked: Request) -> None:
         self._number, self._cases = asked.process, asked.cases
         self._prepared: dict[str, dict] = {}
-        self._before: dict[str, dict] = {}
-        """Shape -> what was known of it when the share began."""
+        self._measured: set[str] = set()
+        """Shapes that the share told turns of."""
         super().begin(asked)
 
-    def take_at(self, at: dict) -> None:
-        super().take_at(at)
-        if (step := at["step"]) in STEPS:
-            measured = self.supervisor.run.shapes.get(at["shape"])
-            done = measured.passes % self.supervisor.passes if measured else 0
-            self.supervisor.at(STEPS[step], self.process, at["shape"], *([done + 1] if step == TURNS else []))
+    def _passes_done(self) -> int:
+        return sum(shape.passes for shape in self.supervisor.run.shapes.values())
+
+    def progress(self) -> str:
+        done, supervisor = self._passes_done(), self.supervisor
+        asked = len(supervisor.planned) * supervisor.passes * supervisor.processes
+        made, took_s = done - self._passes_before, time.monotonic() - self._since
+        left = f", {duration(took_s / made * (asked - done))} left" if made else ""
+        return f"{done} of {asked} passes{left}: "
 
     def culprits(self) -> list[str]:
         shape, entrants = self.at["shape"], self.at.get("entrants", [])
@@ -321,37 +318,22 @@ class Measure(Job):
     def take_turns(self, line: dict) -> None:
         """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
         shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
-        self._is_fruitful = True
-        measured = supervisor.run.shapes.get(shape)
-        if shape not in self._before:
-            measured = measured if measured and measured.passes else None
-            self._before[shape] = {
-                "passes": measured.passes if measured else 0,
-                "processes": measured.processes if measured else 0,
-                "rounds": measured.round_count if measured else 0,
-                "late": measured.late if measured else {},
-                "telemetry": [measured.telemetry] * measured.passes if measured else [],
-            }
-        before = self._before[shape]
-        rounds = [
-            replace(
-                round_,
-                index=round_.index + before["rounds"],
-                pass_index=round_.pass_index + before["passes"],
-                process=self._number,
-            ).line(shape)
-            for round_ in (Round(**fields) for fields in line["rounds"])
-        ]
-        passes, each = (measured.passes if measured else 0) + whole, supervisor.passes
-        is_over = whole and line["stopped_by"] and passes == each * supervisor.processes
-        before["telemetry"] += [line["telemetry"]] * whole
+        begins, measured = shape not in self._measured, supervisor.run.shapes.get(shape)
+        self._measured.add(shape)
+        if begins and measured and not measured.passes:  # rounds of no whole pass
+            measured = None
+        passes, count, late = (measured.passes, measured.round_count, measured.late) if measured else (0, 0, {})
+        about = {"process": self._number, "pass_index": passes + 1}
+        rounds = [Round(**fields | about | {"index": count + n}).line(shape) for n, fields in enumerate(line["rounds"])]
+        is_over = whole and line["stopped_by"] and passes + 1 == supervisor.passes * supervisor.processes
+        before = [measured.telemetry] * passes if measured else []
         now = {
-            "passes": passes,
-            "processes": before["processes"] + 1,
+            "passes": passes + whole,
+            "processes": (measured.processes if measured else 0) + begins,
             "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
-            "round_count": (measured.round_count if measured else 0) + len(rounds),
-            "telemetry": telemetry.merged(before["telemetry"] or [line["telemetry"]]),
-            "late": {name: count + before["late"].get(name, 0) for name, count in line["late"].items()},
+            "round_count": count + len(rounds),
+            "telemetry": telemetry.merged([*before, line["telemetry"]] if whole or not before else before),
+            "late": {name: more + late.get(name, 0) for name, more in line["late"].items()},
         }
         about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]
         supervisor.add(about | now, *rounds, *line["timelines"])
@@ -360,9 +342,9 @@ class Measure(Job):
     def end(self, how: str, rank: str = "") -> None:
         super().end(how, rank)
         # A shape that it did not measure is not asked for again.
-        if not (how or self.broke or self._lost_at or self.supervisor.over):
+        if not (how or self.broke or self.supervisor.over):
             for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
-                if shape not in self._before and name in self.supervisor.left(shape):
+                if shape not in self._measured and name in self.supervisor.left(shape):
                     reason = f"{name}: its runner left it out, and did not say why"
                     self.supervisor.lose(shape, name, FAILED, reason)
 
@@ -370,7 +352,7 @@ class Measure(Job):
 class Names(Job):
     """Names the kernels of what was measured."""
 
-    kind = share.NAMES
+    kind = Kind.NAMES
 
     def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]]):
         super().__init__(supervisor)
@@ -382,3 +364,15 @@ class Names(Job):
 
     def conclude(self, verdict: dict) -> None:
         self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
+
+
+def duration(seconds: float) -> str:
+    """Return `seconds` in words, rounded as a person would.
+
+    >>> duration(3.2), duration(47), duration(309), duration(4000)
+    ('5 s', '45 s', '5 min 10 s', '67 min')
+    """
+    if seconds < 97.5:
+        return f"{5 * math.ceil(seconds / 5 - 0.5) or 5} s"
+    minutes, rest = divmod(10 * round(seconds / 10), 60)
+    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"

@@ -153,23 +153,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def flops(device: str, datasheet: dict | None) -> tuple[float, float]:
-    """Return about what a matmul reaches alone and beside a link, to plan by: of a CPU by a short trial, of a GPU by
-    half its `datasheet`."""
+def flops_per_s(device: str, datasheet: dict | None) -> float:
+    """Return about what a matmul reaches beside a link, to judge by whether a call hangs: of a CPU by a short trial, of
+    a GPU by half its `datasheet`."""
     if device == "cuda":
-        return (0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"],) * 2
-    return _cpu_flops()
+        return 0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"]
+    return _cpu_flops_per_s()
 
 
 @functools.cache
-def _cpu_flops() -> tuple[float, float]:
+def _cpu_flops_per_s() -> float:
     x, took_s = np.ones((768, 768), np.float32), []
     while sum(took_s) < 0.3:  # the best of so long: others may be at work
         start = time.perf_counter()
         x @ x
         took_s.append(time.perf_counter() - start)
-    alone = 2 * 768**3 / min(took_s)
-    return alone, alone * max(1, cores() - 1) / cores()
+    return 2 * 768**3 / min(took_s) * max(1, cores() - 1) / cores()
 
 
 def describe(device: str) -> dict:

@@ -18,8 +18,10 @@ SKIPPED, FAILED = "skipped", "failed"
 
 
 def unwatched(name: str, within_s: float | None = None) -> None:
-    """What a runner calls before the first call of the contender `name`, which may take `within_s` seconds, or the
-    usual, with what it compiles and its check. It may raise what refuses the contender."""
+    """Do nothing before the first call of the contender `name`. A runner calls this, or another function in its place,
+    which may raise what refuses the contender.
+
+    The first call may take `within_s` seconds, or the usual, with what it compiles and its check."""
 
 
 class Rejection(NamedTuple):
@@ -28,6 +30,12 @@ class Rejection(NamedTuple):
     outcome: str
     """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
     reason: str
+
+
+class Broken(BaseException):
+    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. No `except
+    Exception` goes on with it. `args` are the name of the entrant that was called, if that is known, and its
+    `Rejection`."""
 
 
 @dataclass
@@ -48,8 +56,14 @@ class Entrant:
 
 
 def rejection(error: BaseException) -> Rejection:
-    """Of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
+    """Return the rejection of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
     return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
+
+
+def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
+    """Raise `Broken` where the `device` answers no more since `error`, which the call of `name` raised."""
+    if device_errors.device_lost(device):
+        raise Broken(name, rejection(error)) from error
 
 
 @dataclass
@@ -70,8 +84,6 @@ class PreparedCase:
     """Name of what judges it, which its operation knows."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
-    device_lost: str = ""
-    """Why the device answers no more, if that is so: nothing else can be measured by this process."""
 
     @property
     def contenders(self) -> list[str]:
@@ -93,16 +105,13 @@ class PreparedCase:
         self.take(name, called)
 
     def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
-        """Have `name` in or out, as `check()` returns. Whatever that dies of, the others still get their numbers; but
-        where the device is lost, nobody does."""
+        """Take `name` in or out, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
+        dies of, the others still get their numbers."""
         try:
             result = check()
         except (Exception, SystemExit) as error:
-            self.refuse(name, error)
-            if device_errors.device_lost(self.device):
-                self.entrants.clear()
-                self.device_lost = f"{name}: {device_errors.reason(error)}"
-            return
+            stop_if_lost(self.device, error, name)
+            return self.refuse(name, error)
         if isinstance(result, Rejection):
             self.entrants.pop(name, None)
             self.rejected[name] = result

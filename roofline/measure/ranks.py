@@ -15,7 +15,7 @@ from typing import Any
 
 from roofline.measure.clocks import Call, CpuClock
 from roofline.measure.machine import anonymous
-from roofline.measure.prepared import Rejection, rejection
+from roofline.measure.prepared import Broken, Rejection, rejection
 from roofline.measure.rounds import CallError
 
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
@@ -28,11 +28,6 @@ LEAST_SHARE = 0.95
 """Of a call, for which its thread had a core: a sample with less is dropped. Waiting for others' data counts as had."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
-
-
-class Broken(BaseException):
-    """This rank's share is out of step with the others: no `except Exception` goes on with it. `args` are the name of
-    the entrant that was called, if that is known, and its `Rejection`."""
 
 
 class Alone:
@@ -194,7 +189,7 @@ class RanksCpuClock(CpuClock):
         self.ranks.barrier()
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
-        """Not by time: what all ranks call, they call equally often."""
+        """Call once, not for a time: what all ranks call, they call equally often."""
         call()
         self._settle()
 

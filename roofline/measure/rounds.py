@@ -67,8 +67,8 @@ class Rounds:
         self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1,
         mark: bytearray = UNWATCHED,
     ):  # fmt: skip
-        """Entrants are {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant that
-        is being called, in the order of `names` from 1, and 0 between calls.
+        """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
+        that is being called, in the order of `names` from 1, and 0 between calls.
 
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
@@ -148,7 +148,7 @@ class Rounds:
         return "time" if done and self._spent_s >= cap_s else ""
 
     def _warm_up(self) -> None:
-        """By time, not by count: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
+        """Warm up by time: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
         if self._rule.warmup_s is None:
             return
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())

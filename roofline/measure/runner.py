@@ -17,7 +17,7 @@ class Runner:
         self.ranks: Alone | Ranks = ALONE
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Operands on the device, each of `names` checked; where timed, the baseline and references among them."""
+        """Return `names`, each checked on the device; where timed, with the baseline and references."""
         raise NotImplementedError
 
     def clock(self):
@@ -29,7 +29,7 @@ class Runner:
         return []
 
     def instruments(self) -> type | None:
-        """What makes the instruments of a `CudaClock`, or None."""
+        """Return what makes the instruments of a `CudaClock`, or None."""
 
 
 def equip(clock, make_instruments) -> str:

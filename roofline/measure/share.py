@@ -1,88 +1,27 @@
 """A share of a run: cases that one process prepares, checks and times, telling what it does as it goes on.
 
-    python3 -m roofline.measure.share FOLDER
-
 `run` is a plain function. It knows no pytest, no journal and no other process: what it learns it hands to `tell`, and
-goes on once that returns. As a program it is a child of a supervisor (`measure.child`), from whose socket in FOLDER it
-takes its request, and to which it tells.
+goes on once that returns. `measure.child` makes a process of it.
 
 What is told is a table whose `tell` is the name of a method of `measure.jobs.Job` that takes it: `at` says what
 begins, `line` is a line of the journal as it stands, `done` is the last.
 """
 
-import json
-import os
-import signal
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib import import_module
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 from roofline import operations
-from roofline.measure import ceilings, device_errors, kernel_names, machine, runner, steady, telemetry
+from roofline.measure import ceilings, device_errors, launches, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
-from roofline.measure.prepared import FAILED, Entrant, PreparedCase, Rejection, rejection
-from roofline.measure.ranks import Broken, of_share
+from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
+from roofline.measure.request import Kind, Request, Step
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
-from roofline.options import of_values
 from roofline.stats import grouped, time_of
 from roofline.store.run import Shape
-
-HELLO, CHECK, MEASURE, NAMES, COUNTERS = "hello", "check", "measure", "names", "counters"
-"""Kinds of shares."""
-
-START, IDLE, CEILINGS, PREPARE, CALL, TURNS, RECHECK, STEADY = (
-    *("start", "look at the idle device", "ceilings", "preparation", "first call", "turns", "second check"),
-    "steady block",
-)
-"""Steps of a share, as they are told in `at`."""
-
-MARKER_CYCLES = 1000
-
-
-class Stopped(BaseException):
-    """The supervisor wants no more of the share, or is gone: no `except Exception` goes on with it."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a share is to do. All of it is plain values, so that it can be sent."""
-
-    kind: str
-    options: dict
-    """As the metadata of the run has them."""
-    cases: dict[str, list[str]]
-    """Shape -> its contenders."""
-    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
-    path: list[str] = field(default_factory=list)
-    """Where Python looks for modules."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Case -> why it has failed before: a baseline comes along unasked."""
-    chosen: dict[str, dict] = field(default_factory=dict)
-    """Shape -> what an earlier share chose for it, as `measure.runner.Runner.earlier` has it."""
-    entrants: dict[str, list[str]] = field(default_factory=dict)
-    """Shape -> who is still in, of one that an earlier share measured."""
-    passes: dict[str, int] = field(default_factory=dict)
-    """Shape -> how many times to come back to it."""
-    process: int = 0
-    """Number of this share among those that measure."""
-    processes: int = 1
-    """How many share the passes of a shape."""
-    ceilings: list[dict] = field(default_factory=list)
-    """Those that were measured before."""
-    when: str = ""
-    """What the ceilings that this share measures are journalled under; empty where it measures none."""
-    world: dict = field(default_factory=dict)
-    """Of ranks, as `measure.ranks.of_share` takes it."""
-
 
 Tell = Callable[[dict], None]
 
@@ -95,8 +34,9 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
     """
     share = Share(request, tell, runners, mark)
     try:
-        does = {HELLO: share.greet, CHECK: share.check, MEASURE: share.measure, NAMES: share.name_kernels}
-        does.get(request.kind, share.count)()
+        does = {Kind.HELLO: share.greet, Kind.CHECK: share.check, Kind.MEASURE: share.measure}
+        does |= {Kind.NAMES: partial(launches.name_kernels, share), Kind.COUNTERS: partial(launches.count, share)}
+        does[request.kind]()
     except Broken as broken:
         name, rejected = broken.args
         tell({"tell": "broke", "name": name} | rejected._asdict())
@@ -112,9 +52,10 @@ class Entered:
     rounds: Rounds
     passes: int
     seed: int
-    telemetry: list[dict] = field(default_factory=list)
-    """Of the passes that are not told yet."""
+    telemetry: dict = field(default_factory=dict)
+    """Of the last pass."""
     rounds_told: int = 0
+    late_told: dict[str, int] = field(default_factory=dict)
 
 
 class Share:
@@ -122,7 +63,7 @@ class Share:
 
     def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
         self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
-        self.options, self.device, self.lost = runners.options, runners.options.device, ""
+        self.options, self.device = runners.options, runners.options.device
         of_shape = {shape: runners.of(operations.find(shape.partition("-")[0])) for shape in request.cases}
         for shape, chosen in request.chosen.items():
             of_shape[shape].earlier[shape] = chosen
@@ -139,42 +80,23 @@ class Share:
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
                 raise RuntimeError(reason)
-            self.at(CALL, shape, name=name, seconds=within_s)
+            self.at(Step.CALL, shape, name=name, seconds=within_s)
 
-        self.at(PREPARE, shape)
+        self.at(Step.PREPARE, shape)
         try:
             return self.runners.prepare(shape, names, first_call)
         except Exception as error:  # operands that do not fit, for one
-            prepared = PreparedCase(case=None, baseline="", entrants={name: Entrant(name, None) for name in names})
-            self.take_out(prepared, error)
+            stop_if_lost(self.device, error)
+            prepared = PreparedCase(case=None, baseline="")
+            for name in names:
+                prepared.refuse(name, error)
             return prepared
 
-    def take_out(self, prepared: PreparedCase, error: BaseException) -> list[str]:
-        """Take the entrant that raised `error` out; all of them where it was no single one.
-
-        Where the device is lost, all are out, and one contender at least has failed, or else the next share would come
-        no further. Calls are asynchronous: the one that raised need not be the one that broke it. The others get their
-        turn then.
-        """
-        named = [error.name] if isinstance(error, CallError) else []
-        names = named or list(prepared.entrants)
-        if lost := device_errors.device_lost(self.device):
-            names = [name for name in named if name in prepared.contenders] or suspects(prepared)
-            prepared.device_lost = device_errors.reason(error)
-        for name in names:
-            prepared.refuse(name, error)
-        if lost:
-            prepared.entrants.clear()
-        return names
-
     def tell_rejected(self, shape: str, prepared: PreparedCase) -> None:
-        """Tell who was rejected, once, and whether the device was lost."""
+        """Tell who was rejected, once."""
         for name, rejected in prepared.rejected.items():
             self.reject(shape, name, rejected)
         prepared.rejected.clear()
-        if prepared.device_lost:
-            self.lost = f"the device was lost at {shape}: {prepared.device_lost}"
-            self.tell({"tell": "lost", "reason": self.lost})
 
     def greet(self) -> None:
         """Tell what this machine is, and the clock that times the contenders on it."""
@@ -191,15 +113,13 @@ class Share:
             prepared = self.prepare(shape, names)
             seconds = {}
             for name in prepared.contenders:
-                self.at(CALL, shape, name=name)
+                self.at(Step.CALL, shape, name=name)
                 seconds[name] = self.call_again(prepared, name)
             self.tell_rejected(shape, prepared)
             facts = prepared.case.facts | prepared.facts if prepared.case else {}
             reference_s = seconds.get(prepared.baseline, 0.0)
             self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
             prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
-            if self.lost:
-                return
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
         """Return the seconds of a call of `name`, which may be rejected by it."""
@@ -221,15 +141,13 @@ class Share:
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
-            self.at(IDLE)
+            self.at(Step.IDLE)
             idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
             self.tell({"tell": "line", "kind": "idle"} | idle)
         self.measure_ceilings(first)
         entered: dict[str, Entered] = {}
         for index in range(1, max(self.request.passes.values()) + 1):
             for shape in [shape for shape, passes in self.request.passes.items() if passes >= index]:
-                if self.lost:
-                    return
                 if index == 1:
                     entered[shape] = self.enter(shape)
                 # Of a shape that is done nothing is kept: its operands' memory is the next one's.
@@ -241,9 +159,9 @@ class Share:
 
     def measure_ceilings(self, first: runner.Runner) -> None:
         """Make the probes of the ceilings, and measure these, unless an earlier share did. Where that fails, shares of
-        the roof are unknown, and the share goes on unless the device was lost."""
+        the roof are unknown, and the share goes on."""
         self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
-        self.at(CEILINGS)
+        self.at(Step.CEILINGS)
         try:
             self.probes = first.probes() if self.request.when or self.ceilings else []
             if self.request.when:
@@ -255,12 +173,9 @@ class Share:
                     self.ceilings.append(ceiling)
                     self.tell({"tell": "line", "kind": "ceiling"} | ceiling)
         except Exception as error:
+            stop_if_lost(self.device, error)
             self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
-            if device_errors.device_lost(self.device):
-                self.lost = reason
-                self.tell({"tell": "lost", "reason": reason})
-            else:
-                self.note("ceilings", f"No shares of the roof: {reason}.")
+            self.note("ceilings", f"No shares of the roof: {reason}.")
         if reasons:
             named = grouped((why, probe) for probe, why in reasons.items()).items()
             self.note("ceilings", f"No probe: {'; '.join(': '.join([', '.join(of), why]) for why, of in named)}.")
@@ -287,21 +202,25 @@ class Share:
         return entered
 
     def run_pass(self, entered: Entered, index: int) -> None:
-        """One pass over a shape. Who raises is taken out, and the others begin the pass again."""
+        """Make a pass over a shape. Who raises is taken out, and the others begin the pass again."""
         prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
         last = index == entered.passes
         while prepared.contenders:
             self.telemetry.start()
-            self.at(TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
+            self.at(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
             try:
                 rounds.run_pass()
+                entered.telemetry = self.telemetry.summary()
                 if last:
                     self.finish(entered)
             except KeyboardInterrupt:
                 self.tell_turns(entered, whole=False)
                 raise
             except Exception as error:
-                for name in self.take_out(prepared, error):
+                raised = error.name if isinstance(error, CallError) else ""
+                stop_if_lost(self.device, error, raised if raised in prepared.contenders else "")
+                for name in [raised] if raised else list(prepared.entrants):
+                    prepared.refuse(name, error)
                     rounds.drop(name)
                 continue
             self.tell_turns(entered, whole=True)
@@ -317,38 +236,36 @@ class Share:
     def tell_turns(self, entered: Entered, *, whole: bool) -> None:
         """Tell the rounds since this was done last, and with the last ones their timelines."""
         rounds = entered.rounds
-        if whole or not entered.telemetry:
-            entered.telemetry.append(self.telemetry.summary())
         new = rounds.rounds[entered.rounds_told :]
-        entered.rounds_told = len(rounds.rounds)
+        late = {name: count - entered.late_told.get(name, 0) for name, count in rounds.late.items()}
+        entered.rounds_told, entered.late_told = len(rounds.rounds), dict(rounds.late)
         timelines = typical_timelines(entered) if rounds.stopped_by and self.is_first(entered.shape) else []
         self.tell(
             {
                 "tell": "turns", "shape": entered.shape, "whole": whole, "stopped_by": rounds.stopped_by,
-                "rounds": [asdict(round_) for round_ in new], "late": rounds.late, "timelines": timelines,
-                "telemetry": entered.telemetry[-1],
+                "rounds": [asdict(round_) for round_ in new], "late": late, "timelines": timelines,
+                "telemetry": entered.telemetry or self.telemetry.summary(),
             }
         )  # fmt: skip
 
     def finish(self, entered: Entered) -> None:
-        """After the last pass over a shape: who has no sample, or computes something else by now, gets no number; and
-        what is long enough runs alone for a while."""
+        """End a shape after its last pass: who has no sample, or computes something else by now, gets no number.
+
+        What is long enough then runs alone for a while."""
         prepared, rounds = entered.prepared, entered.rounds
         for name in [name for name, times in rounds.times_s.items() if not times]:
             reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
             prepared.rejected[name] = Rejection(FAILED, reason)
         for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
-            self.at(RECHECK, entered.shape, name=name)
+            self.at(Step.RECHECK, entered.shape, name=name)
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
             if name in prepared.rejected:
                 rounds.drop(name)
-            if prepared.device_lost:
-                return
         if self.is_first(entered.shape) and (self.device == "cuda" or self.options.steady):
             self.measure_steady_state(entered)
 
     def measure_steady_state(self, entered: Entered) -> None:
-        """Blocks of the kernels that are long enough. What fails here keeps its rounds."""
+        """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""
         prepared, rounds, shape = entered.prepared, entered.rounds, entered.shape
         times = rounds.times_s
         groups = {round_.index: (round_.process, round_.pass_index) for round_ in rounds.rounds}
@@ -361,60 +278,20 @@ class Share:
         self.tell_turns(entered, whole=False)  # blocks are of a shape that is known
 
         def failed(name: str, error: Exception) -> None:
-            if device_errors.device_lost(self.device):
-                prepared.device_lost = device_errors.reason(error)
-                raise error
+            stop_if_lost(self.device, error, f"{name}-steady")
             self.reject(shape, f"{name}-steady", rejection(error))
 
         calls = {name: prepared.entrants[name].call for name in names}
         count = steady.BLOCKS if self.options.steady else 1
         about = {"seed": entered.seed, "count": count, "failed": failed}
-        about["begins"] = lambda name: self.at(STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
+        about["begins"] = lambda name: self.at(
+            Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S
+        )
         try:
             for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
                 self.tell({"tell": "line", "kind": "steady", "shape": shape} | block)
-        except Exception as error:  # the device is lost, or the clock failed
+        except Exception as error:  # of the clock
             self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
-
-    def name_kernels(self) -> None:
-        """Tell which kernels each contender launches. What fails is told in a note: a name is not worth a run."""
-        failures: list[str] = []
-        for shape, names in self.request.cases.items():
-            prepared, named = self.prepare(shape, names), {}
-            for name in [name for name in names if name in prepared.entrants]:
-                self.at(CALL, shape, name=name)
-                try:
-                    named[name] = kernel_names.of_call(prepared.entrants[name].call)
-                except Exception as error:
-                    failures.append(device_errors.reason(error))
-            failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
-            prepared.entrants.clear()
-            if named:
-                self.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
-            if device_errors.device_lost(self.device):
-                break
-        if failures:
-            self.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
-
-    def count(self) -> None:
-        """Prepare and call one case after the other under a tool that counts: what one of them does is not laid on the
-        others. Ends where a call raised, since a new process is safer then."""
-        for shape, names in self.request.cases.items():
-            for name in names:
-                prepared = self.prepare(shape, [name])
-                if name in prepared.entrants:
-                    try:
-                        with counted(self.device):
-                            self.at(CALL, shape, name=name)
-                            prepared.entrants[name].call()
-                        self.tell({"tell": "called", "shape": shape, "name": name})
-                    except Exception as error:
-                        self.reject(shape, name, rejection(error))
-                        return
-                else:
-                    left_out = Rejection(FAILED, prepared.device_lost or "it was left out")
-                    self.reject(shape, name, prepared.rejected.get(name, left_out))
-                prepared.entrants.clear()
 
 
 def shape_of(entered: Entered) -> Shape:
@@ -441,7 +318,7 @@ def shape_of(entered: Entered) -> Shape:
 
 
 def typical_timelines(entered: Entered) -> list[dict]:
-    """Of each entrant that noted timelines: that of the sample nearest to its median."""
+    """Return a timeline of each entrant that noted some: that of the sample nearest to its median."""
     lines = []
     for name, times in entered.rounds.times_s.items():
         ranked = sorted(times, key=times.get)
@@ -450,12 +327,6 @@ def typical_timelines(entered: Entered) -> list[dict]:
             about = {"kind": "timeline", "shape": entered.shape, "contender": name, "round": middle}
             lines.append(about | timeline)
     return lines
-
-
-def suspects(prepared: PreparedCase) -> list[str]:
-    """Return who may have broken or hung what nobody is known to have: all but the baseline, or that if it was
-    alone."""
-    return [name for name in prepared.contenders if name != prepared.baseline] or prepared.contenders
 
 
 def checked_again(entrant: Entrant) -> Entrant | Rejection:
@@ -474,98 +345,3 @@ def synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-@contextmanager
-def counted(device: str) -> Iterator[None]:
-    """Count the kernels launched inside, after a marker by which `profile.parse.by_call` tells calls apart."""
-    if device != "cuda":
-        yield  # there is nothing to count; tests come this way
-        return
-    import torch
-
-    torch.cuda.synchronize()
-    with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
-        torch.cuda._sleep(MARKER_CYCLES)
-        yield
-        torch.cuda.synchronize()
-
-
-# What follows makes a process a share.
-
-
-def bind(device: str) -> None:
-    """Have this process end with the one that began it, and on a CPU refuse it memory before the machine has none."""
-    with suppress(ImportError, OSError, AttributeError):  # not on Linux
-        import ctypes
-        import resource
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if device == "cpu":
-            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
-
-
-def load(name: str) -> type:
-    """Return the class that `package.module:Class` or `FILE::Class` names."""
-    place, _, of = name.rpartition(":")
-    if not place.endswith(":"):
-        return getattr(import_module(place), of)
-    file = Path(place.removesuffix(":"))
-    sys.path.insert(0, str(file.parent))
-    return getattr(import_module(file.stem), of)
-
-
-def interrupt(number: int, frame) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-def main(folder: Path) -> None:
-    """Take a request from the supervisor, and do it."""
-    import mmap
-    import socket
-
-    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plug.connect(str(folder / "socket"))
-    channel = Connection(plug.detach())
-    request = Request(**json.loads(channel.recv_bytes()))
-    bind(request.options["device"])
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
-
-    def tell(line: dict) -> None:
-        try:
-            channel.send_bytes(json.dumps(line).encode())
-            if channel.recv_bytes():
-                raise Stopped
-        except (EOFError, OSError):
-            raise Stopped from None
-
-    sys.path[:] = request.path or sys.path
-    with (folder / "mark").open("r+b") as file:
-        mark = mmap.mmap(file.fileno(), 1)
-    tell({"tell": "at", "step": START, "shape": ""})
-    for name, (of_runner, of_case) in request.runners.items():
-        declared = vars(sys.modules[load(of_case).__module__]).values()
-        operation = next(
-            candidate
-            for candidate in declared
-            if isinstance(candidate, operations.Operation) and candidate.name == name
-        )
-        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
-    ranks = of_share(request.world) if request.world else None
-    if ranks and request.options["device"] == "cuda":
-        from roofline.measure.device_ranks import World
-
-        ranks.world = World(ranks)
-    runners = operations.Runners(of_values(request.options), ranks)
-    with suppress(Stopped, KeyboardInterrupt):
-        run(request, tell, runners, mark)
-    if request.kind != COUNTERS:  # the tool that it runs under writes at its end
-        os._exit(0)  # what was imported takes long to end
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -29,18 +29,21 @@ def _name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def deafen() -> None:
-    """Ignore the signals from here on, and Ctrl-C: what ends now, ends whole."""
+def answer(handler) -> None:
+    """Answer the signals, and Ctrl-C, by `handler` from here on, as `signal.signal` takes it."""
     for name in (*NAMES, "SIGINT"):
         with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+            signal.signal(getattr(signal, name), handler)
+
+
+def deafen() -> None:
+    """Ignore the signals from here on: what ends now, ends whole."""
+    answer(signal.SIG_IGN)
 
 
 def end_by_next(end: Callable[[str], None]) -> None:
-    """Have the next signal, or Ctrl-C, call `end` with its name."""
-    for name in (*NAMES, "SIGINT"):
-        with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
-            signal.signal(getattr(signal, name), lambda number, frame: end(_name(number)))
+    """Let the next signal call `end` with its name."""
+    answer(lambda number, frame: end(_name(number)))
 
 
 def install() -> Callable[[], None]:

@@ -104,7 +104,7 @@ def _power(readings: list) -> tuple:
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:
-    """Slices of `calls` calls until they took `seconds` in all; returns how many calls, and their seconds."""
+    """Run slices of `calls` calls until they took `seconds` in all; returns how many calls, and their seconds."""
     count, total = 0, 0.0
     while total < seconds:
         total += clock.burst(call, calls)

@@ -23,7 +23,7 @@ from roofline.measure.child import Child
 from roofline.measure.epochs import Epochs, RankLostError
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED
-from roofline.measure.share import START, Request, Stopped
+from roofline.measure.request import Request, Step, Stopped
 from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run
@@ -65,8 +65,8 @@ class Supervisor:
         """Why nothing more can be measured, if that is so."""
         self.lacking = ""
         """What the end of the run is at."""
-        self.at: Callable[..., None] = lambda *step: None
-        """Told what begins, in the fields of a `plan.Step`; without them, that the same goes on."""
+        self.progress: Callable[[str], None] = lambda text: None
+        """Shows how far the run is."""
         self.say: Callable[[str], None] = lambda text: None
         self.observers: list = []
         """Called once all timing is over, each with what the run lacks where that is interrupted."""
@@ -112,14 +112,14 @@ class Supervisor:
         is_whole = measured and measured.stopped_by != INTERRUPTED
         return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
 
-    def passes_left(self) -> tuple[int, dict[str, int]]:
-        """Return the process of the plan that is next, and {shape: passes} that it still has to make."""
+    def passes_left(self) -> dict[str, int]:
+        """Return {shape: passes} that the next process of the plan still has to make."""
         each, done = self.passes, {}
         for shape in [shape for shape in self.planned if self.left(shape)]:
             measured = self.run.shapes.get(shape)
             done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)
-        return process, {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
+        return {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
 
     def checked(self, shape: str) -> list[str]:
         """Return the contenders that a check share called on `shape`, and that are right."""
@@ -195,7 +195,7 @@ class Supervisor:
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
         by_place = {child.waits_at: child for child in running}
-        first = any(job.at["step"] == START for job in running.values())
+        first = any(job.at["step"] == Step.START for job in running.values())
         least_s = min(job.left_s for job in running.values())
         look_s = FIRST_LOOK_S if first or self.signals else RANKS_LOOK_S if self.epochs else LOOK_S
         ready = wait([*by_place, *woken], max(0.0, min(look_s, least_s)))
@@ -205,15 +205,13 @@ class Supervisor:
             try:
                 if line := child.receive():
                     job.take(line, stops=False)
-                    if job.broke:  # nobody lets it go on
+                    if job.broke and self.epochs:  # nobody lets it go on
                         self._end_epoch(child, running, epochs.RAISED, broke=job.broke)
                     else:
                         child.acknowledge(stop=bool(self.over))
             except EOFError:
                 how = child.end(ENDING_S if job.under else 2.0)
                 self._end(child, running, "" if job.is_done else how)
-        if not ready:
-            self.at()
         for child, job in list(running.items()):
             if child.waits_at in ready:
                 continue
@@ -240,8 +238,9 @@ class Supervisor:
         self._begin(job, running)
 
     def _end_epoch(self, child: Child, running: Running, *kind: int, **how) -> None:
-        """A share has ended, of this rank where there is a `kind` of that, or of another: so do all, and the job learns
-        by which."""
+        """End the shares of all ranks since one has ended: this rank's where there is a `kind` of that, else another's.
+
+        The job learns whose it was."""
         job = running[child]
         mine = self.epochs.report(*kind, job.at, **how) if kind else None
         report = self.epochs.end(mine, self.signals)
@@ -253,7 +252,7 @@ class Supervisor:
             self._begin(job, running)
 
     def _stop(self, running: Running) -> None:
-        """Have all shares tell their whole rounds and end. A second signal ends them and the run at once."""
+        """Let all shares tell their whole rounds and end. A second signal ends them and the run at once."""
         (name, when), deadline = self.signals[0], time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S)
         for child in running:
             child.process.terminate()

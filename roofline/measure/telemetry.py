@@ -115,10 +115,10 @@ class CpuTelemetry:
         self._before = self._stat()
 
     def read(self) -> None:
-        """Nothing to read while busy: the counters are cumulative."""
+        """Read nothing while busy: the counters are cumulative."""
 
     def energy(self) -> None:
-        """Not counted: RAPL is closed to ordinary users, and to virtual machines."""
+        """Return None: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
         stolen, busy, total, of_run = (after - before for after, before in zip(self._stat(), self._before, strict=True))

@@ -1,21 +1,19 @@
 """--ffn-counters: after the timed run, shares under Nsight Compute count bytes and tensor operations.
 
 Nothing is timed under the tool, and nothing that is timed is counted. A case that fails or hangs costs no other case
-its counts, and the run nothing: what could not be counted is told in a note. What has been counted is journalled at
-once, and a run that is gone on with counts what it lacks.
+its counts, and the run nothing: a note tells what could not be counted. Counts are journalled after each share, and a
+run that is gone on with counts what it lacks.
 """
 
-import math
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from roofline.measure import device_errors, share
+from roofline.measure import device_errors
 from roofline.measure.jobs import Job
 from roofline.measure.machine import anonymous
-from roofline.measure.share import Request
+from roofline.measure.request import Kind, Request
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import ncu, parse
 from roofline.stats import grouped
@@ -26,11 +24,7 @@ BOX_S = 480.0
 first is spread over the run, so that one cut short here still shows the whole."""
 
 BATCH = 24
-"""Cases that a process counts at most. Its start takes some 20 s, and what it had counted is lost with it."""
-
-TRIES = 2
-"""Processes in a row that may count nothing before anything was counted; one, where it hung: that costs minutes, and
-the first is to count the baseline of one shape, which any tool that works can."""
+"""Cases that a share counts at most. Its start takes some 20 s, and what it had counted is lost with it."""
 
 LOG = "ncu.log"
 """In the run's folder: what the tool printed, from which any number can be read again."""
@@ -57,13 +51,12 @@ def chosen(run: Run, number: int | None) -> list[Case]:
 
 
 def spread(items: list) -> list:
-    """Return `items` in an order of which every beginning is spread over all of them: multiples of the golden ratio.
+    """Return `items` in an order of which every beginning is spread over all of them: by multiples of the golden ratio.
 
     >>> spread(list(range(8)))
-    [0, 4, 1, 6, 3, 5, 2, 7]
+    [0, 5, 2, 7, 4, 1, 6, 3]
     """
-    steps = (int(len(items) * (step * GOLDEN % 1)) for step in range(8 * len(items)))
-    return [items[index] for index in dict.fromkeys([*steps, *range(len(items))])]
+    return [item for _, item in sorted((index * GOLDEN % 1, item) for index, item in enumerate(items))]
 
 
 def missing(run: Run, number: int | None) -> list[Case]:
@@ -71,146 +64,117 @@ def missing(run: Run, number: int | None) -> list[Case]:
     return [(shape, name) for shape, name in chosen(run, number) if name not in run.shapes[shape].counters]
 
 
-class Batch(Job):
-    """One share that counts, under the tool."""
+def count(supervisor: Supervisor) -> None:
+    """Count what the run of `supervisor` lacks, and note how that went."""
+    run, options = supervisor.run, supervisor.options
+    if not missing(run, options.counters):
+        return
+    if reason := ncu.why_not(options.device):
+        supervisor.note(TOPIC, f"Counters: none were read: {reason}.")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        counting = Counting(supervisor, ncu.find(), Path(folder) / LOG)
+        about = f"counting {len(counting.cases_left)} cases with Nsight Compute {counting.version}"
+        supervisor.say(f"{about}, for {BOX_S / 60:g} minutes at most")
+        try:
+            supervisor.supervise([counting])
+        except KeyboardInterrupt:
+            counting.ended_by = "it was interrupted"
+            raise
+        except Exception as error:  # a tool that cannot be started, for one: the run has its numbers
+            counting.ended_by = device_errors.reason(error)
+        finally:
+            supervisor.note(TOPIC, counting.summary())
 
-    kind = share.COUNTERS
 
-    def __init__(self, supervisor: Supervisor, cases: list[Case], under: list[str], deadline: float):
+class Counting(Job):
+    """Counts in shares under the tool."""
+
+    kind = Kind.COUNTERS
+
+    def __init__(self, supervisor: Supervisor, tool: str, log: Path):
         super().__init__(supervisor)
-        self.cases, self.under, self._deadline = cases, tuple(under), deadline
-        self.called: list[Case] = []
-        """In the order of their calls, which is that of what the tool prints."""
-        self.lost: dict[Case, str] = {}
-        self.how = ""
-        """How its share ended, where it did not end well."""
-        self._is_asked = False
+        run = supervisor.run
+        self.cases_left = missing(run, supervisor.options.counters)
+        self.version, self.ended_by = ncu.version(tool), ""
+        self.rejections: dict[Case, str] = {}
+        """Why cases have no counts."""
+        metrics = parse.metrics(dict.fromkeys(run.shapes[shape].dtype for shape, _ in self.cases_left))
+        self.under = tuple(ncu.command(tool, parse.available(metrics, ncu.ask(tool, "--query-metrics")), log))
+        self._log, self._deadline = log, time.monotonic() + BOX_S
+        self._size = 1
+        """Cases that the next share counts: the first one tells whether any can be counted."""
 
     def next_request(self) -> Request | None:
-        if self._is_asked:
+        if self.ended_by or not self.cases_left:
             return None
-        self._is_asked = True
-        return self.supervisor.request(self.kind, {shape: names for shape, names in grouped(self.cases).items()})
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether its time is."""
-        return time.monotonic() >= self._deadline
+        self._batch, self._called = self.cases_left[: self._size], []
+        self._log.unlink(missing_ok=True)
+        return self.supervisor.request(self.kind, dict(grouped(self._batch)))
 
     @property
     def left_s(self) -> float:
         return min(super().left_s, self._deadline - time.monotonic())
 
     def take_called(self, line: dict) -> None:
-        self.called.append((line["shape"], line["name"]))
+        self._called.append((line["shape"], line["name"]))
 
     def take_rejected(self, line: dict) -> None:
-        self.lost[line["shape"], line["name"]] = line["reason"]
+        self.rejections[line["shape"], line["name"]] = line["reason"]
 
     def end(self, how: str, rank: str = "") -> None:
-        self.how = how and ("its time was over" if self.is_over else how)
-        if how and not self.is_over and (shape := self.at["shape"]):  # that was its end
-            name = self.at.get("name") or next(name for of, name in self.cases if of == shape)
-            self.lost.setdefault((shape, name), f"it {how}" if how == HUNG else how)
+        printed = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+        complaint, is_over = ncu.complaint(printed, self.printed, how), time.monotonic() >= self._deadline
+        is_blamed = (how or self.broke) and not (is_over or self.supervisor.signals)
+        if is_blamed and (shape := self.at["shape"]):
+            name = self.at.get("name") or next(name for of, name in self._batch if of == shape)
+            why = self.broke["reason"] if self.broke else f"it {how}" if how == HUNG else complaint
+            self.rejections.setdefault((shape, name), why)
+        counts = self._counts(printed)
+        for (shape, contender), of_case in counts.items():
+            source = {"tool": "ncu", "version": self.version, "cache": "flushed", "metrics": of_case.pop("metrics")}
+            about = {"kind": "counters", "shape": shape, "contender": contender}
+            self.supervisor.add(about | of_case | {"counter_source": source})
+        self._keep(printed, "" if counts else self.printed)
+        before = self.cases_left
+        self.cases_left = [case for case in before if case not in counts and case not in self.rejections]
+        if is_over and self.cases_left:
+            self.ended_by = f"the {BOX_S:g} s that this may take were over"
+        elif len(before) == len(self.cases_left):
+            self.ended_by = complaint
+        elif self._size == 1 and not counts:
+            self.ended_by = "so no other was tried"
+        self._size = BATCH
 
-
-@dataclass
-class Counting:
-    """Counts what `session`'s run lacks."""
-
-    session: Supervisor
-    lost: dict[Case, str] = field(default_factory=dict)
-    wanted: list[Case] = field(default_factory=list)
-
-    def finished(self) -> None:
-        run, options = self.session.run, self.session.options
-        self.wanted = missing(run, options.counters)
-        if not self.wanted:
-            return
-        if reason := ncu.why_not(options.device):
-            self.session.note(TOPIC, f"Counters: none were read: {reason}.")
-            return
-        tool = ncu.find()
-        version = ncu.version(tool)
-        self.session.say(
-            f"counting {len(self.wanted)} cases with Nsight Compute {version}, for {BOX_S / 60:g} minutes at most"
-        )
-        try:
-            reason = self._all(tool, version)
-        except KeyboardInterrupt:
-            self.session.note(TOPIC, self._summary(version, "it was interrupted"))
-            raise
-        except Exception as error:  # a tool that cannot be started, for one: the run has its numbers
-            reason = device_errors.reason(error)
-        self.session.note(TOPIC, self._summary(version, reason))
-
-    def _all(self, tool: str, version: str) -> str | None:
-        """Batch after batch; returns what ended it early, or None."""
-        deadline, size = time.monotonic() + BOX_S, 1  # the first case tells whether any can be counted
-        tries = TRIES  # left, until something was counted
-        dtypes = dict.fromkeys(self.session.run.shapes[shape].dtype for shape, _ in self.wanted)
-        metrics = parse.known(parse.metrics(dtypes), ncu.ask(tool, "--query-metrics"))
-        while self.wanted:
-            if time.monotonic() >= deadline:
-                return f"the {BOX_S:g} s that this may take were over"
-            lost = dict(self.lost)
-            with tempfile.TemporaryDirectory() as folder:
-                log = Path(folder) / LOG
-                batch = Batch(self.session, self.wanted[:size], ncu.command(tool, metrics, log), deadline)
-                self.session.supervise([batch])
-                printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-            complaint = ncu.complaint(printed, batch.printed, batch.how)
-            counted = self._counts(batch, printed, complaint)
-            for (shape, contender), counts in counted.items():
-                source = {"tool": "ncu", "version": version, "cache": "flushed", "metrics": counts.pop("metrics")}
-                about = {"kind": "counters", "shape": shape, "contender": contender}
-                self.session.add(about | counts | {"counter_source": source})
-            self._keep(printed, "" if counted else batch.printed)
-            output = printed + batch.printed
-            if not counted and (unknown := parse.refused(metrics, output)) and set(unknown) < set(metrics):
-                metrics, self.lost = [name for name in metrics if name not in unknown], lost
-                continue
-            before, self.wanted = self.wanted, [c for c in self.wanted if c not in counted and c not in self.lost]
-            if ncu.DENIED in output or (len(before) == len(self.wanted) and not batch.is_over):
-                return complaint
-            if counted:
-                tries = math.inf
-            elif tries < math.inf:
-                tries = 0 if batch.how.startswith(HUNG) else tries - 1
-            if tries <= 0 and not batch.is_over:
-                return "so no other was tried"
-            size = BATCH
-        return None
-
-    def _counts(self, batch: Batch, printed: str, complaint: str) -> dict[Case, dict]:
-        """Return what was counted of a batch. What it lost is in `lost`."""
-        self.lost |= {case: complaint if why == batch.how else why for case, why in batch.lost.items()}
+    def _counts(self, printed: str) -> dict[Case, dict]:
+        """Return what the tool counted of each case. Cases that it cannot be read of are rejected."""
         try:
             calls = parse.by_call(parse.parse(printed))
         except ValueError as error:
-            calls = []
-            self.lost |= {case: str(error) for case in batch.called if case not in self.lost}
-        counts_of = {}
-        for case, call in zip(batch.called, calls, strict=False):  # a tool that was stopped prints the first, or none
-            if case not in self.lost:
+            self.rejections |= {case: str(error) for case in self._called if case not in self.rejections}
+            return {}
+        counts = {}
+        for case, call in zip(self._called, calls, strict=False):  # a tool that was stopped prints the first, or none
+            if case not in self.rejections:
                 try:
-                    counts_of[case] = parse.counts(call, self.session.run.shapes[case[0]].dtype)
+                    counts[case] = parse.counts(call, self.supervisor.run.shapes[case[0]].dtype)
                 except ValueError as error:
-                    self.lost[case] = str(error)
-        return counts_of
+                    self.rejections[case] = str(error)
+        return counts
 
     def _keep(self, printed: str, of_share: str) -> None:
         """Add what the tool printed to the log, but for paths, and the end of what the share printed."""
         lines = [line for line in printed.splitlines() if "==PROF== Connected" not in line]
         lines += of_share.splitlines()[-PRINTED_LINES:]
-        with suppress(OSError), (self.session.folder / LOG).open("a", encoding="utf-8") as file:
+        with suppress(OSError), (self.supervisor.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(anonymous("\n".join([*lines, ""])))
 
-    def _summary(self, version: str, reason: str | None) -> str:
-        run, number = self.session.run, self.session.options.counters
+    def summary(self) -> str:
+        """Return what was counted, and why the rest was not."""
+        run, number = self.supervisor.run, self.supervisor.options.counters
         cases = chosen(run, number)
         count = len(cases) - len(missing(run, number))
-        text = f"Counters: Nsight Compute {version} counted {count} of {len(cases)} cases"
+        text = f"Counters: Nsight Compute {self.version} counted {count} of {len(cases)} cases"
         if count:
             text += (
                 ", one call each in processes of their own after the timed run, with the caches flushed before each "
@@ -218,8 +182,9 @@ class Counting:
                 "missing"
             )
         parts = [
-            f"{'-'.join(own[0])}{f' and {len(own) - 1} more' if own[1:] else ''}: {why}"
-            for why, own in grouped((why, case) for case, why in self.lost.items()).items()
+            f"{'-'.join(of[0])}{f' and {len(of) - 1} more' if of[1:] else ''}: {why}"
+            for why, of in grouped((why, case) for case, why in self.rejections.items()).items()
         ]
         more = [f"and for {len(parts) - MOST_REASONS} further reasons"] if len(parts) > MOST_REASONS else []
-        return "; ".join([text, *parts[:MOST_REASONS], *more, *([reason] if reason else [])]) + "."
+        ended_by = [self.ended_by] if self.ended_by else []
+        return "; ".join([text, *parts[:MOST_REASONS], *more, *ended_by]) + "."

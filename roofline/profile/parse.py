@@ -49,7 +49,7 @@ def metrics(dtypes) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group))
 
 
-def known(wanted: list[str], listing: str) -> list[str]:
+def available(wanted: list[str], listing: str) -> list[str]:
     """Return those of `wanted` that `listing`, of `ncu --query-metrics`, has; all of them where it cannot be relied on.
 
     Some versions refuse to count anything if they are asked for one metric that they do not know.
@@ -58,12 +58,6 @@ def known(wanted: list[str], listing: str) -> list[str]:
     tensor = [name for name in wanted if name not in DRAM + L2]
     reliable = set(DRAM + L2) <= set(listed) and (not tensor or set(tensor) & set(listed))
     return listed if reliable else wanted
-
-
-def refused(wanted: list[str], text: str) -> list[str]:
-    """Return those of `wanted` that an error in `text` names, as in `Failed to find metric regex:^name.(sum|...)$`."""
-    errors = "\n".join(line for line in text.splitlines() if "==ERROR==" in line and "metric" in line)
-    return _named(wanted, errors)
 
 
 def _named(wanted: list[str], text: str) -> list[str]:

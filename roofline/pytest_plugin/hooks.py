@@ -12,94 +12,30 @@ import re
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from roofline import doctor, operations
 from roofline import options as ffn_options
-from roofline.measure import clocks, jobs, machine, metadata, signals
-from roofline.measure.epochs import Epochs, Follower, identity, of_environment
-from roofline.measure.machine import choose_device, refuse_tf32
-from roofline.measure.plan import Plan, estimate
+from roofline.measure import jobs, machine, metadata, signals
+from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.supervisor import Supervisor
-from roofline.profile import collect, ncu
+from roofline.profile import collect
 from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
-from roofline.pytest_plugin.replay import Nowhere, ReplayTimer
+from roofline.pytest_plugin.replay import Nowhere
+from roofline.pytest_plugin.state import State, of_command_line
 from roofline.store import conditions, journal
-from roofline.store.run import Run
 
+BESIDE_S = 2.7
+"""What a run takes for a shape beside its turns: 127 cases took 288 s and 31 took 40 s, on two cores of an AMD EPYC."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
-OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs")
-"""Options of what one process does by itself, and no rank."""
-
-
-@dataclass
-class State:
-    """What the hooks of one pytest session share."""
-
-    options: ffn_options.Options
-    resume: Path | None
-    """The folder of the run that --ffn-resume goes on with, and that run."""
-    resumed: Run | None
-    held: BinaryIO | None = None
-    """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
-    epochs: Epochs | None = None
-    """What this process, rank 0, says to other ranks, where torchrun started some."""
-    replay: ReplayTimer = field(default_factory=ReplayTimer)
-    selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders} of what shares measure, or check: those take turns, beside the vendor."""
-    runners: operations.Runners = field(init=False)
-    session: Supervisor | None = None  # once tests are collected
-    interrupted: str = ""
-    """What interrupted the run, in words."""
-    problems: list[str] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.runners = operations.Runners(self.options)
-
-    @property
-    def run(self) -> Run | None:
-        """Return the run, once it has begun."""
-        return self.session and self.session.run
-
-    @property
-    def folder(self) -> Path:
-        return self.session.folder
-
-    def is_of_shares(self, shape: str) -> bool:
-        """Return whether shares measure or check the shape: this process checks only what needs no other rank."""
-        return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
-
-    @property
-    def left(self) -> dict[str, tuple]:
-        """Return {shape: (case, contenders)} of what was selected and not measured."""
-        run = self.resumed
-        return {
-            shape: (operations.parse(shape)[0], names)
-            for shape, names in self.selected.items()
-            if not run or shape in run.interrupted or shape not in run.shapes
-        }
-
-    def seconds(self) -> dict:
-        """Return the `estimate` of what is left, with --collect-only by what a clock of the device does."""
-        device = self.options.device
-        if not self.session:
-            clock = clocks.CLOCKS[device]
-            processes = self.options.processes or clock.processes
-            return estimate(self.left, self.options, clock.passes, processes, machine.flops(device, None))
-        flops = machine.flops(device, self.session.hello["machine"]["datasheet"])
-        return estimate(self.left, self.options, self.session.passes, self.session.processes, flops)
-
 
 STATE = pytest.StashKey[State]()
 
@@ -118,7 +54,7 @@ def pytest_addoption(parser, pluginmanager):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Have a rank that torchrun started run shares, and be no pytest, unless it is rank 0."""
+    """Run the shares of a rank that torchrun started, in place of pytest, unless it is rank 0."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
         return None
     try:
@@ -137,7 +73,7 @@ def pytest_configure(config):
     try:
         if ranks := of_environment():
             config.add_cleanup(ranks.close)
-        state = config.stash[STATE] = _state(config, timed, ranks)
+        state = config.stash[STATE] = of_command_line(config, timed, ranks)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
@@ -149,55 +85,6 @@ def pytest_configure(config):
         config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(signals.install())
-
-
-def _state(config, timed: bool, ranks: Epochs | None) -> State:
-    get = config.getoption
-    if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
-        under = "--benchmark-only" if timed else "torchrun"
-        raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    measuring = [name for name in ("steady", "quick", "counters", "resume") if get(f"ffn_{name}") not in (None, False)]
-    if config.option.benchmark_histogram and not find_spec("pygal"):
-        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
-    if measuring and not timed:
-        raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
-    if ranks:
-        _refuse_of_ranks(config)
-        ranks.meet(identity(config.rootpath, config.invocation_params.args))
-    wanted, world = ffn_options.value("device", get) or "auto", ranks.size if ranks else 1
-    resume, run, held = ffn_options.value("resume", get), None, None
-    if resume is None:
-        device = choose_device(wanted, timed)
-        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=world)
-    else:
-        held, run = journal.hold(resume), journal.load(resume)
-        options = ffn_options.resumed(get, run.metadata, resume)
-        if options.world != world:
-            raise ValueError(
-                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {world}; start as many"
-            )
-        if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
-            raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not (run.unfinished or collect.missing(run, options.counters)):
-            raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
-    refuse_tf32(options.device, options.dtypes)
-    counts = timed and options.counters is not None and not (run and run.unfinished)
-    if counts and (reason := ncu.why_not(options.device)):
-        raise ValueError(f"--ffn-counters: {reason}")
-    if timed and not run and not config.option.collectonly:
-        ffn_options.require_writable(options.results)
-    return State(options, resume, run, held, ranks)
-
-
-def _refuse_of_ranks(config) -> None:
-    """Raises ValueError for what real ranks have no use for."""
-    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
-        raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
-    for name in OF_ONE_PROCESS:
-        if config.getoption(f"ffn_{name}"):
-            raise ValueError(f"--ffn-{name.replace('_', '-')} under torchrun: it is of a run of one process")
-    if config.option.usepdb or config.option.trace:
-        raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
 
 
 def pytest_generate_tests(metafunc):
@@ -254,7 +141,7 @@ def _case(item) -> tuple[str, str] | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session):
-    """Which contenders of each shape were selected. Refuses a selection that cannot be measured."""
+    """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config, state = session.config, session.config.stash[STATE]
     for item in session.items:
         if "ffn_benchmark" in item.fixturenames and (case := _case(item)) and state.is_of_shares(case[0]):
@@ -265,7 +152,7 @@ def pytest_collection_finish(session):
     except ValueError as error:
         refuse(f"{error}; ffn_benchmark measures shapes of operations")
     try:
-        cases = [case for case, _ in state.left.values()]
+        cases = state.cases_left
         selection.check(state.options, state.runners, cases, "" if session.items else config.option.keyword)
         if state.selected and not config.option.collectonly:
             root = None if runs_here(config) and not state.epochs else config.rootpath
@@ -277,17 +164,17 @@ def pytest_collection_finish(session):
 
 
 def pytest_report_collectionfinish(config):
-    """What will happen, and for how long."""
+    """Return what will be timed, and for how long."""
     state = config.stash[STATE]
     if not (state.options.timed and state.selected):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
-    return f"{counts}, {Plan(state.seconds())}"
+    return f"{counts}, about {jobs.duration(len(state.cases_left) * (state.options.max_seconds + BESIDE_S))}"
 
 
 @pytest.fixture(scope="session")
 def ffn_session(request):
-    """The run: its folder is made, or gone on with, and all is measured; in plain pytest, checked."""
+    """Return the run, in which all is measured, or in plain pytest checked. Its folder is made, or gone on with."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
     jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
@@ -326,12 +213,10 @@ def _begin(config, state: State) -> None:
         return
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    narrator.plan = Plan(state.seconds())
-    session.at, session.say = narrator.at, narrator.say
-    counting = collect.Counting(session)
+    session.progress, session.say = narrator.progress, narrator.say
     session.observers = [  # the shorter first
         (partial(jobs.name_kernels, session), "not all kernels were named"),
-        (counting.finished, "not all of the counters were read, --ffn-resume reads the rest"),
+        (partial(collect.count, session), "not all of the counters were read, --ffn-resume reads the rest"),
     ]
     if options.device == "cuda" and (findings := doctor.of_any_run()):
         session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
@@ -340,7 +225,7 @@ def _begin(config, state: State) -> None:
 
 @pytest.fixture
 def ffn_benchmark(request, benchmark):
-    """`ffn_benchmark(shape, contender)`: one row of the benchmark; in plain pytest, its correctness test.
+    """Return `ffn_benchmark(shape, contender)`, which makes a row of the benchmark, or in plain pytest checks it.
 
     Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
@@ -376,8 +261,9 @@ def ffn_benchmark(request, benchmark):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Chip and versions in; the host's name out, the name of a kernel built for its owner, and what was measured of it,
-    by which no two runs would be of one machine."""
+    """Put chip and versions in, and take out the host's name and the name of a kernel built for its owner.
+
+    What was measured of the machine goes too: by that no two runs would be of the same."""
     machine_info.pop("node", None)
     machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
     state = config.stash[STATE]

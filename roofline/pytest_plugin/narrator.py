@@ -7,15 +7,14 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import record_of
-from roofline.measure.plan import REPORT, Plan, Step
 from roofline.measure.signals import ways_on
 from roofline.report.write import terminal, write
 from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
-LIVE_S, LOGGED_S = 0.5, 10.0
-"""From one line of progress to the next: of a terminal, which rewrites it, and of a log."""
+LOGGED_S = 10.0
+"""From one line of progress to the next in a log. A terminal rewrites it each time."""
 
 
 class Narrator:
@@ -31,27 +30,21 @@ class Narrator:
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
         self._files = [journal.NAME]
         """What the run's folder has of it by now."""
-        self.plan: Plan | None = None
-        self._last_line_s, self._last_stage = 0.0, None
+        self._logged_s = 0.0
         self._is_live = False
         """Whether a line of progress stands where the next one goes."""
 
     def say(self, text: str) -> None:
-        """A line of its own, now, wherever the terminal is piped to."""
+        """Write `text` on a line of its own, now, wherever the terminal is piped to."""
         self._write(text, live=False)
 
-    def at(self, *step) -> None:
-        """Tell what the run is at, in the fields of a `Step`; without them the same goes on. Now and then only."""
-        if not self.plan:
-            return
-        if step:
-            self.plan.begin(Step(*step))
-        reporter, at, now = self._config.pluginmanager.get_plugin("terminalreporter"), self.plan.at, time.monotonic()
+    def progress(self, text: str) -> None:
+        """Say how far the run is: always on a terminal, now and then in a log."""
+        reporter, now = self._config.pluginmanager.get_plugin("terminalreporter"), time.monotonic()
         live = bool(reporter and reporter.isatty())
-        stage = at.process, at.shape != "" or at.kind
-        if now - self._last_line_s >= (LIVE_S if live else LOGGED_S) or stage != self._last_stage:
-            self._last_line_s, self._last_stage = now, stage
-            self._write(self.plan.line(), live)
+        if live or now - self._logged_s >= LOGGED_S:
+            self._logged_s = now
+            self._write(text, live)
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -71,7 +64,7 @@ class Narrator:
     def report(self, session) -> None:
         """Save the JSON and draw the report. What fails is told at the end."""
         run, folder = self._state.run, self._state.folder
-        self.at(REPORT)
+        self.progress("report")
         path = folder / "benchmark.json"
         saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
         saved = self._saved or saved | {"ceilings": run.ceilings}
@@ -97,7 +90,7 @@ class Narrator:
         return [*terminal(run), *ways_on(run, folder, *self._state.problems, saved=self._files)]
 
     def pytest_benchmark_update_json(self, config, output_json):
-        """Fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
+        """Add fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.
 
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
@@ -119,7 +112,7 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """What has a number is in the tables, what has none in the lines below them: no dots, no letters."""
+        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them."""
         return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
 
     def pytest_keyboard_interrupt(self, excinfo):

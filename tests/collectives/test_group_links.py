@@ -15,7 +15,8 @@ from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
 from collectives.group_links import Gloo
 from collectives.links import PacedThread, Transfer
-from roofline.measure.ranks import Broken, Ranks, RanksCpuClock
+from roofline.measure.prepared import Broken
+from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import named
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn

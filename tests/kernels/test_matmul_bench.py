@@ -11,7 +11,7 @@ from kernels import tiled, vendor
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS, Contender
 from roofline.measure import device_errors
-from roofline.measure.prepared import PreparedCase, verdict
+from roofline.measure.prepared import Broken, PreparedCase, verdict
 from roofline.operations.matmul import Matmul, sweep
 from roofline.options import Options
 
@@ -174,13 +174,12 @@ def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
     assert told.count("called") == before
 
 
-def test_lost_device_leaves_nobody_ready(contender, monkeypatch):
+def test_lost_device_ends_the_share(contender, monkeypatch):
     contender(crashes)
     monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
-    found = prepare(["numpy", "torch"])
-    assert not found.entrants
-    assert found.device_lost == found.rejected["numpy"].reason
-    assert "torch" not in found.rejected
+    with pytest.raises(Broken) as broken:
+        prepare(["numpy", "torch"])
+    assert broken.value.args[0] == "numpy"
 
 
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):

@@ -122,14 +122,14 @@ sys.exit(done.returncode)
 
 def run(folder: str) -> None:
     """Be the share whose folder that is, and note there which cases are called: so many kernels the tool sees."""
-    from roofline.measure import share
+    from roofline.measure import child, request, share
 
     def at(self, step, shape="", at=share.Share.at, **about):
-        if step == share.CALL and self.request.kind == share.COUNTERS:
+        if step == request.Step.CALL and self.request.kind == request.Kind.COUNTERS:
             os.environ["COUNTED"] = "1"
             with (Path(folder) / "called").open("a") as called:
                 called.write(json.dumps([shape, about["name"]]) + "\n")
         at(self, step, shape, **about)
 
     share.Share.at = at
-    share.main(Path(folder))
+    child.main(Path(folder))

@@ -20,7 +20,7 @@ ROUNDS, PASSES = 6, 2
 TIMED_CALL = 6
 """In a share that checks it is called five times, in one that measures once before it is timed."""
 LIMIT_S = 6.0
-SITE = "import sys\nif sys.orig_argv[-2] == 'roofline.measure.share':\n    import planted\n    planted.in_share()\n"
+SITE = "import sys\nif sys.orig_argv[-2] == 'roofline.measure.child':\n    import planted\n    planted.in_share()\n"
 """What Python imports as it starts."""
 
 
@@ -79,7 +79,7 @@ def pytest_addoption():
     before("end", epochs.Epochs, "leave")
     told = epochs.Child.receive
     epochs.Child.receive = lambda child: _told(told(child))
-    for step in set(jobs.LIMIT_S) - {jobs.START, jobs.PREPARE}:
+    for step in set(jobs.LIMIT_S) - {jobs.Step.START, jobs.Step.PREPARE}:
         jobs.LIMIT_S[step] = {"cpu": LIMIT_S}
     jobs.RULE_TIMES = jobs.HUNG_TIMES = 0
     before("report", narrator, "write")

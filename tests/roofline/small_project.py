@@ -37,7 +37,7 @@ def strike(place, number, later=False):
     where, at, what = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
     if where.startswith("later-") != bool(later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
-    is_share = "share" in sys.orig_argv[-2]
+    is_share = "measure.child" in sys.orig_argv[-2]
     if what in ("SIGINT", "SIGTERM", "SIGHUP", "twice"):
         for _ in range(1 + (what == "twice")):
             os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, what, signal.SIGINT))

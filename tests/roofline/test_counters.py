@@ -107,19 +107,10 @@ def test_both_forms_are_asked_for_and_what_the_tool_does_not_list_is_left_out():
     wanted = parse.metrics(["bf16", "fp32"])
     assert set(wanted) == set(METRICS)
     bases = [name.partition(".")[0] for name in METRICS]
-    assert parse.known(wanted, "\n".join(f"{name}  Counter" for name in bases[:4])) == wanted[:4]
-    assert parse.known(wanted, "\n".join(bases[:3])) == wanted  # no tensor counter: the list is not to be relied on
-    assert parse.known(wanted, "usage: ncu") == wanted
-    assert parse.known(wanted[:3], "\n".join(bases)) == wanted[:3]
-
-
-def test_metrics_that_the_tool_refuses_are_found_in_its_error():
-    wanted = parse.metrics(["bf16"])
-    regex = f"==ERROR== Failed to find metric regex:^{BF16}(\\.sum|\\.avg)$"
-    assert parse.refused(wanted, regex) == [f"{BF16}.sum"]
-    access = f"==ERROR== Failed to access the following 2 metrics: {BF16}_sparsity_on.sum, lts__t_bytes.sum"
-    assert parse.refused(wanted, access) == ["lts__t_bytes.sum", f"{BF16}_sparsity_on.sum"]
-    assert parse.refused(wanted, DENIED + f"{BF16}.sum") == []
+    assert parse.available(wanted, "\n".join(f"{name}  Counter" for name in bases[:4])) == wanted[:4]
+    assert parse.available(wanted, "\n".join(bases[:3])) == wanted  # no tensor counter: the list is not to be relied on
+    assert parse.available(wanted, "usage: ncu") == wanted
+    assert parse.available(wanted[:3], "\n".join(bases)) == wanted[:3]
 
 
 def program(path: Path, text: str) -> str:

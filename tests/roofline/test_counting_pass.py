@@ -7,7 +7,7 @@ import pytest
 from made_up_run import LINES, save
 from ncu_sample import HEADER, MARKER, UNITS, row
 
-from roofline.measure.share import CALL
+from roofline.measure.request import Step
 from roofline.measure.supervisor import HUNG, Supervisor
 from roofline.profile import collect
 from roofline.store import journal
@@ -20,8 +20,10 @@ def pass_of(tmp_path, monkeypatch):
     session = Supervisor.__new__(Supervisor)
     session.run, session.folder = journal.load(save(tmp_path / "run", LINES)), tmp_path / "run"
     session.options = make_dataclass("Asked", ["counters", "device"])(0, "cuda")
-    session.notes, session.asked, session.entries, session.chosen, session.over = [], [], {}, {}, ""
-    session.add, session.say, session.epochs = session.run.take, str, None
+    session.notes, session.entries, session.chosen, session.over = [], {}, {}, ""
+    session.add, session.say, session.progress, session.epochs = session.run.take, str, str, None
+    session.hello = {"machine": {"datasheet": None}}
+    session.reference_s, session.signals = {}, []
     session.note = lambda about, text: session.notes.append(text)
     monkeypatch.setattr(collect.ncu, "why_not", lambda device: None)
     monkeypatch.setattr(collect.ncu, "find", lambda: "ncu")
@@ -29,24 +31,26 @@ def pass_of(tmp_path, monkeypatch):
 
     def pass_of(act):
         def supervise(jobs):
+            jobs_run.extend(jobs)
             (job,) = jobs
-            job.begin(job.next_request())
-            session.asked.append(job.under[job.under.index("--metrics") + 1])
-            called, lost, printed, how = act(job.cases)
-            Path(job.under[-1]).write_text(printed)
-            for shape, name in called:
-                job.take({"tell": "called", "shape": shape, "name": name})
-            for (shape, name), reason in lost.items():
-                job.take({"tell": "rejected", "shape": shape, "name": name, "reason": reason})
-            if how:
-                shape, name = job.cases[len(called)]
-                job.at = {"step": CALL, "shape": shape, "name": name}
-            job.end(how)
+            while asked := job.next_request():
+                job.begin(asked)
+                batch = [(shape, name) for shape, names in asked.cases.items() for name in names]
+                called, lost, printed, how = act(batch)
+                Path(job.under[-1]).write_text(printed)
+                for shape, name in called:
+                    job.take({"tell": "called", "shape": shape, "name": name})
+                for (shape, name), reason in lost.items():
+                    job.take({"tell": "rejected", "shape": shape, "name": name, "reason": reason})
+                if how:
+                    shape, name = batch[len(called)]
+                    job.at = {"step": Step.CALL, "shape": shape, "name": name}
+                job.end(how)
 
+        jobs_run = []
         session.supervise = supervise
-        found = collect.Counting(session)
-        found.finished()
-        return found
+        collect.count(session)
+        return jobs_run[0]
 
     return pass_of
 
@@ -58,7 +62,7 @@ def counts_all(batch, cell="5"):
 
 
 def counted(count) -> list[tuple[str, str]]:
-    return [(shape, name) for shape, about in count.session.run.shapes.items() for name in about.counters]
+    return [(shape, name) for shape, about in count.supervisor.run.shapes.items() for name in about.counters]
 
 
 def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(pass_of, fake_time):
@@ -69,8 +73,8 @@ def test_case_that_the_end_of_the_time_cut_short_is_not_blamed(pass_of, fake_tim
         return [], {}, "", HUNG
 
     count = pass_of(slow)
-    assert count.lost == {}
-    assert count.session.notes == [
+    assert count.rejections == {}
+    assert count.supervisor.notes == [
         "Counters: Nsight Compute of unknown version counted 0 of 4 cases; the 480 s that this may take were over."
     ]
 
@@ -86,10 +90,10 @@ def test_case_at_which_the_tool_hangs_is_given_up_and_those_before_it_are_counte
 
     count = pass_of(hangs_at_second)
     assert [len(batch) for batch in asked] == [1, 3, 2]
-    assert count.lost == {asked[1][1]: "it hung"}
+    assert count.rejections == {asked[1][1]: "it hung"}
     assert asked[2] == [asked[1][0], asked[1][2]]
     assert len(counted(count)) == 3
-    (note,) = count.session.notes
+    (note,) = count.supervisor.notes
     assert "counted 3 of 4 cases" in note
     assert note.endswith(f"; {'-'.join(asked[1][1])}: it hung.")
 
@@ -100,8 +104,8 @@ def test_kernels_of_a_call_that_raised_are_no_count_of_it(pass_of):
         return batch[:1], dict.fromkeys(batch[1:2], "it raised"), printed, ""
 
     count = pass_of(second_raises)
-    assert list(count.lost.values()) == ["it raised"]
-    assert set(count.lost).isdisjoint(counted(count))
+    assert list(count.rejections.values()) == ["it raised"]
+    assert set(count.rejections).isdisjoint(counted(count))
 
 
 def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(pass_of):
@@ -113,21 +117,20 @@ def test_tool_that_hangs_before_it_counted_anything_is_not_waited_for_again(pass
 
     count = pass_of(hangs)
     assert len(asked) == 1
-    (note,) = count.session.notes
+    (note,) = count.supervisor.notes
     assert note.endswith(f"counted 0 of 4 cases; {'-'.join(asked[0][0])}: it hung; so no other was tried.")
 
 
-def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(pass_of, monkeypatch):
+def test_output_that_nobody_can_read_is_given_up_and_kept(pass_of):
     def of_another_age(batch):
         called, lost, printed, how = counts_all(batch, cell="5 potatoes")
         return called, lost, f"==PROF== Connected to process 1 (/home/me/python)\n{printed}", how
 
-    monkeypatch.setattr(collect, "BATCH", 1)
     count = pass_of(of_another_age)
-    assert len(count.lost) == 2
-    assert "'5 potatoes', which is no number" in count.session.notes[0]
-    log = (count.session.folder / collect.LOG).read_text()
-    assert log.count("5 potatoes") == 4
+    assert len(count.rejections) == 1
+    assert "'5 potatoes', which is no number" in count.supervisor.notes[0]
+    log = (count.supervisor.folder / collect.LOG).read_text()
+    assert log.count("5 potatoes") == 2
     assert "/home/me" not in log
 
 
@@ -142,24 +145,10 @@ def test_output_that_nobody_can_read_is_given_up_after_two_processes_and_kept(pa
 )
 def test_tool_that_counts_nothing_is_told_in_one_line(pass_of, end, said):
     count = pass_of(end)
-    (note,) = count.session.notes
+    (note,) = count.supervisor.notes
     assert said in note
     assert len(note.splitlines()) == 1
     assert counted(count) == []
-
-
-def test_metric_that_is_refused_is_asked_for_no_more_and_no_case_is_blamed(pass_of):
-    before = []
-
-    def refuses_once(batch):
-        before.append(batch)
-        refusal = batch, {}, "==ERROR== Failed to find metric lts__t_bytes.sum", ""
-        return refusal if len(before) == 1 else counts_all(batch)
-
-    count = pass_of(refuses_once)
-    assert ["lts__t_bytes.sum" in metrics for metrics in count.session.asked] == [True, False, False]
-    assert count.lost == {}
-    assert len(counted(count)) == 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 28])

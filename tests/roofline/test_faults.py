@@ -16,9 +16,6 @@ import pytest
 from roofline.analysis.comparison import compare
 from roofline.cli import main
 from roofline.measure import device_errors
-from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.measure.rounds import CallError
-from roofline.measure.share import Share
 from roofline.report import references
 from roofline.report.compare import summary
 from roofline.store import journal
@@ -28,7 +25,7 @@ ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 IMPATIENT = """
 from roofline.measure import jobs
 
-for step in set(jobs.LIMIT_S) - {jobs.START}:
+for step in set(jobs.LIMIT_S) - {jobs.Step.START}:
     jobs.LIMIT_S[step] = {"cpu": 2.0}
 jobs.HUNG_TIMES = jobs.RULE_TIMES = 0
 """
@@ -75,6 +72,7 @@ STRUCK = [
     pytest.param("first-torch 128 null", {"m128-torch": ("failed", "signal 11")}, marks=slow),
     ("numpy 128 crash", numpy("failed", CRASH)),
     ("numpy 128 lost", numpy("failed", ILLEGAL)),
+    pytest.param("again-numpy 128 lost", numpy("failed", ILLEGAL), marks=slow),
     ("numpy 128 hang", numpy("failed", f"hung {TIMED}: {LATE}")),
     ("numpy 128 null", numpy("failed", f"signal 11 (SIGSEGV), {TIMED}")),
     ("numpy 128 exit", numpy("failed", f"exit code 3: it printed nothing, {TIMED}")),
@@ -188,7 +186,7 @@ def shares_of(root: Path) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if b"roofline.measure.share" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
+            if b"roofline.measure.child" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
                 found.append(path.name)
     return found
 
@@ -363,28 +361,6 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
     assert "go on with it" not in run.text  # all is measured
     assert sorted(run.measured) == sorted(ALL)
     assert main(["report", str(run.folder)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("ready", "error", "failed"),
-    [
-        (["torch", "numpy", "ours"], CallError("torch"), ["torch"]),
-        (["torch", "numpy", "ours"], CallError("link"), ["numpy", "ours"]),  # which is no contender
-        (["torch", "numpy", "ours"], RuntimeError("of the clock"), ["numpy", "ours"]),
-        (["torch"], RuntimeError("of the clock"), ["torch"]),
-    ],
-)
-def test_lost_device_has_somebody_fail_so_that_the_next_run_comes_further(ready, error, failed, monkeypatch):
-    monkeypatch.setattr(device_errors, "device_lost", lambda device: True)
-    share, call = Share.__new__(Share), lambda: None
-    share.device = "cuda"
-    found = PreparedCase(None, "torch", entrants={name: Entrant(name, call) for name in ready})
-    found.entrants["link"] = Entrant("link", call, "link")
-    error.__cause__ = RuntimeError("an illegal memory access")
-    assert share.take_out(found, error) == failed
-    assert list(found.rejected) == failed
-    assert found.device_lost
-    assert not found.entrants
 
 
 @pytest.mark.parametrize(

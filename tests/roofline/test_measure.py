@@ -319,7 +319,7 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, name):
 
 
 def test_a_run_asks_whether_its_fp32_would_be_tf32(run_project):
-    on_gpu = "\nfrom roofline.pytest_plugin import hooks\nhooks.choose_device = lambda wanted, timed: 'cuda'\n"
+    on_gpu = "\nfrom roofline.pytest_plugin import state\nstate.choose_device = lambda wanted, timed: 'cuda'\n"
     run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={"NVIDIA_TF32_OVERRIDE": "1"})
     assert (run.code, "NVIDIA_TF32_OVERRIDE is set to '1'" in run.text) == (2, True), run.text
 

@@ -8,21 +8,21 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
-from roofline.measure import jobs, kernel_names, supervisor
+from roofline.measure import jobs, launches, supervisor
 from roofline.store import journal
 
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 NAMED = f"""{SMALL}
-from roofline.measure import kernel_names
+from roofline.measure import launches
 
-kernel_names.DEVICE = "cpu"
+launches.DEVICE = "cpu"
 """
-FOUND = NAMED + "kernel_names.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
-DIES = NAMED + "kernel_names.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
+FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
+DIES = NAMED + "launches.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
 FAILS = NAMED + (
     "def of_call(call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
-    "    return call.args[1]\nkernel_names.of_call = of_call\n"
+    "    return call.args[1]\nlaunches.of_call = of_call\n"
 )
 
 
@@ -101,18 +101,18 @@ def profiler(monkeypatch):
 
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([("reduce", 5, "CUDA"), ("cudaLaunchKernel", 1, "CPU"), ("split", 2, "CUDA")])
-    assert kernel_names.of_call(lambda: None) == "split + reduce"
+    assert launches.of_call(lambda: None) == "split + reduce"
 
 
 def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
     profiler([], [("k", 1, "CUDA")])
-    assert kernel_names.of_call(lambda: None) == "k"
+    assert launches.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
-        kernel_names.of_call(lambda: None)
+        launches.of_call(lambda: None)
 
 
 @pytest.mark.skipif("not torch.cuda.is_available()", reason="asks a real profiler: needs a GPU")
 def test_real_profiler_names_a_kernel():
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
-    assert len(kernel_names.of_call(lambda: torch.mm(x, x))) > 3
+    assert len(launches.of_call(lambda: torch.mm(x, x))) > 3

@@ -113,7 +113,7 @@ def test_pytest_benchmark_compares_two_runs_in_its_own_table_where_that_is_asked
 
 
 def test_histogram_needs_what_draws_it(run_project):
-    more = "\nfrom roofline.pytest_plugin import hooks\nhooks.find_spec = lambda name: None\n"
+    more = "\nfrom roofline.pytest_plugin import state\nstate.find_spec = lambda name: None\n"
     refused = run_project("--benchmark-only", "--benchmark-histogram", more=more)
     refused.assert_refused("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram]")
 

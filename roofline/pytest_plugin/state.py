@@ -1,0 +1,118 @@
+"""What the hooks of one pytest session share, as the command line has it at the beginning."""
+
+import os
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO
+
+from roofline import operations
+from roofline import options as ffn_options
+from roofline.measure.epochs import Epochs, identity
+from roofline.measure.machine import choose_device, refuse_tf32
+from roofline.measure.supervisor import Supervisor
+from roofline.profile import collect, ncu
+from roofline.pytest_plugin.replay import ReplayTimer
+from roofline.store import journal
+from roofline.store.run import Run
+
+OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs")
+"""Options of what one process does by itself, and no rank."""
+
+
+@dataclass
+class State:
+    """What the hooks of one pytest session share."""
+
+    options: ffn_options.Options
+    resume: Path | None
+    """The folder of the run that --ffn-resume goes on with, and that run."""
+    resumed: Run | None
+    held: BinaryIO | None = None
+    """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
+    epochs: Epochs | None = None
+    """What this process, rank 0, says to other ranks, where torchrun started some."""
+    replay: ReplayTimer = field(default_factory=ReplayTimer)
+    selected: dict[str, list[str]] = field(default_factory=dict)
+    """{shape: contenders} of what shares measure, or check: those take turns, beside the vendor."""
+    runners: operations.Runners = field(init=False)
+    session: Supervisor | None = None  # once tests are collected
+    interrupted: str = ""
+    """What interrupted the run, in words."""
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.runners = operations.Runners(self.options)
+
+    @property
+    def run(self) -> Run | None:
+        """Return the run, once it has begun."""
+        return self.session and self.session.run
+
+    @property
+    def folder(self) -> Path:
+        return self.session.folder
+
+    def is_of_shares(self, shape: str) -> bool:
+        """Return whether shares measure or check the shape: this process checks only what needs no other rank."""
+        return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
+
+    @property
+    def cases_left(self) -> list:
+        """Return the case of each shape that was selected and not measured."""
+        run = self.resumed
+        left = [name for name in self.selected if not run or name in run.interrupted or name not in run.shapes]
+        return [operations.parse(name)[0] for name in left]
+
+
+def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
+    """Return the state of a session that begins.
+
+    Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
+    results that cannot be written."""
+    get = config.getoption
+    if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
+        under = "--benchmark-only" if timed else "torchrun"
+        raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
+    measuring = [name for name in ("steady", "quick", "counters", "resume") if get(f"ffn_{name}") not in (None, False)]
+    if config.option.benchmark_histogram and not find_spec("pygal"):
+        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
+    if measuring and not timed:
+        raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
+    if ranks:
+        _refuse_of_ranks(config)
+        ranks.meet(identity(config.rootpath, config.invocation_params.args))
+    wanted, world = ffn_options.value("device", get) or "auto", ranks.size if ranks else 1
+    resume, run, held = ffn_options.value("resume", get), None, None
+    if resume is None:
+        device = choose_device(wanted, timed)
+        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=world)
+    else:
+        held, run = journal.hold(resume), journal.load(resume)
+        options = ffn_options.resumed(get, run.metadata, resume)
+        if options.world != world:
+            raise ValueError(
+                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {world}; start as many"
+            )
+        if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
+            raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
+        if not (run.unfinished or collect.missing(run, options.counters)):
+            raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    refuse_tf32(options.device, options.dtypes)
+    counts = timed and options.counters is not None and not (run and run.unfinished)
+    if counts and (reason := ncu.why_not(options.device)):
+        raise ValueError(f"--ffn-counters: {reason}")
+    if timed and not run and not config.option.collectonly:
+        ffn_options.require_writable(options.results)
+    return State(options, resume, run, held, ranks)
+
+
+def _refuse_of_ranks(config) -> None:
+    """Raises ValueError for what real ranks have no use for."""
+    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
+        raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
+    for name in OF_ONE_PROCESS:
+        if config.getoption(f"ffn_{name}"):
+            raise ValueError(f"--ffn-{name.replace('_', '-')} under torchrun: it is of a run of one process")
+    if config.option.usepdb or config.option.trace:
+        raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
