@@ -83,11 +83,9 @@ ORDER = ("decode", "persistent", "tiled")
 
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
-    "flagged_rows": "kernels.flagged_rows:example",
     "flagged_spills": "kernels.flagged:example_that_spills",
     "pieces_counters": "kernels.pieces:example_that_tells",
     "pieces_flags": "kernels.pieces:example_that_waits",
-    "signalled": "kernels.signalled:example",
 }
 """Kernels that arms of `collectives` run, and the path of an `example(config, dtype)` of each. They share SMs with the
 copier of a link, to which they must leave room."""
