@@ -45,7 +45,7 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
-    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode_split says how many
+    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode says how many
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
