@@ -33,11 +33,9 @@ class Contender:
 
     def why_not(self, x, w, out=None) -> str | None:
         """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        try:
-            self.load().require(x, w, out)
-        except (TypeError, ValueError) as error:
-            return str(error)
-        return None
+        from kernels.contract import reason
+
+        return reason(lambda: self.load().require(x, w, out))
 
     def describe(self, x, w) -> str:
         """Return which tile, or which library, these inputs get."""
