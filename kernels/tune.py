@@ -92,7 +92,7 @@ def winner(times: dict[Config, list[float]], now: Config) -> tuple[Config, float
 def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma: str, measured: dict) -> None:
     """Put `config` on top of the table at `path`, in the place of an entry for the same shape and number of SMs."""
     (m, n, k), document = shape, json.loads(path.read_text(encoding="utf-8"))
-    about = {"kernel": kernel, "dtypes": [dtype], "m_min": m, "m_max": m, "n": n, "k": k, "n_max": None}
+    about = {"kernel": kernel, "dtypes": [dtype], "m_min": m, "m_max": m, "n": n, "k": k}
     usual = {field.name: field.default for field in fields(Config)}
     tile = {name: value for name, value in asdict(config).items() if name == "group_m" or value != usual[name]}
     like = {**about, "sms": measured["sms"]}.items()

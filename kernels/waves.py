@@ -38,7 +38,6 @@ class GpuSpec:
     flops: float
     memory_bytes_per_s: float
     cache_bytes: int
-    l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
     shared_bytes: int | None = None
     """Of shared memory, what one program may take; None where nobody asked the device."""
 
@@ -108,7 +107,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
             rows * block_m * _held(m, k, itemsize, full, machine)
             + columns * block_n * _held(n, k, itemsize, full, machine)
         ) * (k * itemsize)
-        return l2 / (machine.flops * machine.l2_bytes_per_flop), memory / machine.memory_bytes_per_s
+        return l2 / (machine.flops * L2_BYTES_PER_FLOP), memory / machine.memory_bytes_per_s
 
     l2_s, memory_s = moved_s(min(tiles, machine.sms))
     out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s
