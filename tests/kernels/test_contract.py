@@ -60,7 +60,6 @@ TMA_REFUSED = {
     "expanded x": (lambda: (X[:1].expand(4, 8), EIGHT), ["x has a row stride of 0", "K=8", ".contiguous()", "tiled"]),
     "sliding w": (lambda: (X, strided((6, 8), 4)), ["w has a row stride of 4", "K=8", "kernels.tiled"]),
     "address": (lambda: (BUFFER[:4, 4:12], EIGHT), ["x starts 8 bytes past a multiple of 16", ".clone()", "tiled"]),
-    "far rows": (lambda: (meta((2, 8), (2**39, 1)), meta((8, 8), (8, 1))), [str(2**40), "2**40", "kernels.tiled"]),
 }
 
 
