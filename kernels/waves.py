@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from roofline.theory.chips import Chip
-from roofline.theory.schedule import at_least_one
 
 L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
 """Of a Hopper chip: 8 TB/s from L2 at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs (whitepaper)."""
@@ -89,11 +88,8 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
     >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
     >>> case.tiles, case.full_waves  # and 20 tiles
     (416, 3)
-
-    Raises ValueError for sizes below 1.
     """
     block_m, block_n, group, raster = tiling
-    at_least_one(m=m, n=n, k=k)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     tiles = tiles_m * tiles_n
     full, tail = divmod(tiles, machine.sms)
