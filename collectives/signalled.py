@@ -1,22 +1,21 @@
 """The arms whose matmuls are one launch each: `signalled` of the reduce-scatter, and `layer_signalled` of the layer.
 And how parts are added on a GPU, for all arms of both.
 
-`kernels.signalled` computes tile after tile, ordered by destination, and the link sends each piece when the piece's
+`kernels.pieces` computes tile after tile, ordered by destination, and the link sends each piece when the piece's
 counter says that it is whole. How many row blocks a part is cut into is what the simulator finds best; a wrong guess
 costs time, never the result. The sum is `kernels.part_sums`, in the order of `matmul_reduce_scatter`. Of a layer,
-`kernels.flagged_rows` multiplies by `up` before, and waits on the device for each rank's rows.
+the same kernel multiplies by `up` before, and waits on the device for each rank's rows.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from collectives import ffn
 from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
-from kernels import flagged_rows, hopper, part_sums, signalled
+from kernels import hopper, part_sums, pieces
 from kernels.tiles import choose_for
 from roofline.theory.arms import BLOCKS, OverlapPlan
 from roofline.theory.schedule import Grid
@@ -26,9 +25,9 @@ from roofline.theory.schedule import Grid
 class Prepared:
     """What the arm needs on each call."""
 
-    pieces: signalled.Pieces
+    sent: pieces.Pieces
     transfers: Scatter | InTurn
-    rows: signalled.Pieces | None
+    rows: pieces.Pieces | None
     """Of a layer, those that come."""
 
 
@@ -43,27 +42,26 @@ def prepare(operands: Operands | ffn.Operands, t_gemm_s=1.0, t_comm_s=1.0) -> Pr
     """Cut the product for a matmul and a scatter that take so long alone, and keep that in `operands.prepared`.
     Of a layer both are times of all of it.
 
-    Raises what `require` of `kernels.signalled` and `kernels.flagged_rows` raise.
+    Raises what `require` of `kernels.pieces` raises.
     """
     given, operands = operands, parts_of(operands)
     x, w, products = operands.x, operands.w, operands.products
-    hopper.require_hopper(signalled.signalled_kernel, x, "signalled")  # other GPUs have no tile of it to choose
-    config, order = choose_for("signalled", x, w), (*operands.destinations, operands.rank)
-    whole = signalled.Pieces(torch.tensor(order, dtype=torch.int32, device=x.device), 1, config)
-    signalled.require(x, w, products, whole)
+    hopper.require_hopper(pieces.pieces_kernel, x, "signalled")  # other GPUs have no tile of it to choose
+    config, order = choose_for("pieces_counters", x, w), (*operands.destinations, operands.rank)
+    pieces.require(x, w, products, pieces.Pieces.of_ranks(order, 1, config, x.device))
     grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
     about = grid, hopper.programs(x.device), len(order)
     arm = "signalled" if given is operands else "layer_signalled"
     plans = [OverlapPlan(arm, *about, count) for count in able]
     blocks = min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
-    pieces = operands.pieces(blocks)
-    transfers, rows = pieces, None
+    transfers, rows = operands.pieces(blocks), None
     if given is not operands:
-        up, order = (given.gathered, given.up, given.hidden), whole.order.roll(1)
-        transfers, rows = given.before(pieces), signalled.Pieces(order, 1, choose_for("flagged_rows", *up[:2]))
-        flagged_rows.require(*up, rows)
-    operands.prepared = Prepared(replace(whole, blocks=blocks), transfers, rows)
+        up, order_up = (given.gathered, given.up, given.hidden), (order[-1], *order[:-1])
+        transfers = given.before(transfers)
+        rows = pieces.Pieces.of_ranks(order_up, 1, choose_for("pieces_flags", *up[:2]), x.device)
+        pieces.require(*up, rows)
+    operands.prepared = Prepared(pieces.Pieces.of_ranks(order, blocks, config, x.device), transfers, rows)
     return operands.prepared
 
 
@@ -78,12 +76,14 @@ def run(operands: Operands | ffn.Operands, link) -> Tensor:
     `collectives.device_links`. Raises what `prepare` raises."""
     down = parts_of(operands)
     ready = down.prepared or prepare(operands)
-    gathered = len(ready.transfers) - ready.pieces.count
-    link.start(ready.transfers, ready=gathered, raised=ready.pieces.tiles(down.products))
+    gathered = len(ready.transfers) - ready.sent.count
+    link.start(ready.transfers, ready=gathered, raised=ready.sent.tiles(down.products))
     if gathered:
-        flagged_rows.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
+        pieces.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
         link.wait(gathered)  # here already: tells the timeline when `up` was done
-    signalled.matmul(down.x, down.w, down.products, ready.pieces, *(counter[gathered:] for counter in link.counters))
+    counters, times_ns = link.counters
+    to_raise = counters[gathered:], times_ns[gathered:]
+    pieces.matmul(down.x, down.w, down.products, ready.sent, counters=to_raise)
     link.wait(len(ready.transfers))
     down.add_all()
     link.finish()

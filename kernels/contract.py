@@ -67,13 +67,12 @@ def empty_out(x: Tensor, w: Tensor) -> Tensor:
 def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what breaks the contract; allocates nothing.
 
-    TypeError: not tensors, unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE,
-    a last dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that
-    shares memory with x, w or itself.
+    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE, a last
+    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps x,
+    w or itself.
     """
-    tensors = {"x": x, "w": w} if out is None else {"x": x, "w": w, "out": out}
-    for name, tensor in tensors.items():
-        _validate_one(name, tensor, x)
+    _validate_matrix("x", x, x)
+    _validate_matrix("w", w, x)
     (m, k), (n, w_k) = x.shape, w.shape
     if k != w_k:
         raise ValueError(
@@ -82,22 +81,21 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         )
     if out is None:
         return
+    _validate_matrix("out", out, x)
     if out.shape != (m, n):
         raise ValueError(f"out has shape {list(out.shape)}, x and w need [{m}, {n}]; allocate that or leave out=None")
     if m > 1 and n > 0 and out.stride(0) < n:
         raise ValueError(
             f"out has a row stride of {out.stride(0)}, so its rows of N={n} overlap; allocate it with torch.empty"
         )
-    for name in ("x", "w"):
-        if shares_memory(out, tensors[name]):
+    for name, tensor in (("x", x), ("w", w)):
+        if overlap(out, tensor):
             raise ValueError(
                 f"out shares memory with {name}, which is read while out is written; pass an out of its own"
             )
 
 
-def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor; wrap it with torch.as_tensor")
+def _validate_matrix(name: str, tensor: Tensor, x: Tensor) -> None:
     if tensor.dtype not in DTYPES:
         raise TypeError(f"{name} is {tensor.dtype}, supported are bfloat16, float16 and float32; cast it with .to()")
     if tensor.dtype != x.dtype:
@@ -120,38 +118,18 @@ def _validate_one(name: str, tensor: Tensor, x: Tensor) -> None:
         )
 
 
-def shares_memory(a: Tensor, b: Tensor) -> bool:
-    """Return whether two matrices of one dtype with contiguous rows share an element. Exact: columns cut from one
-    buffer do not. Meta and fake tensors share what they would share if they had memory."""
-    if a.device != b.device or not a.numel() or not b.numel():
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Return whether two matrices with contiguous rows may share an element: both lie in one storage, their spans meet,
+    and they are not columns apart from each other in rows of one stride."""
+    if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    if a.shape[0] > b.shape[0]:
+    if a.storage_offset() > b.storage_offset():
         a, b = b, a
-    size = a.element_size()
-    (a_rows, a_row), (b_rows, b_row) = ((t.shape[0], t.shape[1] * size) for t in (a, b))
-    a_step, b_step = a.stride(0) * size, b.stride(0) * size
-    if without_memory(a):
-        if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
-            return False
-        a_start, b_start = a.storage_offset() * size, b.storage_offset() * size
-    else:
-        a_start, b_start = a.data_ptr(), b.data_ptr()
-    a_end, b_end = a_start + (a_rows - 1) * a_step + a_row, b_start + (b_rows - 1) * b_step + b_row
-    if a_end <= b_start or b_end <= a_start:
-        return False  # the usual case, decided from the outer bounds
-    for start in range(a_start, a_start + a_rows * a_step, a_step) if a_step else (a_start,):
-        # The first row of b that ends after this row of a starts; it overlaps if it also starts before this row of a
-        # ends.
-        row = max(0, (start - b_row - b_start) // b_step + 1) if b_step else 0
-        first = b_start + row * b_step
-        if row < b_rows and first < start + a_row and start < first + b_row:
-            return True
-    return False
-
-
-def without_memory(tensor: Tensor) -> bool:
-    """Return whether this is a meta tensor or a fake one, which has a shape and no numbers."""
-    return tensor.untyped_storage().device.type == "meta"
+    (rows, columns), row = a.shape, a.stride(0)
+    ahead = b.storage_offset() - a.storage_offset()
+    if ahead >= (rows - 1) * row + columns:
+        return False
+    return row != b.stride(0) or not (row and columns <= ahead % row <= row - b.shape[1])
 
 
 def reason(require: Callable[..., Any], *args: Any) -> str | None:
@@ -218,7 +196,7 @@ def interpreted(kernel: Any) -> bool:
 def require_runnable(kernel: Any, x: Tensor) -> None:
     """Refuse what a Triton kernel cannot run here: tensors without numbers, a compiled kernel on CPU tensors, bf16 in
     the interpreter."""
-    if without_memory(x):
+    if x.untyped_storage().device.type == "meta":  # a fake one says the device that it stands for
         raise ValueError(f"x is a meta or fake tensor of shape {list(x.shape)}, without numbers; pass a real one")
     if interpreted(kernel):
         if x.dtype == torch.bfloat16:

@@ -7,8 +7,13 @@ its even share of an H200's bandwidth (36 GB/s), about four times what it has to
 Operands are swapped: rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64; the other way round 64 rows
 would be computed for a few. x comes by TMA in the same ring: all of x fits no SM, but L2 holds it, and beside 128 rows
 of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory (rows beyond M are not fetched).
-Tiles are dealt by `kernels.decode_split`: where whole ones leave SMs idle, K is split, and a tile that programs share
-goes through an fp32 workspace.
+Where whole tiles leave SMs idle, their steps along K are cut into `split` parts each. Parts are numbered tile after
+tile, and a program takes an unbroken run of them. What it sums over several parts of one tile stays in registers: at
+most the first and the last tile of a run are shared with others, and go through an fp32 workspace.
+
+    up, tp 8: 52 tiles of 128 rows    39 % of one wave of 132 SMs; 260 parts, 5 of a tile: 97 % of two
+    up, tp 1: 416 tiles               79 % of four waves; 1664 parts, 4 of a tile: 97 % of 13
+    down, any tp: 128 tiles           97 % of one wave as they are
 
 Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
 all slots, its own too, in the order of programs, rounds once, and sets the counter back. So the bits do not depend on
@@ -29,21 +34,31 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import decode_split, hopper
+from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, example_operands, validate
 from kernels.hopper import describe, require_hopper, require_tma
 from kernels.persistent import accumulate
 from kernels.tiles import Config, choose_for
-from kernels.workspace import Workspace, workspace
+from kernels.workspace import workspace
 
 MOST_TOKENS = 64
 """Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
+
+ENOUGH = 0.96
+"""Of the SMs' time. The memory is what is short, and the SMs that are left read a little faster for each idle one; a
+shared tile costs a few trips to L2 at the end, some 3 us of the 45 that a tp-8 shard takes an H200. Unmeasured: fewer
+SMs may do as well, since rings of 150 KB are good for more than an even share of the bandwidth."""
+
+LEAST_STEPS = 4
+"""Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""
 
 
 @triton.jit
@@ -84,7 +99,7 @@ def decode_kernel(
     M, N, K, out_row, split,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    # 1. My run of steps, counted over all tiles: the same as kernels.decode_split has it.
+    # 1. My run of steps, counted over all tiles: the same as `runs` has it.
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0)
     tiles, steps = tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
@@ -136,40 +151,67 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         require_tma("w", "K", n, k, w.stride(0), w)
 
 
-def config_for(x: Tensor, w: Tensor) -> Config:
-    """Return the configuration of the table for these inputs, with the split that it leaves open."""
-    config = choose_for("decode", x, w)
-    return replace(config, split=deal_for(x, w, config).split) if x.numel() and w.numel() else config
+def runs(tiles: int, steps: int, split: int, programs: int) -> list[int]:
+    """Return the steps of each program. Program p begins with part `p * parts // programs`, part j of a tile with its
+    step `j * steps // split`.
+
+    >>> runs(tiles=2, steps=8, split=3, programs=4)  # parts of 2, 3 and 3 steps, twice, dealt 1, 2, 1, 2
+    [2, 6, 2, 6]
+    """
+    firsts = (program * tiles * split // programs for program in range(programs + 1))
+    starts = (part // split * steps + part % split * steps // split for part in firsts)
+    return [end - start for start, end in pairwise(starts)]
 
 
-def deal_for(x: Tensor, w: Tensor, config: Config) -> decode_split.Deal:
-    """Deal by the split of `config`, or by the one chosen where that is 0."""
-    return decode_split.choose(*w.shape, config.block_n, config.block_k, hopper.programs(x.device), config.split)
+@cache
+def best_split(tiles: int, steps: int, sms: int) -> int:
+    """Return the smallest split that keeps ENOUGH of the SMs' time, or else the one that keeps most, where all read
+    equally fast.
+
+    >>> best_split(tiles=52, steps=128, sms=132)
+    5
+    """
+    shares = {}
+    for split in range(1, max(1, min(steps // LEAST_STEPS, sms)) + 1):
+        shares[split] = tiles * steps / (sms * max(runs(tiles, steps, split, min(sms, tiles * split))))
+        if shares[split] >= ENOUGH:
+            return split
+    return max(shares, key=shares.get)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, given: Workspace | None = None) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors. `given` stands in for the workspace of the stream."""
-    m = x.shape[0]
+def with_split(config: Config, x: Tensor, w: Tensor) -> Config:
+    """Return `config`, where its split is 0 with the one that is best for these inputs."""
+    if config.split or not (x.numel() and w.numel()):
+        return config
+    tiles, steps = -(-w.shape[0] // config.block_n), -(-w.shape[1] // config.block_k)
+    return replace(config, split=best_split(tiles, steps, hopper.programs(x.device)))
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+    """Return the launch for checked, non-empty tensors."""
+    (m, k), n, split = x.shape, w.shape[0], with_split(config, x, w).split
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
-    deal = deal_for(x, w, config)
-    slots = deal.tiles + deal.programs - 1 if deal.shared else 0
-    sizes = slots * config.block_n * config.block_m, deal.tiles if deal.shared else 0
-    partials, counters = given or workspace(x.device, *sizes)
+    tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
+    if split > steps:
+        raise ValueError(f"split={split}: a tile has {steps} steps along k, choose 1 to {steps}")
+    programs, shared = min(hopper.programs(x.device), tiles * split), split > 1
+    slots = (tiles + programs - 1) * config.block_n * config.block_m
+    partials, counters = workspace(x.device, *((slots, tiles) if shared else (0, 0)))
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_ptr=out, partials_ptr=partials, counters_ptr=counters,
-        M=m, N=w.shape[0], K=x.shape[1], out_row=out.stride(0), split=deal.split,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=deal.shared,
+        M=m, N=n, K=k, out_row=out.stride(0), split=split,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=shared,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return KernelLaunch(decode_kernel, (deal.programs,), args)
+    return KernelLaunch(decode_kernel, (programs,), args)
 
 
-def example(config: Config, dtype: torch.dtype, split: int = 3) -> KernelLaunch:
+def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """Return the launch for as many rows as the tile has. K is split, which takes more registers and shared memory."""
-    return prepare(*example_operands(dtype, config.block_m), replace(config, split=split))
+    return prepare(*example_operands(dtype, config.block_m), replace(config, split=3))
 
 
 def variants(config: Config) -> list[Config]:
@@ -178,8 +220,9 @@ def variants(config: Config) -> list[Config]:
 
 
 matmul = Kernel(
-    name="decode", jit=decode_kernel, require=require, prepare=prepare, example=example, choose=config_for,
-    variants=variants, grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
+    name="decode", jit=decode_kernel, require=require, prepare=prepare, example=example,
+    choose=lambda x, w: with_split(choose_for("decode", x, w), x, w), variants=variants,
+    grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter). With a `split` of 0 the split
 is chosen for the shape."""

@@ -13,7 +13,6 @@ from kernels.contract import interpreted, require_runnable, validate
 from kernels.tiles import capability
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
-TMA_STRIDE_LIMIT_BYTES = 2**40  # same source
 INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
 
 # An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
@@ -70,10 +69,6 @@ def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, t
             way_out = f"pad {dim}" if row_stride == columns else "pad the rows"
             raise ValueError(
                 f"{lengths} not a multiple of {unit}: TMA needs 16-byte rows; {way_out} or use kernels.tiled"
-            )
-        if row_stride * size >= TMA_STRIDE_LIMIT_BYTES:
-            raise ValueError(
-                f"{name} has a row stride of {row_stride * size} bytes, TMA's limit is 2**40; use kernels.tiled"
             )
     if past := tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
         raise ValueError(

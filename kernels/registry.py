@@ -33,11 +33,9 @@ class Contender:
 
     def why_not(self, x, w, out=None) -> str | None:
         """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        try:
-            self.load().require(x, w, out)
-        except (TypeError, ValueError) as error:
-            return str(error)
-        return None
+        from kernels.contract import reason
+
+        return reason(lambda: self.load().require(x, w, out))
 
     def describe(self, x, w) -> str:
         """Return which tile, or which library, these inputs get."""
@@ -83,9 +81,9 @@ ORDER = ("decode", "persistent", "tiled")
 
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
-    "flagged_rows": "kernels.flagged_rows:example",
     "flagged_spills": "kernels.flagged:example_that_spills",
-    "signalled": "kernels.signalled:example",
+    "pieces_counters": "kernels.pieces:example_that_tells",
+    "pieces_flags": "kernels.pieces:example_that_waits",
 }
 """Kernels that arms of `collectives` run, and the path of an `example(config, dtype)` of each. They share SMs with the
 copier of a link, to which they must leave room."""

@@ -45,7 +45,7 @@ class Config:
     subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
     flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
     raster: str = "m"  # the dimension that is grouped: "m" or "n"
-    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode_split says how many
+    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode says how many
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -64,7 +64,6 @@ class Entry:
     kernel: str
     dtypes: tuple[str, ...]
     m_max: int | None  # None: no limit
-    n_max: int | None
     config: Config
     mma: str | None  # the instruction it must compile to on the table's target; None in the interpreter
     measured: dict | None  # None: unmeasured; else chip, date, shape, versions of the measurement that chose it
@@ -73,9 +72,8 @@ class Entry:
     k: int | None = None
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
-        in_range = self.m_min <= m <= (self.m_max or m) and (self.n_max is None or n <= self.n_max)
-        fits = self.n in (None, n) and self.k in (None, k)
-        return kernel == self.kernel and dtype in self.dtypes and in_range and fits
+        fits = self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
+        return kernel == self.kernel and dtype in self.dtypes and fits
 
     def measured_on(self, machine: GpuSpec | None) -> bool:
         """Return whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and
@@ -99,25 +97,9 @@ class Table:
 
 @cache
 def table(arch: str) -> Table:
-    """Return the checked-in table of `arch`. Raises ValueError when there is none."""
-    path = FOLDER / f"{arch}.json"
-    if not path.is_file():
-        raise ValueError(
-            f"no tile table for {arch!r}, there are {', '.join(architectures())}; use 'generic' or add {path.name}"
-        )
-    return read(path)
-
-
-def read(path: Path) -> Table:
-    """Read a table from any file of the same form: `kernels.inspect.compiled --table` looks at candidates this way."""
-    try:
-        document = json.loads(path.read_text())
-        limits = document["target"], document["shared_limit_bytes"]
-        return Table(path.stem, *limits, document.get("modelled", {}), tuple(map(_entry, document["entries"])))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error.msg}") from None
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no table of tiles: {type(error).__name__} {error}") from None
+    """Return the checked-in table of `arch`, one of `architectures()`."""
+    document = json.loads((FOLDER / f"{arch}.json").read_text())
+    return Table(**document | {"arch": arch, "entries": tuple(map(_entry, document["entries"]))})
 
 
 def _entry(row: dict) -> Entry:

@@ -10,7 +10,6 @@ reviewed. Loses where a shape comes that nobody tuned: that one gets the model's
 """
 
 import json
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -26,7 +25,7 @@ import triton
 
 from kernels import tiles, waves
 from kernels.bench.checks import reference_sums, relative_error
-from kernels.inspect.compiled import Job, inspect_all
+from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.waves import GpuSpec, Tiling
@@ -93,7 +92,7 @@ def winner(times: dict[Config, list[float]], now: Config) -> tuple[Config, float
 def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma: str, measured: dict) -> None:
     """Put `config` on top of the table at `path`, in the place of an entry for the same shape and number of SMs."""
     (m, n, k), document = shape, json.loads(path.read_text(encoding="utf-8"))
-    about = {"kernel": kernel, "dtypes": [dtype], "m_min": m, "m_max": m, "n": n, "k": k, "n_max": None}
+    about = {"kernel": kernel, "dtypes": [dtype], "m_min": m, "m_max": m, "n": n, "k": k}
     usual = {field.name: field.default for field in fields(Config)}
     tile = {name: value for name, value in asdict(config).items() if name == "group_m" or value != usual[name]}
     like = {**about, "sms": measured["sms"]}.items()
@@ -116,10 +115,8 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, machine)
     entries = [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]
     mma = {(entry.config.block_m, entry.config.block_n): entry.mma for entry in entries}
-    jobs = [
-        Job(kernel, arch, c, dtype, table.target, table.shared_limit_bytes, mma[c.block_m, c.block_n]) for c in others
-    ]
-    problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs, os.cpu_count() or 1)}
+    jobs = [Job(kernel, c, dtype, table.target, table.shared_limit_bytes, mma[c.block_m, c.block_n]) for c in others]
+    problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs)}
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
     out, reference, calls = torch.empty((m, n), dtype=x.dtype, device=device), reference_sums(x, w), {}
     for config in (now, *others):
@@ -158,8 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error(
-            "torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU, or let "
-            "`python -m kernels.inspect --table FILE` compile candidates anywhere"
+            "torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU. "
+            "`python -m kernels.inspect` compiles what is in kernels/configs anywhere"
         )
     clock = partial(triton.testing.do_bench, warmup=5, rep=30, return_mode="median")  # it clears L2 before each call
     try:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from roofline.theory.chips import Chip
-from roofline.theory.schedule import at_least_one
 
 L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
 """Of a Hopper chip: 8 TB/s from L2 at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs (whitepaper)."""
@@ -38,7 +37,6 @@ class GpuSpec:
     flops: float
     memory_bytes_per_s: float
     cache_bytes: int
-    l2_bytes_per_flop: float = L2_BYTES_PER_FLOP
     shared_bytes: int | None = None
     """Of shared memory, what one program may take; None where nobody asked the device."""
 
@@ -90,11 +88,8 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
     >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
     >>> case.tiles, case.full_waves  # and 20 tiles
     (416, 3)
-
-    Raises ValueError for sizes below 1.
     """
     block_m, block_n, group, raster = tiling
-    at_least_one(m=m, n=n, k=k)
     tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
     tiles = tiles_m * tiles_n
     full, tail = divmod(tiles, machine.sms)
@@ -108,7 +103,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec
             rows * block_m * _held(m, k, itemsize, full, machine)
             + columns * block_n * _held(n, k, itemsize, full, machine)
         ) * (k * itemsize)
-        return l2 / (machine.flops * machine.l2_bytes_per_flop), memory / machine.memory_bytes_per_s
+        return l2 / (machine.flops * L2_BYTES_PER_FLOP), memory / machine.memory_bytes_per_s
 
     l2_s, memory_s = moved_s(min(tiles, machine.sms))
     out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s

@@ -55,14 +55,14 @@ class Telling(settings.Setting):
 
     def facts_of(self, arm: str) -> dict:
         is_telling = arm in self.telling_arms(self.device)
-        return {"row_blocks": self._prepared(self.sets[0]).pieces.blocks} if is_telling else {}
+        return {"row_blocks": self._prepared(self.sets[0]).sent.per_rank} if is_telling else {}
 
     def config(self, arm: str) -> str:
         config = self.matmul_of(arm).describe(*self.factors)
         if arm in self.telling_arms(self.device):
             ready = self._prepared(self.sets[0])
-            up = f"flagged_rows {ready.rows.config}, " if ready.rows else ""
-            config = f"{up}{ready.pieces.blocks} row blocks, signalled {ready.pieces.config}"
+            up = f"pieces {ready.rows.config}, " if ready.rows else ""
+            config = f"{up}{ready.sent.per_rank} row blocks, pieces {ready.sent.config}"
         return f"{config}, sums in fp32"
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import KernelLaunch
-from kernels.inspect.cubin import offline
+from kernels.inspect import offline
 from kernels.machine import copies, sync, tensor_core  # noqa: F401 (they register what they know)
 from kernels.machine.device import Host, Machine
 from kernels.machine.memory import TensorMap

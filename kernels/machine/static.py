@@ -12,7 +12,7 @@ from triton.compiler.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from kernels.contract import KernelLaunch
-from kernels.inspect.cubin import offline
+from kernels.inspect import offline
 from kernels.machine.ptx import Kernel
 
 BARRIERS = ("bar.", "barrier.")

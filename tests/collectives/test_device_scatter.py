@@ -10,9 +10,9 @@ from collectives.links import LinkError
 from collectives.matmul_reduce_scatter import ARMS, Operands
 from kernels import hopper
 from kernels.contract import interpreted
-from kernels.signalled import signalled_kernel
+from kernels.pieces import pieces_kernel
 
-NO_GPU = not torch.cuda.is_available() or interpreted(signalled_kernel)
+NO_GPU = not torch.cuda.is_available() or interpreted(pieces_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 

@@ -10,8 +10,7 @@ from gather_cases import whole_numbers
 from collectives import ffn, signalled
 from collectives.links import LinkError, WarmUp
 from collectives.matmul_reduce_scatter import ARMS, Operands
-from kernels import part_sums
-from kernels import signalled as kernel
+from kernels import part_sums, pieces
 from kernels.contract import KernelLaunch
 from roofline.theory.arms import OverlapPlan, plan
 from roofline.theory.schedule import Grid
@@ -95,7 +94,7 @@ def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(
 
 
 def test_part_that_is_never_computed_is_named_by_the_timeline(interpreted_link, scatter, monkeypatch):
-    monkeypatch.setattr(kernel, "raise_counter", lambda *args: None)
+    monkeypatch.setattr(pieces, "raise_counter", lambda *args: None)
     link = interpreted_link()
     signalled.run(scatter, link)
     with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):

@@ -1,7 +1,6 @@
 """What the compiler made of the kernels, without a GPU. All compiling happens in other processes: this one may be
 interpreting, and Triton cannot do both in one."""
 
-import json
 import math
 import os
 import subprocess
@@ -12,76 +11,80 @@ from pathlib import Path
 import pytest
 import triton
 
-from kernels import hopper
-from kernels.inspect import compiled, cubin
-from kernels.inspect.compiled import Finding, Job
-from kernels.tiles import architectures, table
+from kernels import hopper, inspect
+from kernels.inspect import Cubin, Finding, Job
+from kernels.tiles import Config, table
 
 ROOT = Path(__file__).parents[2]
 
 
-def check(finding: dict) -> None:
-    """Fail where a finding of the tables breaks a promise."""
-    assert not finding["problems"], finding
-    if finding["target"] == 90 and finding["dtype"] != "fp32":
-        assert finding["mma"].startswith("wgmma.m64n")
-    assert bool(finding["tma_loads"]) == (finding["kernel"] != "tiled")
-    assert bool(finding["tma_stores"]) == (finding["kernel"] not in ("tiled", "decode"))
-    if finding["kernel"] == "persistent":  # which leaves room for the copier
-        warps = int(finding["config"].partition("warps")[2].split()[0])
-        assert hopper.allotted(finding["registers"], warps) <= hopper.room()[0]
-        assert finding["shared_bytes"] <= hopper.room()[1]
+def wrong_of(finding: Finding) -> list[str]:
+    """Return what breaks a promise of the tables: called where Triton compiles."""
+    if problems := finding.problems():
+        return problems
+    job, cubin, (registers_left, bytes_left) = finding.job, finding.cubin, hopper.room()
+    registers = hopper.allotted(cubin.registers, job.config.num_warps)
+    promises = {
+        "no wgmma": job.target != 90 or job.dtype == "fp32" or finding.mma.startswith("wgmma.m64n"),
+        "TMA loads": bool(cubin.tma_loads) == (job.kernel != "tiled"),
+        "TMA stores": bool(cubin.tma_stores) == (job.kernel not in ("tiled", "decode")),
+        "room for the copier": job.kernel != "persistent"
+        or (registers <= registers_left and cubin.shared_bytes <= bytes_left),
+    }
+    return [promise for promise, is_kept in promises.items() if not is_kept]
 
 
-PICKED = """
-import json
-from kernels.inspect.compiled import inspect, jobs
-from kernels.tiles import table
-
-by_kernel = {{}}
-for job in jobs([table("sm90")]):
-    if job.dtype == "bf16":
-        by_kernel.setdefault(job.kernel, []).append(job)
-print(json.dumps([inspect(of_kernel[{0} % len(of_kernel)]).as_row() for of_kernel in by_kernel.values()]))
-"""
+def findings(seed: int | None = None) -> dict[str, list[str]]:
+    """Return what is wrong by job: of the whole table, or of a configuration of each kernel for Hopper in bf16."""
+    jobs = inspect.jobs()
+    if seed is not None:
+        by_kernel = {}
+        for job in jobs:
+            if job.target == 90 and job.dtype == "bf16":
+                by_kernel.setdefault(job.kernel, []).append(job)
+        jobs = [of_kernel[seed % len(of_kernel)] for of_kernel in by_kernel.values()]
+    found = inspect.inspect_all(jobs) if seed is None else map(inspect.inspect, jobs)
+    return {f"{f.job.kernel} {f.job.target} {f.job.config} {f.job.dtype}": wrong_of(f) for f in found}
 
 
 def test_a_configuration_of_each_kernel_is_compiled_without_a_problem(commit_seed, printed_elsewhere):
-    findings = printed_elsewhere(PICKED.format(commit_seed))
-    assert {finding["kernel"] for finding in findings} == {entry.kernel for entry in table("sm90").entries}
-    for finding in findings:
-        check(finding)
+    by_job = printed_elsewhere(f"import json, test_compiled as t; print(json.dumps(t.findings({commit_seed})))")
+    assert {job.split()[0] for job in by_job} == {entry.kernel for entry in table("sm90").entries}
+    assert not any(by_job.values()), by_job
 
 
 @pytest.mark.slow
 def test_the_whole_table_is_compiled_without_a_problem():
     """One test, since each process of pytest would compile it anew."""
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.inspect", "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.inspect"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert (document["schema"], document["triton"]) == ("kernels.compiled/3", triton.__version__)
-    inspected = {(f["table"], f["kernel"], f["config"], f["dtype"]) for f in document["findings"]}
-    tables = [table(arch) for arch in architectures() if table(arch).target]
-    declared = {(t.arch, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
-    assert inspected >= declared
-    modelled = inspected - declared  # what the model of waves may make of an entry of one of its kernels
+    *_, last = done.stdout.splitlines()
+    assert last == f"triton {triton.__version__}: {len(inspect.jobs())} compiled, 0 bad"
+
+
+def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_change_it():
+    jobs = {(job.target, job.kernel, str(job.config), job.dtype) for job in inspect.jobs()}
+    tables = [table(arch) for arch in ("generic", "sm90")]
+    declared = {(t.target, e.kernel, str(e.config), dtype) for t in tables for e in t.entries for dtype in e.dtypes}
+    assert jobs >= declared
+    modelled = jobs - declared  # what the model of waves may make of an entry of one of its kernels
     assert {(kernel, "flatten" in config) for _, kernel, config, _ in modelled} == {("persistent", True)}
-    for finding in document["findings"]:
-        check(finding)
+    assert {job.kernel for job in inspect.jobs(["decode"])} == {"decode"}
 
 
 OF_CHIPS = """
 import json, kernels
 from kernels.tiles import fitted, table
-from kernels.inspect.compiled import Job, inspect
+from kernels.inspect import Job, inspect
 
 tiles = [entry.config for entry in table("generic").entries if "bf16" in entry.dtypes]
 largest = {}
 for target, limit in {80: 166_912, 89: 101_376, 100: 232_448}.items():
     configs = dict.fromkeys(fitted(tile, 2, limit) for tile in tiles)
-    findings = [inspect(Job("tiled", "generic", config, "bf16", target, limit, "")) for config in configs]
+    findings = [inspect(Job("tiled", config, "bf16", target, limit, "")) for config in configs]
     assert all(f.cubin and not f.cubin.spills and f.cubin.shared_bytes <= limit for f in findings), findings
     largest[target] = max(f.cubin.shared_bytes for f in findings)
 print(json.dumps(largest))
@@ -98,7 +101,7 @@ def test_tiles_for_every_gpu_fill_the_shared_memory_of_each(printed_elsewhere):
 ANY_K = """
 import json, torch
 from kernels import tiled
-from kernels.inspect.cubin import compile_launch
+from kernels.inspect import compile_launch
 from kernels.tiles import DTYPE_NAMES, table
 
 spilling, dtypes = [], {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -124,7 +127,7 @@ ANY_ROWS = """
 import json, torch
 from kernels import decode, persistent, tiled, warpgroup
 from kernels.tiles import Config
-from kernels.inspect.cubin import offline
+from kernels.inspect import offline
 
 configs = {
     tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5),
@@ -152,7 +155,7 @@ FEW_ROWS = """
 import json, re, torch
 from kernels import decode
 from kernels.tiles import table
-from kernels.inspect.cubin import compile_launch
+from kernels.inspect import compile_launch
 
 rings = []
 for entry in (entry for entry in table("sm90").entries if entry.kernel == "decode"):
@@ -181,32 +184,31 @@ def test_the_ring_for_few_rows_keeps_100_to_200_kilobytes_in_flight_and_counts_b
 
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.
 PLANTED = {
-    "spills": {"num_warps": 4, "num_stages": 3, "flatten": True, "subtile": 1, "mma": "wgmma.m64n256k16"},
-    "shared memory": {"num_warps": 8, "num_stages": 4, "subtile": 1, "mma": "wgmma.m64n256k16"},
-    "declared": {"num_warps": 8, "num_stages": 3, "subtile": 2, "mma": "wgmma.m64n128k16"},
-    "does not compile": {"num_warps": 8, "num_stages": 3, "subtile": 3, "mma": "wgmma.m64n256k16"},
+    "spills": ({"num_warps": 4, "num_stages": 3, "flatten": True}, "wgmma.m64n256k16"),
+    "shared memory": ({"num_warps": 8, "num_stages": 4}, "wgmma.m64n256k16"),
+    "declared": ({"num_warps": 8, "num_stages": 3, "subtile": 2}, "wgmma.m64n128k16"),
+    "does not compile": ({"num_warps": 8, "num_stages": 3, "subtile": 3}, "wgmma.m64n256k16"),
 }
 
 
-def test_planted_mistakes_are_caught(tmp_path, printed_elsewhere):
-    shape = {"kernel": "persistent", "dtypes": ["bf16"], "m_max": None, "n_max": None, "measured": None}
-    shape |= {"block_m": 128, "block_n": 256, "block_k": 64}
-    entries = [shape | planted for planted in PLANTED.values()]
-    path = tmp_path / "planted.json"
-    path.write_text(json.dumps({"target": 90, "shared_limit_bytes": 232448, "entries": entries}))
-    code = "from kernels.inspect.compiled import main\nassert main(['--json', '--workers=1', '--table', {!r}]) == 1"
-    for word, finding in zip(PLANTED, printed_elsewhere(code.format(str(path)))["findings"], strict=True):
-        assert word in finding["problems"][0], finding
-        assert len(finding["problems"]) == 1 or word == "spills", finding  # what spills may be serialised too
+def planted() -> list[list[str]]:
+    """Return what is found of each of `PLANTED`: called where Triton compiles."""
+    jobs = [Job("persistent", Config(128, 256, 64, **tile), "bf16", 90, 232_448, mma) for tile, mma in PLANTED.values()]
+    return [inspect.inspect(job).problems() for job in jobs]
+
+
+def test_planted_mistakes_are_caught(printed_elsewhere):
+    found = printed_elsewhere("import json, test_compiled; print(json.dumps(test_compiled.planted()))")
+    for word, problems in zip(PLANTED, found, strict=True):
+        assert word in problems[0], problems
+        assert len(problems) == 1 or word == "spills", problems  # what spills may be serialised too
 
 
 def test_kernels_that_wait_leave_room_for_the_copier():
     config = replace(table("sm90").entries[-1].config, num_warps=8)
-    cubin_at_limits = cubin.Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir="module {}")
-    waits, other = (Job(name, "sm90", config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
-    row = Finding(waits, cubin_at_limits).as_row()
-    assert row["problems"] == []
-    assert "ttgir" not in row
+    cubin_at_limits = Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), ttgir="module {}")
+    waits, other = (Job(name, config, "bf16", 90, 232_448, "wgmma") for name in ("flagged", "persistent"))
+    assert Finding(waits, cubin_at_limits).problems() == []
     beyond = replace(cubin_at_limits, registers=225, shared_bytes=230_273)
     shared, registers = Finding(waits, beyond).problems()
     assert "230273 bytes of shared memory, limit 230272 beside the copier" in shared
@@ -215,26 +217,18 @@ def test_kernels_that_wait_leave_room_for_the_copier():
 
 
 def test_a_kernel_whose_warps_are_not_specialised_is_a_finding():
-    def problems(kernel: str, binary: cubin.Cubin) -> list[str]:
+    def problems(kernel: str, binary: Cubin) -> list[str]:
         config = next(entry.config for entry in table("sm90").entries if entry.kernel == kernel)
         asked = (240, 24) if kernel == "warpgroup" else ()
-        job = Job(kernel, "sm90", config, "bf16", 90, 232_448, "wgmma")
+        job = Job(kernel, config, "bf16", 90, 232_448, "wgmma")
         return Finding(job, binary, register_counts=asked).problems()
 
-    plain = cubin.Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
+    plain = Cubin(160, 0, 0, 1024, {"wgmma": 1}, 1, 1, wgmma_waits=(0,), register_counts=(232, 40))
     message = "\n".join(problems("warpgroup", plain))
     for words in ("(0,) wgmma groups", "[24, 240] is missing", "64512 registers"):
         assert words in message
     assert len(problems("persistent", plain)) == 1, "its wgmma shall be pipelined too"
     assert not problems("persistent", replace(plain, wgmma_waits=(0, 1)))
-
-
-def test_the_interpreter_is_refused(monkeypatch, capsys):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert compiled.main([]) == 2
-    message = capsys.readouterr().err
-    assert "TRITON_INTERPRET is set" in message
-    assert "env -u TRITON_INTERPRET" in message
 
 
 def test_reading_a_cubin():
@@ -248,7 +242,7 @@ def test_reading_a_cubin():
         /*0050*/  UTMASTG.2D [UR8], [UR4] ;
         /*0060*/  FFMA R1, R2, R3, R4 ;
     """
-    assert cubin.read(usage, sass, 1024) == cubin.Cubin(
+    assert inspect.read(usage, sass, 1024) == Cubin(
         registers=168,
         stack_bytes=16,
         local_accesses=2,
@@ -258,26 +252,31 @@ def test_reading_a_cubin():
         tma_stores=1,
     )
     for stack, line, spills in ((8, "", True), (0, "LDL R2, [R1] ;", True), (0, "LDG.E R2, [R1] ;", False)):
-        assert cubin.read(f"REG:9 STACK:{stack}", line, 0).spills == spills
-    assert cubin.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
-    assert cubin.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}
+        assert inspect.read(f"REG:9 STACK:{stack}", line, 0).spills == spills
+    assert inspect.read("REG:9 STACK:0", "FFMA R1, R2, R3, R4 ;", 0).mma == {"fma": 1}
+    assert inspect.read("REG:9 STACK:0", "QMMA.16832.F32 R1, R2, R3, R4 ;", 0).mma == {"QMMA.16832.F32": 1}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workers", "0"], "0 is not 1 or more"),
-        (["--table", "cut.json"], "cut.json is not JSON"),
-        (["--table", "other.json"], "other.json is no table of tiles: KeyError 'target'"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("cut.json").write_text('{"target":')
-    Path("other.json").write_text('{"benchmarks": []}')
-    with pytest.raises(SystemExit) as stop:
-        compiled.main(arguments)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert message in error
-    assert error.count("\n") == 1
+def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys):
+    for arguments, interpret, message in (
+        (["tile"], False, "argument KERNEL: no kernel tile, there are decode, persistent,"),
+        ([], True, "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`"),
+    ):
+        monkeypatch.setattr(triton.knobs.runtime, "interpret", interpret)
+        with pytest.raises(SystemExit) as stop:
+            inspect.main(arguments)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_the_table_has_a_line_for_each_finding_and_its_problems_below():
+    job = Job("tiled", Config(64, 64, 32, 4, 2), "fp32", 90, 232_448, "fma")
+    cubin = Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)
+    head, fine, bad, problem, last = inspect.as_text([Finding(job, cubin), Finding(job, None, "no")]).splitlines()
+    assert head.split()[4:8] == ["registers", "stack_B", "local_accesses", "shared_B"]
+    assert fine.split()[-9:] == ["128", "0", "0", "1024", "fma", "fma", "0", "0", "ok"]
+    assert bad.endswith("BAD")
+    assert problem == f"tiled {job.config} fp32: does not compile: no"
+    assert last.endswith("2 compiled, 1 bad")

@@ -1,15 +1,18 @@
-"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time. Its tiles
-for Hopper, and what it leaves in its workspace: `kernels.machine`."""
+"""The matmul for few rows: right for every number of rows, however K is split, to the same bits each time; and how it
+is dealt to the SMs. Its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
-from kernels import decode, hopper
+from kernels import decode, hopper, tiles
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.workspace import Workspace
+from roofline.operations.matmul import LAYERS, Matmul
+from roofline.options import DEFAULTS
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
 RAGGED = {"n": 150, "k": 200}
@@ -34,11 +37,22 @@ def small(m: int, split: int = 0) -> Config:
     return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
 
 
-def poisoned(deal, config: Config, device, count: int) -> Workspace:
-    """Return a workspace of exactly what the launch may use: NaN, and all counters at `count`."""
-    slots = (deal.tiles + deal.programs - 1) * config.block_n * config.block_m
-    counters = torch.full((deal.tiles,), count, dtype=torch.int32, device=device)
-    return Workspace(torch.full((slots,), math.nan, device=device), counters)
+@pytest.fixture
+def poisoned(device, monkeypatch):
+    """`poisoned(count)`: the next workspace is as large as a launch asks, NaN, and all counters at `count`."""
+
+    def poison(count: int) -> list[Workspace]:
+        made = []
+
+        def workspace(where, partials: int, counters: int) -> Workspace:
+            counts = torch.full((counters,), count, dtype=torch.int32, device=device)
+            made.append(Workspace(torch.full((partials,), math.nan, device=device), counts))
+            return made[-1]
+
+        monkeypatch.setattr(decode, "workspace", workspace)
+        return made
+
+    return poison
 
 
 @pytest.mark.parametrize("m", [1, 16, 17, 64])
@@ -57,29 +71,24 @@ def test_right_however_k_is_split(split, operands, programs):
         case.verify(decode.matmul(case.x, case.w, case.out, config))
 
 
-def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs):
+def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs, poisoned):
     programs(5)
-    case = operands(16, **RAGGED, dtype=torch.float16)
-    config = small(16, 5)
-    deal = decode.deal_for(case.x, case.w, config)
-    workspace = poisoned(deal, config, case.x.device, -1)  # one more to come
-    decode.prepare(case.x, case.w, case.out, config, workspace).run(case.x.device)
-    assert workspace.counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
+    case, made = operands(16, **RAGGED, dtype=torch.float16), poisoned(-1)  # one more to come
+    decode.matmul(case.x, case.w, case.out, small(16, 5))
+    assert made[0].counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
     assert case.out.isnan().all()
 
 
-def test_shares_are_those_of_the_deal(device, programs):
+def test_shares_are_those_of_the_deal(device, programs, poisoned):
     programs(8)
     x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
-    config = small(16, 5)
-    deal = decode.deal_for(x, w, config)
-    workspace, end = poisoned(deal, config, device, -9), 0
-    decode.prepare(x, w, x.new_empty(16, 150), config, workspace).run(x.device)
-    for program, run in enumerate(deal.runs):
+    config, made, end = small(16, 5), poisoned(-9), 0
+    decode.matmul(x, w, config=config)
+    for program, run in enumerate(decode.runs(3, 7, 5, 8)):
         start, end = end, end + run
         for tile in range(start // 7, (end - 1) // 7 + 1):
             steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
-            share = workspace.partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones: columns
+            share = made[0].partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones: columns
             assert share == 32 * steps or (steps == 7 and share.isnan())
 
 
@@ -129,8 +138,45 @@ def test_what_does_not_fit_is_refused_with_the_way_out(device):
         decode.matmul(x, w, config=small(17, split=3))
 
 
+# By hand, for tiles of 128 rows, steps of 128 and 132 SMs: tiles, steps, split, longest run in steps.
+# up, tp 1: 53248 / 128 = 416 tiles, 128 steps. 3.15 waves; in 4 parts of 32 steps 1664 = 12.6 waves: 13 x 32 of 403.4.
+# up, tp 8: 52 tiles. In 5 parts of 25 or 26 steps 260 = 1.97 waves: 26 + 26 of 50.4.
+# down: 16384 / 128 = 128 tiles, one wave of whole ones: 128 of 132; 53248 / 128 = 416 and 6656 / 128 = 52 steps.
+BY_HAND = {
+    ("up", 1): (416, 128, 4, 416),
+    ("up", 8): (52, 128, 5, 52),
+    ("down", 1): (128, 416, 1, 416),
+    ("down", 8): (128, 52, 1, 52),
+}
+
+
+def test_every_default_shape_is_dealt_as_figured_by_hand():
+    model, tokens, degrees, dtypes = DEFAULTS["cuda"]
+    few = [m for m in tokens if m <= decode.MOST_TOKENS]
+    assert few == [1, 16, 64]
+    for dtype, layer, tp, m in itertools.product(dtypes, LAYERS, degrees, few):
+        case = Matmul(model, layer, tp, m, dtype)
+        config = tiles.choose("decode", "sm90", case.m, case.n, case.k, torch.bfloat16)
+        count, steps, split, longest = BY_HAND[layer, tp]
+        assert (-(-case.n // config.block_n), -(-case.k // config.block_k)) == (count, steps)
+        assert decode.best_split(count, steps, 132) == split
+        assert max(decode.runs(count, steps, split, min(132, count * split))) == longest
+
+
+@pytest.mark.parametrize("sms", [1, 78, 132])
+@pytest.mark.parametrize(("count", "steps"), [(416, 128), (52, 128), (128, 52), (3, 8), (1, 1), (1, 782)])
+def test_a_deal_reads_everything_once_and_runs_are_even(sms, count, steps):
+    split = decode.best_split(count, steps, sms)
+    parts, programs = count * split, min(sms, count * split)
+    runs = decode.runs(count, steps, split, programs)
+    assert sum(runs) == count * steps
+    assert max(runs) - min(runs) <= -(-steps // split) + parts // programs
+    assert split == 1 or steps // split >= 4
+
+
 def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
-    assert str(decode.deal_for(x, w, Config(16, 128, 128, 4, 6)).split) == "5"
-    assert CONTENDERS["decode"].describe(x, w).endswith(f"split{decode.config_for(x, w).split}")
+    assert decode.with_split(Config(16, 128, 128, 4, 6), x, w).split == 5
+    split = decode.with_split(tiles.choose_for("decode", x, w), x, w).split
+    assert CONTENDERS["decode"].describe(x, w).endswith(f"split{split}")

@@ -5,9 +5,8 @@ import pytest
 import torch
 from waiting import PROGRAMS, TABLES, table
 
-from kernels import flagged, flagged_rows
+from kernels import flagged, pieces
 from kernels.contract import Signals
-from kernels.signalled import Pieces
 from kernels.tiles import choose_for
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
@@ -84,6 +83,6 @@ def test_sizes_that_the_plan_is_not_for_are_refused(make):
     for k in (2 * steps, 8 * steps - 8):
         with pytest.raises(ValueError, match=f"K={k} over 4 ranks"):
             flagged.matmul(case.x[:, :k], case.w[:, :k], case.out, plan, case.signals)
-    thirds = Pieces(torch.arange(3, dtype=torch.int32, device=case.x.device), 1, case.config)
-    with pytest.raises(ValueError, match="rows over 3 ranks in 1 row blocks: flagged_rows needs a multiple of its"):
-        flagged_rows.matmul(case.x, case.w, case.out, thirds, case.signals)
+    thirds = pieces.Pieces.of_ranks(range(3), 1, case.config, case.x.device)
+    with pytest.raises(ValueError, match="rows in 3 pieces: each must be a multiple of the tile's"):
+        pieces.matmul(case.x, case.w, case.out, thirds, case.signals)

@@ -53,12 +53,12 @@ from pathlib import Path
 sys.path[:0] = [{here!r}, "tests/machine"]
 from toy import TOY
 from kernels import tiles, registry
-from kernels.inspect import compiled
+from kernels import inspect
 from command import main
 
 registry.CONTENDERS["toy"] = TOY
 tiles.FOLDER = Path({tables!r})
-(finding,) = (compiled.inspect(job) for job in compiled.jobs([tiles.table("sm90")], ["toy"]))
+(finding,) = map(inspect.inspect, inspect.jobs(["toy"]))
 with contextlib.redirect_stdout(io.StringIO()) as said:
     status = main(["toy"])
 print(json.dumps([finding.mma, finding.problems(), status, said.getvalue()]))

@@ -84,7 +84,7 @@ def gpu(monkeypatch, tables):
         def __call__(self, x, w, out, config):
             return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
 
-    def inspect_all(jobs, workers):
+    def inspect_all(jobs):
         return [
             SimpleNamespace(job=job, problems=lambda job=job: ["spills"] * (job.config in about.spills)) for job in jobs
         ]

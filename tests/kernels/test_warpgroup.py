@@ -8,7 +8,7 @@ import torch
 
 from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
-from kernels.inspect.cubin import compile_launch
+from kernels.inspect import compile_launch
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 

@@ -41,11 +41,6 @@ def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
     assert found.full_waves * found.wave_s + found.tail_s == pytest.approx(waves * found.wave_s, rel=0.03)
 
 
-def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="m=0: it must be 1 or more"):
-        cost(0, 128, 128, itemsize=2, tiling=Tiling(128, 128), machine=H200)
-
-
 SIZES = st.integers(1, 4000).map(lambda i: 8 * i)
 
 

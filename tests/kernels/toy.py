@@ -12,7 +12,7 @@ from kernels.registry import Contender
 from kernels.tiles import choose_for
 
 ENTRY = {
-    "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "n_max": None, "block_m": 64, "block_n": 128, "block_k": 64,
+    "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "block_m": 64, "block_n": 128, "block_k": 64,
     "num_warps": 4, "num_stages": 3, "group_m": 1, "mma": "wgmma.m64n128k16", "measured": None,
 }  # fmt: skip
 

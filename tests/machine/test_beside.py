@@ -9,7 +9,7 @@ from collectives import device_links
 from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect.cubin import compile_launch
+from kernels.inspect import compile_launch
 
 
 def launches() -> dict[str, KernelLaunch]:

@@ -47,8 +47,8 @@ BOUNDS = {
     "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
     "flagged": {BARRIER: 11},
     "flagged_spills": {BARRIER: 15},
-    "flagged_rows": {BARRIER: 12, "semantics": 1},
-    "signalled": {BARRIER: 12, WAIT: 1},
+    "pieces_flags": {BARRIER: 12, "semantics": 1},
+    "pieces_counters": {BARRIER: 12, WAIT: 1},
     "copier": {"semantics": 1},
     "wait": {BARRIER: 3},
 }
@@ -71,8 +71,8 @@ def subjects() -> dict[str, list]:
         "decode": [plain("decode", (16, 248, k), programs, split=3) for k, programs in ((1032, 3), (3080, 5))],
         "flagged": [for_chunks("tile_outer", "bf16", ranks=2, steps=5), for_chunks("row_block", "bf16")],
         "flagged_spills": [for_chunks("chunk_outer", "bf16", ranks=2, steps=5), for_chunks("any", "bf16")],
-        "flagged_rows": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
-        "signalled": [
+        "pieces_flags": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
+        "pieces_counters": [
             links.scatter("signalled", "bf16", links.Enqueued, devices=2, **sizes)
             for sizes in (dict(depth=328), dict(height=384, grid=2))
         ],

@@ -20,11 +20,11 @@ from kernels.tiles import Config
 
 RELEASE = "preceding(stage, full.shape[0])"
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
-TELL = "        if piece < (ranks - 1) * blocks:\n"
-RAISE = "            raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
+TELL = "            if piece < counted:\n"
+RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 COMPUTED = "            free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)\n"
-PLACE = "        if place >= ready:\n"
+PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
 UNORDERED = "no order between"
 # By mistake: the file it is planted in, what is replaced there, and by what; and what the machine says of it.
@@ -52,17 +52,17 @@ MISTAKES = {
     "chunks are not waited for": ("flagged", {WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
     "the first chunk that comes is": ("flagged", {WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     "the counter is raised before the store": (
-        "signalled",
-        {RAISE: "            pass\n", STORE: TELL + RAISE + STORE},
+        "pieces",
+        {RAISE: "                pass\n", STORE: f"        if counters_ptr is not None:\n{TELL}{RAISE}{STORE}"},
         UNORDERED,
     ),
-    "the store is not waited for": ("signalled", {"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
-    "only its reads are waited for": ("signalled", {"wait_group 0;": "wait_group.read 0;"}, UNORDERED),
-    "no barrier": ("signalled", {"            tl.debug_barrier()\n": ""}, UNORDERED),
+    "the store is not waited for": ("pieces", {"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
+    "only its reads are waited for": ("pieces", {"wait_group 0;": "wait_group.read 0;"}, UNORDERED),
+    "no barrier": ("pieces", {"                tl.debug_barrier()\n": ""}, UNORDERED),
     "raised without release": ("signals", {RAISED: RAISED.replace("release", "relaxed")}, UNORDERED),
     "raised at the scope of a GPU": ("signals", {RAISED: RAISED.replace("sys", "gpu")}, "scopes does not reach"),
-    "rows are not waited for": ("flagged_rows", {PLACE: "        if place > RANKS:\n"}, UNORDERED),
-    "rows of the second rank are": ("flagged_rows", {PLACE: "        if place > ready:\n"}, UNORDERED),
+    "rows are not waited for": ("pieces", {PLACE: "            if piece > pieces:\n"}, UNORDERED),
+    "rows of the second rank are": ("pieces", {PLACE: "            if piece > ready:\n"}, UNORDERED),
     "the copier looks without acquire": ("copier", {LOOK: LOOK.replace("acquire", "relaxed")}, UNORDERED),
     "the copier waits for the first alone": ("copier", {COMPUTED: "            free = 0\n"}, UNORDERED),
 }
@@ -74,8 +74,7 @@ ARM, OURS = links.signalled_arm, SimpleNamespace(warpgroup=warpgroup)
 HOLDERS = {
     "warpgroup": (OURS, warpgroup),
     "flagged": (waiting, flagged),
-    "signalled": (ARM, ARM.signalled),
-    "flagged_rows": (ARM, ARM.flagged_rows),
+    "pieces": (ARM, ARM.pieces),
     "copier": (links.device_links, links.device_links.copier),
 }
 
@@ -87,8 +86,7 @@ def cases() -> dict:
     return {
         "warpgroup": matmul(kernel, config, "bf16", (120, 120, 136), programs=1),
         "flagged": waiting.for_chunks("tile_outer", "bf16"),
-        "signalled": links.scatter("signalled", "bf16", links.Enqueued, devices=2),
-        "flagged_rows": links.layer("layer_signalled", "bf16", links.Enqueued, devices=2),
+        "pieces": links.layer("layer_signalled", "bf16", links.Enqueued, devices=2),
         "copier": links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True),
     }
 
@@ -112,7 +110,7 @@ def main() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         for name, (file, changes, _) in MISTAKES.items():
             if file == "signals":  # as the kernel that raises them has it
-                file, module = "signalled", planted(ARM.signalled, {}, Path(folder))
+                file, module = "pieces", planted(ARM.pieces, {}, Path(folder))
                 module.raise_counter = planted(signals, changes, Path(folder)).raise_counter
             else:
                 module = planted(HOLDERS[file][1], changes, Path(folder))

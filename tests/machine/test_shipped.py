@@ -22,7 +22,7 @@ from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
 MATMULS = "persistent", "tiled", "warpgroup", "decode"
-WAITING = "flagged", "flagged_spills", "flagged_rows"
+WAITING = "flagged", "flagged_spills", "pieces_flags"
 ARMS = "arms", "scatters", "layers", "copier"
 INSTRUMENTS = "gate", "wait", "clock", "stamp"
 
@@ -88,7 +88,7 @@ def test_everything_that_waits_is_exact():
 
 def test_every_kernel_of_the_table_is_among_these():
     declared = {entry.kernel for entry in table("sm90").entries}
-    assert declared == {*MATMULS, *WAITING, "signalled"}  # which is among the scatters
+    assert declared == {*MATMULS, *WAITING, "pieces_counters"}  # which is among the scatters
 
 
 def test_without_the_tests_the_command_says_where_it_is(monkeypatch):

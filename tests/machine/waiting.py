@@ -12,7 +12,7 @@ import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 
 from collectives import all_gather_matmul as gathers
-from kernels import flagged, flagged_rows, tiles
+from kernels import flagged, pieces, tiles
 from kernels.contract import Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
@@ -100,7 +100,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
 def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
     """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
     those of the rank at the place `lost` of the order of arrival."""
-    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "flagged_rows" and dtype in e.dtypes)
+    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "pieces_flags" and dtype in e.dtypes)
 
     def make(seed: int):
         rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
@@ -114,7 +114,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
             ends[place][0].copy_(ends[place][1])
             flags[place - 1 : place] = wanted
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        pieces = flagged_rows.Pieces(torch.tensor(order, dtype=torch.int32), 1, config)
+        by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
 
         def bring(host: Host) -> Iterator[None]:
             yield from [None] * pause
@@ -126,7 +126,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
 
         def add(machine: Machine) -> None:
             with grids_of(PROGRAMS - 1):
-                enqueue(machine, flagged_rows.prepare(x, w, out, pieces, signals))
+                enqueue(machine, pieces.prepare(x, w, out, by_rank, signals, None))
             if not lost:
                 machine.host(bring)
 
@@ -137,7 +137,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
 
         return add, wrong
 
-    return Case("flagged_rows", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
+    return Case("pieces_flags", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
 
 
 def cases() -> list[Case]:

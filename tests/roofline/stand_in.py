@@ -43,9 +43,8 @@ KERNELS = {
     "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
     "wait_kernel": "interpreted without its timer, which is PTX: its stream goes on when the flag is raised",
     "flagged_kernel": "interpreted without its timer and its fence, which are PTX",
-    "flagged_rows_kernel": "as flagged_kernel",
     "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
-    "signalled_kernel": "interpreted without its timer and its wait for stores, which are PTX; pieces come evenly",
+    "pieces_kernel": "interpreted without its timer, fence and wait for stores, which are PTX; pieces go evenly",
     "add_kernel": "interpreted; its time is that of its bytes",
     "warpgroup_kernel": "Gluon has no interpreter: torch's matmul",
 }
@@ -382,11 +381,14 @@ def launch_raise_kernel(real, args):
     values_of(args["counters_ptr"])[args["first"] : args["end"]] += args["by"]
 
 
-def launch_signalled_kernel(real, args):
-    seconds, pieces = seconds_of(args) / 0.95, args["ranks"] * args["blocks"]
+def launch_pieces_kernel(real, args):
+    if args["counters_ptr"] is None:
+        count = args["FLAGGED"]
+        return interpret_after_flags(real, args, args["flags_ptr"][: count - 1], count)
+    seconds = seconds_of(args) / 0.95
     began = DEVICE.take(LAUNCH_S + seconds)
     DEVICE.queue(partial(real, **args))
-    raise_counters(args, 0, len(args["counters_ptr"]), lambda index: began + seconds * (index + 1) / pieces)
+    raise_counters(args, 0, args["counted"], lambda index: began + seconds * (index + 1) / args["pieces"])
 
 
 def launch_add_kernel(real, args):
@@ -408,16 +410,16 @@ def launch_wait_kernel(real, args):
     interpret_after_others(real, args | {"TIMED": False}, began)
 
 
-def launch_flagged_rows_kernel(real, args):
-    launch_flagged_kernel(real, args, args["RANKS"] - 1)
+def launch_flagged_kernel(real, args):
+    interpret_after_flags(real, args, args["flags_ptr"], args["RANKS"])
 
 
-def launch_flagged_kernel(real, args, count=None):
-    seconds, flags = seconds_of(args), args["flags_ptr"][:count]
+def interpret_after_flags(real, args, flags, ranks):
+    seconds = seconds_of(args)
     began = DEVICE.take(LAUNCH_S + seconds / 0.95)
     if args["wanted"]:  # else all is here
         last = max(DEVICE.raised_at[flags.data_ptr() + 4 * index] for index in range(len(flags)))
-        DEVICE.stream.at = max(DEVICE.stream.at, last + seconds / args["RANKS"])
+        DEVICE.stream.at = max(DEVICE.stream.at, last + seconds / ranks)
     interpret_after_others(real, args, began)
 
 

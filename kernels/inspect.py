@@ -1,0 +1,301 @@
+"""What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
+
+One line per kernel, configuration and dtype of the tables: registers, spills, shared memory, the MMA instruction beside
+the one that the table declares, TMA loads and stores. One that has `problems` is wrong however it measures, and the
+command exits with 1. What shares an SM with a link's copier must leave room for that and for the link's waits
+(`kernels.hopper.room`). Whether what synchronises is right a look cannot tell: `kernels.machine` runs the same code.
+
+A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, Triton's way up to the point where it would touch a
+device, under a driver that knows a target and nothing else. So the signature, the divisibility of every argument and
+the descriptors are those of a real launch. The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside
+the Triton wheel.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from kernels.contract import KernelLaunch, interpreted
+from kernels.hopper import WARP_SIZE, allotted, room
+from kernels.registry import BESIDE_LINK, examples, load
+from kernels.tiles import DTYPE_NAMES, Config, architectures, table
+from roofline.arguments import Parser
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """What the compiler made of one launch. `mma` counts instructions by name, e.g. {"wgmma.m64n256k16": 8}; {"fma": n}
+    when there are none of the tensor cores. A spill shows as stack bytes, as local loads and stores, or as both."""
+
+    registers: int  # per thread at the start of the kernel
+    stack_bytes: int
+    local_accesses: int
+    shared_bytes: int
+    mma: dict[str, int]
+    tma_loads: int
+    tma_stores: int
+    wgmma_waits: tuple[int, ...] = ()  # wgmma groups that waits leave in flight, each number once
+    register_counts: tuple[int, ...] = ()  # per thread, that setmaxnreg asks for, each number once
+    ttgir: str = field(default="", repr=False)  # the last IR in which loops and loads can be told
+    ptx: str = field(default="", repr=False)  # where barriers between threads stand
+
+    @property
+    def spills(self) -> bool:
+        return bool(self.stack_bytes or self.local_accesses)
+
+
+@contextmanager
+def offline(target: int) -> Iterator[None]:
+    """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
+    driver = triton.runtime.driver
+    before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
+    # As much of a driver as compiling asks for. Triton keys compiled kernels by device: a name that no device has keeps
+    # ours apart from those of a GPU in this process.
+    driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
+            get_current_device=lambda: f"offline-{target}",
+            get_current_stream=lambda device: 0,
+        )
+    )
+    try:
+        yield
+    finally:
+        driver.set_active(before)
+
+
+def compile_launch(launch: KernelLaunch, target: int) -> Cubin:
+    """Compile for `target` and read the result. RuntimeError under the interpreter; compiler errors pass through."""
+    if interpreted(launch.kernel) or triton.knobs.runtime.interpret:  # Gluon's kernels are never interpreted
+        raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
+    with offline(target):
+        kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(kernel.asm["cubin"])
+        usage = _tool("cuobjdump", "-res-usage", str(path))
+        sass = _tool("nvdisasm", "-c", "-ndf", str(path))  # no data flow, which takes a quarter of the time
+    return replace(read(usage, sass, kernel.metadata.shared), ttgir=kernel.asm["ttgir"], ptx=kernel.asm["ptx"])
+
+
+def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
+    """Return a Cubin from the text of `cuobjdump -res-usage` and `nvdisasm -c`.
+
+    >>> sass = "/*0*/ HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24 ;  /*10*/ UTMALDG.2D [UR8], [UR4] ;"
+    >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
+    {'wgmma.m64n256k16': 1}
+    """
+    registers, stack = (int(re.search(rf"{name}:(\d+)", usage).group(1)) for name in ("REG", "STACK"))
+    opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
+
+    def numbers(pattern: str) -> tuple[int, ...]:
+        return tuple(sorted({int(n, 16) for n in re.findall(pattern, sass)}))
+
+    def count(*stems: str) -> int:
+        return sum(n for op, n in opcodes.items() if op.split(".")[0] in stems)
+
+    return Cubin(
+        registers=registers,
+        stack_bytes=stack,
+        local_accesses=count("LDL", "STL"),
+        shared_bytes=shared_bytes,
+        mma=_mma(opcodes) or ({"fma": count("FFMA")} if count("FFMA") else {}),
+        tma_loads=count("UTMALDG"),
+        tma_stores=count("UTMASTG"),
+        wgmma_waits=numbers(r"\bWARPGROUP\.DEPBAR\.LE gsb\d+, (0x[0-9a-f]+)"),
+        register_counts=numbers(r"\bUSETMAXREG\.\S+ (?:UP\d+, )?(0x[0-9a-f]+)"),
+    )
+
+
+def _mma(opcodes: Counter) -> dict[str, int]:
+    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
+    counts: Counter[str] = Counter()
+    for opcode, n in opcodes.items():
+        if match := re.match(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", opcode):
+            counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
+        elif opcode.startswith(("HMMA.16816", "HMMA.1688")):
+            counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else "mma.m16n8k8"] += n
+        elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
+            counts[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
+    return dict(counts)
+
+
+def _tool(name: str, *arguments: str) -> str:
+    return subprocess.run([TOOLS / name, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+SETMAXNREG = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
+"""Arguments of a launch whose warps are specialised."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One configuration in one dtype, compiled for one target."""
+
+    kernel: str
+    config: Config
+    dtype: str
+    target: int
+    shared_limit_bytes: int
+    mma: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A job and what came out: a cubin, or the compiler's error. Sound when `problems()` is empty."""
+
+    job: Job
+    cubin: Cubin | None
+    error: str | None = None
+    least_tma: tuple[int, int] = (0, 0)
+    """TMA loads and stores that the launch has descriptors for."""
+    register_counts: tuple[int, ...] = ()
+    """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
+
+    @property
+    def mma(self) -> str:
+        return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
+
+    def problems(self) -> list[str]:
+        """Return each broken promise in a sentence: value, limit, way out."""
+        if self.cubin is None:
+            return [f"does not compile: {self.error}"]
+        job, cubin, beside_link = self.job, self.cubin, self.job.kernel in BESIDE_LINK
+        registers, (registers_left, bytes_left) = allotted(cubin.registers, job.config.num_warps), room()
+        limit, who = job.shared_limit_bytes, ""
+        if beside_link and limit > bytes_left:
+            limit, who = bytes_left, " beside the copier"
+        loads, stores = self.least_tma
+        checks = (
+            (cubin.spills,
+             f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+             "take more warps or a smaller tile"),
+            (cubin.shared_bytes > limit,
+             f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
+             "take fewer stages or subtile the epilogue"),
+            (beside_link and registers > registers_left,
+             f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the copier; "
+             "take a smaller tile"),
+            (self.mma != job.mma,
+             f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
+            ("wgmma" in self.mma and 1 not in cubin.wgmma_waits,
+             f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+             "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
+            (cubin.tma_loads < loads or cubin.tma_stores < stores,
+             f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
+             "check the descriptors"),
+        )  # fmt: skip
+        sentences = [sentence for broken, sentence in checks if broken]
+        if self.register_counts:
+            sentences += _unspecialised(cubin, job.config.num_warps, *self.register_counts)
+        return sentences
+
+
+def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
+    """Return what a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a
+    thread."""
+    sentences = []
+    if missing := sorted({consumer, producer} - set(cubin.register_counts)):
+        sentences.append(
+            f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
+            "register limit"
+        )
+    # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
+    # registers of a whole warpgroup.
+    pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
+    wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
+    if wanted > pool:
+        sentences.append(
+            f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
+        )
+    return sentences
+
+
+def jobs(kernels: Sequence[str] = ()) -> list[Job]:
+    """Return every entry of the compiled tables in each of its dtypes; of `kernels` alone, where there are such."""
+    todo: dict[Job, None] = {}
+    for of in filter(lambda of: of.target, map(table, architectures())):
+        for entry in (entry for entry in of.entries if not kernels or entry.kernel in kernels):
+            for dtype in entry.dtypes:
+                job = Job(entry.kernel, entry.config, dtype, of.target, of.shared_limit_bytes, entry.mma)
+                todo[job] = None
+                # What the model of waves may make of what was not measured.
+                if "flatten" in of.modelled.get(entry.kernel, ()) and dtype == entry.dtypes[0] and not entry.measured:
+                    todo[replace(job, config=replace(entry.config, flatten=True))] = None
+    return list(todo)
+
+
+def inspect(job: Job) -> Finding:
+    """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
+    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
+    try:
+        launch = load(examples()[job.kernel])(job.config, dtype)
+        least_tma = 1 if "x_desc" in launch.args else 0, 1 if "out_desc" in launch.args else 0
+        registers = [launch.args[name] for name in SETMAXNREG if name in launch.args]
+        return Finding(job, compile_launch(launch, job.target), None, least_tma, tuple(registers))
+    except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
+        return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def inspect_all(todo: Sequence[Job]) -> list[Finding]:
+    """Return all findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an
+    unknown state."""
+    if len(todo) <= 2:
+        return [inspect(job) for job in todo]
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(todo)), mp_context=get_context("spawn")) as pool:
+        return list(pool.map(inspect, todo))
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Return an aligned table, then the problems."""
+    import pandas  # which takes longer than all that the machine wants of this module
+
+    rows = []
+    for finding in findings:
+        job, cubin = finding.job, finding.cubin or Cubin(*["-"] * 7)
+        rows.append(
+            {
+                "kernel": job.kernel, "target": f"sm_{job.target}", "config": job.config, "dtype": job.dtype,
+                "registers": cubin.registers, "stack_B": cubin.stack_bytes, "local_accesses": cubin.local_accesses,
+                "shared_B": cubin.shared_bytes, "mma": finding.mma, "expected": job.mma,
+                "tma_loads": cubin.tma_loads, "tma_stores": cubin.tma_stores,
+                "verdict": "BAD" if finding.problems() else "ok",
+            }
+        )  # fmt: skip
+    lines = [pandas.DataFrame(rows).to_string(index=False)]
+    for f in findings:
+        lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
+    bad = sum(bool(f.problems()) for f in findings)
+    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m kernels.inspect", description=__doc__.splitlines()[0])
+    parser.add_argument("kernel", nargs="*", help=f"only these of {', '.join(sorted(examples()))}")
+    kernels = parser.parse_args(arguments).kernel
+    if unknown := set(kernels) - examples().keys():
+        parser.error(f"argument KERNEL: no kernel {', '.join(sorted(unknown))}, there are {', '.join(examples())}")
+    if triton.knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
+    findings = inspect_all(jobs(kernels))
+    print(as_text(findings))
+    return 1 if any(finding.problems() for finding in findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

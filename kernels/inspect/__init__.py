@@ -1,1 +1,0 @@
-"""What the compiler made of the kernels."""

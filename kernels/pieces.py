@@ -1,0 +1,164 @@
+"""The matmul by pieces of rows: it waits for each piece of x to arrive, or tells of each piece of out that it is done.
+
+out[M, N] = x[M, K] @ w[N, K].T, whose rows are cut into pieces that are computed one after another. One launch of as
+many programs as there are SMs, as `kernels.persistent`. With `signals`, rows of x are gathered while it runs: a program
+waits for the flag of a piece before its first tile of that, as `kernels.flagged` does for a chunk of columns, and with
+the same bound. With `counters`, rows of out are sent while it runs: each tile of a piece, once it is stored, adds one
+to the piece's counter, with release at system scope. A piece is complete when its counter has grown by the number of
+its tiles. Counters only grow, so nothing is reset between launches.
+
+Wins over a launch for each rank's rows, which ends with a wave of its own: they may have fewer tiles than the chip has
+SMs, and the first piece goes after a fraction of the matmul. Loses a little where nothing comes or goes: a look at a
+flag costs a trip to L2, and a tile that is told of waits until it lies in memory before the next one begins. Needs
+pieces of whole tiles.
+
+The store is TMA's, of another proxy and of no thread: a wait for its group without `.read` says that it is done, to the
+thread that issued it and in the generic proxy (PTX ISA, async proxy); behind a barrier one thread tells for all.
+
+Source of the idea: the counters of Kraken's gemm_reduce_scatter_ce_persistent and of Flux.
+"""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import hopper
+from kernels.contract import KernelLaunch, Signals, example_operands
+from kernels.persistent import product, store_tile, tile_arguments, tile_corner
+from kernels.signals import COMPILED, raise_counter, wait
+from kernels.tiles import Config
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces that rows are cut into: as many for each rank, of whole tiles."""
+
+    order: Tensor
+    """int32 [pieces], on the device: the numbers of the pieces, from the first row on, in the order of computing."""
+    per_rank: int
+    config: Config
+
+    @classmethod
+    def of_ranks(cls, ranks: Sequence[int], per_rank: int, config: Config, device: torch.device | str) -> "Pieces":
+        """Return `per_rank` pieces of the rows of each of `ranks`, one rank after another. The own rank is the first
+        where rows come, and the last where they go."""
+        order = [rank * per_rank + number for rank in ranks for number in range(per_rank)]
+        return cls(torch.tensor(order, dtype=torch.int32, device=device), per_rank, config)
+
+    @property
+    def count(self) -> int:
+        """Return the number of pieces of other ranks."""
+        return len(self.order) - self.per_rank
+
+    def tiles(self, out: Tensor) -> int:
+        """Return the tiles of a piece: by so much its counter grows in a launch."""
+        return len(out) // len(self.order) // self.config.block_m * -(-out.shape[1] // self.config.block_n)
+
+
+# They change from launch to launch, and a new variant may not be loaded while one spins.
+@triton.jit(
+    do_not_specialize=["pieces", "row_tiles", "wanted", "patience", "counted"],
+    do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
+)
+def pieces_kernel(
+    x_desc, w_desc, out_desc, order_ptr, pieces,
+    row_tiles,  # of a piece
+    column_tiles, K,
+    flags_ptr,  # int32, of all pieces but the first, in the order of computing; None: all rows are here
+    wanted, lost_ptr, patience,
+    counters_ptr,  # int32, of the first `counted` pieces; None: nobody is told
+    times_ptr,  # int64: when each was raised last
+    counted,
+    FLAGGED: tl.constexpr,  # the number of pieces, where there are flags
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
+):  # fmt: skip
+    piece_tiles = row_tiles * column_tiles
+    if flags_ptr is not None:
+        ready = tl.full((), 1, dtype=tl.int32)  # how many pieces of x are here
+    for tile in range(tl.program_id(0), pieces * piece_tiles, tl.num_programs(0)):
+        piece = tile // piece_tiles
+        if flags_ptr is not None:  # noqa: SIM102 (the first is known when this is compiled)
+            if piece >= ready:
+                ready = wait(flags_ptr - 1, piece, wanted, lost_ptr, piece, patience, FLAGGED)
+        m0, n0 = tile_corner(tile % piece_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
+        m0 += tl.load(order_ptr + piece) * row_tiles * BLOCK_M
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
+        if counters_ptr is not None:  # noqa: SIM102
+            if piece < counted:
+                if COMPILED:
+                    stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
+                    tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
+                tl.debug_barrier()
+                raise_counter(counters_ptr + piece, times_ptr + piece, 1)
+
+
+def matmul(
+    x: Tensor,
+    w: Tensor,
+    out: Tensor,
+    pieces: Pieces,
+    signals: Signals | None = None,
+    counters: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter); returns `out`.
+
+    `signals` has a flag for each piece but the first, in the order of computing. `counters` are int32 counters and the
+    int64 times in ns at which they were raised last, of each piece but those of the last rank. It only enqueues:
+    whether rows were given up is in `signals.lost` when the device is done. Raises what `require` raises.
+    """
+    require(x, w, out, pieces)
+    prepare(x, w, out, pieces, signals, counters).run(x.device)
+    return out
+
+
+def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
+    """Refuse what `kernels.hopper.require` does; ValueError for pieces that are not of whole tiles."""
+    hopper.require(pieces_kernel, x, w, out, "pieces")
+    count, height = len(pieces.order), pieces.config.block_m
+    if len(x) % (count * height):
+        raise ValueError(
+            f"{len(x)} rows in {count} pieces: each must be a multiple of the tile's {height} rows; "
+            "take fewer ranks or row blocks, or more rows"
+        )
+
+
+def prepare(
+    x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals | None, counters: tuple[Tensor, Tensor] | None
+) -> KernelLaunch:
+    """Return the launch for checked tensors."""
+    config, count = pieces.config, len(pieces.order)
+    row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
+    args: dict[str, Any] = dict(
+        order_ptr=pieces.order, pieces=count, row_tiles=row_tiles // count, column_tiles=column_tiles, K=x.shape[1],
+        GROUP=config.group_m, FLAGGED=count if signals else 0,
+        flags_ptr=None, wanted=0, lost_ptr=None, patience=0, counters_ptr=None, times_ptr=None, counted=pieces.count,
+    )  # fmt: skip
+    if signals:
+        args |= dict(
+            flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience
+        )  # fmt: skip
+    if counters:
+        args |= dict(counters_ptr=counters[0], times_ptr=counters[1])
+    grid = (min(hopper.programs(x.device), row_tiles * column_tiles),)
+    return KernelLaunch(pieces_kernel, grid, tile_arguments(x, w, out, config) | args)
+
+
+def example_that_waits(config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """Return the launch over 8 ranks, whose rows arrive."""
+    flags = torch.empty(7, dtype=torch.int32)
+    pieces = Pieces.of_ranks(range(8), 1, config, "cpu")
+    return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1), None)
+
+
+def example_that_tells(config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """Return the launch over 8 ranks, to which rows go in two pieces each."""
+    counters = torch.empty(14, dtype=torch.int32), torch.empty(14, dtype=torch.int64)
+    return prepare(*example_operands(dtype), Pieces.of_ranks(range(8), 2, config, "cpu"), None, counters)
