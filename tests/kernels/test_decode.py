@@ -151,7 +151,7 @@ BY_HAND = {
 
 
 def test_every_default_shape_is_dealt_as_figured_by_hand():
-    model, tokens, degrees, dtypes = DEFAULTS["cuda"]
+    model, tokens, degrees, dtypes = DEFAULTS["cuda"].values()
     few = [m for m in tokens if m <= decode.MOST_TOKENS]
     assert few == [1, 16, 64]
     for dtype, layer, tp, m in itertools.product(dtypes, LAYERS, degrees, few):
