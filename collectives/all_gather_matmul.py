@@ -27,7 +27,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from collectives.links import Gather, Transfer
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -83,23 +83,27 @@ class Operands:
         none."""
         return _rows(of, block, self.blocks, count)
 
-    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Gather:
+    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
         """Return what the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks,
         block by block."""
         target = self.gathered if into is None else into
+
+        def piece(chunk: int, block: int) -> Tensor:
+            return _rows(self.shards[chunk], block, blocks)
+
         transfers = (
-            Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
-            for p in schedule.pieces(self.order, blocks)
-            if len(source := _rows(self.shards[p.chunk], p.block, blocks))
+            Transfer(c, b, piece(c, b), self.columns(c, _rows(target, b, blocks)), piece(self.rank, b))
+            for c, b in schedule.pieces(self.order, blocks)
         )
-        return Gather(transfers, (_rows(self.shards[self.rank], block, blocks) for block in range(blocks)))
+        together = 1 if blocks == 1 else len(self.shards) - 1
+        return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)
 
     @cached_property
-    def by_chunk(self) -> Gather:
+    def by_chunk(self) -> Transfers:
         return self.transfers()
 
     @cached_property
-    def by_block(self) -> Gather:
+    def by_block(self) -> Transfers:
         return self.transfers(self.blocks)
 
     @cached_property

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Matmul
-from collectives.links import Scatter, Transfer
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 
@@ -75,13 +75,13 @@ class Operands:
         return tuple((2 * self.rank - source) % self.ranks for source in self.sources)
 
     @cached_property
-    def parts(self) -> Scatter:
+    def parts(self) -> Transfers:
         """Return what a link moves, in order."""
         return self.pieces(1)
 
-    def pieces(self, blocks: int) -> Scatter:
+    def pieces(self, blocks: int) -> Transfers:
         """Return the same, each part in so many row blocks."""
-        return Scatter(
+        return Transfers(
             Transfer(source, block, *ends)
             for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)
             for block, ends in enumerate(

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from collectives import ffn
-from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
+from collectives.transfers import Transfers
 from kernels import flagged_rows, hopper, part_sums, signalled
 from kernels.tiles import choose_for
 from roofline.theory.arms import BLOCKS, OverlapPlan
@@ -27,7 +27,7 @@ class Prepared:
     """What the arm needs on each call."""
 
     pieces: signalled.Pieces
-    transfers: Scatter | InTurn
+    transfers: Transfers
     rows: signalled.Pieces | None
     """Of a layer, those that come."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Matmul, check_shards
-from collectives.links import Gather, Transfer
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 
@@ -44,8 +44,8 @@ class Operands:
             shares = buffer.chunk(len(layer))
             shares[self.rank].copy_(layer[self.rank])
             others = schedule.arrival_order(self.topology, len(layer), self.rank)[1:]
-            transfers = (Transfer(rank, 0, layer[rank], shares[rank]) for rank in others)
-            self.transfers.append(Gather(transfers, [layer[self.rank]]))
+            transfers = (Transfer(rank, 0, layer[rank], shares[rank], layer[self.rank]) for rank in others)
+            self.transfers.append(Transfers(transfers))
         for transfer in self.transfers[0]:
             transfer.target.copy_(transfer.source)
 
@@ -55,7 +55,7 @@ class Operands:
         return self.buffers[self.step % 2]
 
     @property
-    def next(self) -> Gather:
+    def next(self) -> Transfers:
         """Return what brings the layer of the step after this one."""
         return self.transfers[(self.step + 1) % 2]
 

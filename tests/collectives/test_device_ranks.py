@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from gather_cases import whole_numbers
 
 from kernels.contract import interpreted
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
@@ -19,10 +20,9 @@ B, D, F, CALLS = 512, 256, 256, 3
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 
 
-def whole_numbers(seed, *shape):
-    """Few and small: bf16 holds their sums."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    return torch.randint(-1, 2, shape, generator=generator, device="cuda").bfloat16()
+def few(seed, *shape):
+    """Small whole numbers: bf16 holds their sums."""
+    return whole_numbers(seed, *shape, most=1).cuda().bfloat16()
 
 
 def product(x, w):
@@ -31,29 +31,30 @@ def product(x, w):
 
 def a_rank(rank, count, path, kind):
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-    from collectives import all_gather_matmul, flagged_arms, group_links
-    from collectives.bench import links
+    from collectives import all_gather_matmul, flagged_arms
+    from collectives.bench.setting import make_link
+    from collectives.ranks import shared
     from roofline.measure import device_ranks, ranks
 
     own = ranks.Ranks(dist.FileStore(path, count), rank, count)
     own.world = device_ranks.World(own)
     assert own.world.why_not(kind.partition("_")[0]) is None
-    link, w = links.between(kind, own), whole_numbers(rank, F, D)
-    share = (lambda shard: group_links.shared(shard, own)) if kind == "symmetric" else torch.clone
+    link, w = make_link(kind, "cuda", None, own), few(rank, F, D)
+    share = (lambda shard: shared(shard, own)) if kind == "symmetric" else torch.clone
 
     arms = dict(all_gather_matmul.ARMS)
     if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}
     elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
         arms |= flagged_arms.ARMS
-    x, gathered = whole_numbers(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
+    x, gathered = few(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
     shards = [torch.full_like(part, torch.nan).contiguous() for part in x.chunk(count, 1)]
     shards[rank] = share(x.chunk(count, 1)[rank].contiguous())
     operands = all_gather_matmul.Operands(shards, gathered, w, gathered.new_empty(B, F), rank, blocks=4)
     for late in (None, *range(count)):
         for name, arm in arms.items():
             for call in range(CALLS):
-                x = whole_numbers(100 * call + 7, B, D)
+                x = few(100 * call + 7, B, D)
                 gathered.fill_(torch.nan)
                 operands.out.fill_(torch.nan)
                 shards[rank].copy_(x.chunk(count, 1)[rank])

@@ -4,10 +4,12 @@ rest is computed. That each arm is exact else, a run checks before it times it. 
 
 import pytest
 import torch
+from gather_cases import whole_numbers
 
-from collectives import device_links, signalled
-from collectives.links import LinkError
+from collectives import signalled
+from collectives.device import PacedCopier
 from collectives.matmul_reduce_scatter import ARMS, Operands
+from collectives.transfers import LinkError
 from kernels import hopper
 from kernels.contract import interpreted
 from kernels.signalled import signalled_kernel
@@ -26,9 +28,8 @@ def operands(request, monkeypatch):
 
 def values(seed, like):
     """Whole numbers whose sums every dtype holds."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    found = torch.randint(-1, 2, (RANKS * HEIGHT, DEPTH), generator=generator, device="cuda")
-    return found.to(like.dtype) * (torch.rand(found.shape, generator=generator, device="cuda") < 0.05)
+    numbers, kept = (whole_numbers(2 * seed + part, RANKS * HEIGHT, DEPTH, most=10**part) for part in (0, 1))
+    return (numbers * (kept == 0)).to(like)  # one in 21 is left
 
 
 def poison(operands):
@@ -42,7 +43,7 @@ def right(operands):
 
 @pytest.mark.parametrize("late", range(RANKS))
 def test_part_that_is_computed_late_is_waited_for(operands, late):
-    link, multiply, calls = device_links.PacedCopier(500e9), operands.matmul, []
+    link, multiply, calls = PacedCopier(500e9), operands.matmul, []
 
     def slow(x, w, out):
         calls.append(x)
@@ -58,7 +59,7 @@ def test_part_that_is_computed_late_is_waited_for(operands, late):
 
 
 def test_part_that_never_goes_is_an_error_within_a_bound(operands, monkeypatch):
-    link = device_links.PacedCopier(500e9)
+    link = PacedCopier(500e9)
     monkeypatch.setattr(link, "ready", lambda count: None)
     ARMS["block_launches"](operands, link)
     with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived"):
@@ -69,7 +70,7 @@ def test_signalled_starts_before_it_has_computed_all(operands, monkeypatch):
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("signalled needs a Hopper GPU")
     monkeypatch.setattr(hopper, "programs", lambda device: 4)  # so it takes a while
-    link = device_links.PacedCopier(500e9)
+    link = PacedCopier(500e9)
     for _ in range(2):
         signalled.run(operands, link)
         timeline = link.timeline()

@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch.distributed as dist
+from gather_cases import options_of
 from test_group_links import ranks_of_gloo, run
 
 from collectives import gradient_all_reduce
@@ -48,10 +49,9 @@ def every_arm(rank, ranks, path):
         for name, count in COLLECTIVES.items():
             entrant = setting.entrant(name)
             assert (entrant.relative_error, entrant.facts["collectives"]) == (0.0, count), (name, rank, late)
-    ddp = setting.entrant("ddp").call._runs[0]
+    ddp = setting.entrant("ddp").call.runs[0]
     for _ in range(2 * SETS):
-        assert ddp._out is not None  # a call is the backward pass alone
-        ddp()
+        ddp()  # the backward pass alone
         assert setting.error(ddp.sums, ddp.operands) == 0.0
         ddp.forward()
 
@@ -90,4 +90,4 @@ def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
 
 
 def test_arms_are_those_that_are_tested():
-    assert set(Runner._arms(GradientAllReduce("96x96", 9, 20, "fp32", 2))) == set(COLLECTIVES)
+    assert set(Runner(options_of()).names(GradientAllReduce("96x96", 9, 20, "fp32", 2))) == set(COLLECTIVES)

@@ -13,8 +13,9 @@ from gather_cases import whole_numbers
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.bench import ffn as layer_runs
-from collectives.group_links import Gloo
-from collectives.links import PacedThread, Transfer
+from collectives.paced import PacedThread
+from collectives.ranks import Gloo
+from collectives.transfers import Transfer
 from roofline.measure.ranks import Broken, Ranks, RanksCpuClock
 from roofline.measure.rounds import named
 from roofline.operations import gathering
@@ -172,14 +173,19 @@ def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
 
 
 def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():
-    link = Gloo(Ranks(dist.HashStore(), 0, 2))
-    landing, target = torch.ones(2, 2), torch.zeros(2, 4)[:, ::2]
+    landed, target = torch.ones(2, 2), torch.zeros(2, 4)[:, ::2]
     for given_up in (True, False):
-        job = SimpleNamespace(transfers=[SimpleNamespace(target=target)], failure=None)
+        run = SimpleNamespace(transfers=[Transfer(1, 0, landed, target)], failure=None)
 
-        def arrive(job=job, given_up=given_up):
-            job.failure = TimeoutError("another run was started") if given_up else None
+        def arrive(run=run, given_up=given_up):
+            run.failure = TimeoutError("another run was started") if given_up else None
 
-        link._targets, link._receives = [landing], [SimpleNamespace(wait=arrive)]
-        link._bring(job, 0)
-        assert torch.equal(target, torch.zeros(2, 2) if given_up else landing)
+        def receive(landings, *about, arrive=arrive):
+            landings[0].copy_(landed)
+            return SimpleNamespace(wait=arrive)
+
+        group = SimpleNamespace(recv=receive, send=lambda *about: SimpleNamespace(wait=lambda: None))
+        link = Gloo(SimpleNamespace(rank=0, size=2, late_s=1.0, group=group))
+        link.start(run.transfers, ready=0)
+        link.bring(run, 0)
+        assert torch.equal(target, torch.zeros(2, 2) if given_up else landed)

@@ -5,10 +5,11 @@ import time
 
 import pytest
 import torch
-from gather_cases import whole_numbers
+from gather_cases import normal, whole_numbers
 
 from collectives import ffn, matmul_reduce_scatter
-from collectives.links import LinkError, PacedThread
+from collectives.paced import PacedThread
+from collectives.transfers import LinkError
 
 RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
 FAST = 1e6
@@ -80,7 +81,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
 def test_each_part_goes_once_it_is_computed(kind, arm, steps):
     case, link, done = kind(), PacedThread(FAST), []
     operands, scatter = case.operands, getattr(case.operands, "scatter", case.operands)
-    multiply, move, gathered = operands.matmul, link._move, kind.gathered * (RANKS - 1)
+    multiply, move, gathered = operands.matmul, link.copy, kind.gathered * (RANKS - 1)
 
     def matmul(x, w, out):
         is_up = kind is Layer and w is operands.up
@@ -94,7 +95,7 @@ def test_each_part_goes_once_it_is_computed(kind, arm, steps):
         assert index < gathered or arm == "serial" or f"down {scatter.destinations[index - gathered]}" in done
         move(index, source, target)
 
-    operands.matmul, link._move = matmul, moved
+    operands.matmul, link.copy = matmul, moved
     assert torch.equal(kind.arms[arm](operands, link), case.expected(arm))
     assert done == steps
     ready_s = link.timeline().ready_s
@@ -105,12 +106,12 @@ def test_each_part_goes_once_it_is_computed(kind, arm, steps):
 @pytest.mark.parametrize("arm", Scatter.arms)
 def test_sums_have_one_order_whenever_parts_arrive(arm):
     operands = Scatter().operands
-    operands.x.copy_(torch.randn(ROWS, DEPTH, generator=torch.Generator().manual_seed(3)))
+    operands.x.copy_(normal(3, ROWS, DEPTH))
     for late in range(RANKS - 1):
         link = PacedThread(FAST)
-        link._move = lambda index, source, target, late=late: (
+        link.copy = lambda index, source, target, late=late: (
             time.sleep(0.01 * (index == late)),
-            PacedThread._move(index, source, target),
+            PacedThread.copy(index, source, target),
         )
         sums = Scatter.arms[arm](operands, link)
         in_order = operands.arrived[0].clone()

@@ -1,8 +1,8 @@
 """Links of a GPU between real ranks, a process and a GPU each: `nccl`, and `symmetric`, by the copy engine.
 
-Both are links of `collectives.device_links`, so that every arm runs over them, `symmetric` what waits on the device
-itself too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ranks` whose `world` is there.
-None of this was ever run on GPUs: tests have stand-ins for torch's calls.
+Both are links of `collectives.device`, so that every arm runs over them, `symmetric` what waits on the device itself
+too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ranks` whose `world` is there. None of this
+was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 
 import math
@@ -12,19 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device_links import DeviceLink, Route, wait_launch
-from collectives.group_links import landing, rendezvous, shared, theirs
-from collectives.links import Gather, InTurn, Scatter
+from collectives.device import DeviceLink, Route, wait_launch
+from collectives.ranks import landing, rendezvous, shared
+from collectives.transfers import Transfers
 
 
 class Enqueued(DeviceLink):
     """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
-    how a transfer is enqueued (`_bring`). It is as patient as ranks are.
+    how a transfer is enqueued (`bring`). It is as patient as ranks are.
 
     Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
     """
-
-    kind = ""
 
     def __init__(self, ranks):
         try:
@@ -32,38 +30,38 @@ class Enqueued(DeviceLink):
         except ImportError:
             raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
         super().__init__(ranks.rank)
-        self._ranks, self.patience_s = ranks, ranks.late_s
+        self.ranks, self.patience_s = ranks, ranks.late_s
         self._events = [torch.cuda.Event(enable_timing=True)]
 
-    def _begun(self) -> None:
-        missing = len(self._route.table) + 1 - len(self._events)
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(missing)]
+    def before(self) -> None:
+        super().before()
+        lacking = len(self._route.table) + 1 - len(self._events)
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
         self._events[0].record()
 
-    def _move(self, route: Route) -> None:
+    def move(self, route: Route) -> None:
         from cuda.bindings import driver
 
         stream = driver.CUstream(self._stream.cuda_stream)
-        counted = self._counted()
+        counted = self.counted()
         for index in range(len(route.transfers)):
             if counted:
-                self._run(wait_launch(counted, index + 1, self._times[-4:], timed=self.timed))
-            self._bring(route, index)
-            _succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
+                self.launch(wait_launch(counted, index + 1, self._times[-4:]))
+            self.bring(route, index)
+            succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
             self._events[route.first + index + 1].record()
 
-    def _arrivals_s(self, route: Route, t0: int) -> list[float]:
-        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
-
-    def _bring(self, route: Route, index: int) -> None:
+    def bring(self, route: Route, index: int) -> None:
         raise NotImplementedError
+
+    def arrivals_s(self, route: Route, t0: int) -> list[float]:
+        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
 
 
 class Nccl(Enqueued):
     """NCCL, for each transfer a send and a receive at once: while a rank receives from the one that is `step` ahead, it
-    sends to the one that is as far behind, so that all ranks are in the same step of the order `direct`. Of a gather by
-    row blocks those of a block go together: nobody waits for less, and each batch takes the host a tenth of a
-    millisecond.
+    sends to the one that is as far behind, so that all ranks are in the same step of the order `direct`. Those that are
+    waited for together go together: each batch takes the host a tenth of a millisecond.
 
     NCCL's kernels need SMs: one that is on all of them, and waits for a flag, would keep them out.
     """
@@ -74,25 +72,21 @@ class Nccl(Enqueued):
         super().__init__(ranks)
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Gather | Scatter | InTurn, *ready, **how) -> None:
-        self._outgoing = transfers.outgoing(self.rank, self._ranks.size)
-        super().start(transfers, *ready, **how)
-
-    def _bring(self, route: Route, index: int) -> None:
-        transfers, group = route.transfers, self._ranks.world.group
-        together = self._ranks.size - 1 if isinstance(transfers, Gather) and len(transfers.own) > 1 else 1
+    def bring(self, route: Route, index: int) -> None:
+        transfers, group = route.transfers, self.ranks.world.group
+        together = getattr(transfers, "together", 1)  # a part of a route is a plain list
         if index % together == 0:
             batch = []
-            for number in range(index, index + together):
-                here = landing(self._landings, route.first + number, transfers[number])
-                piece, behind, _ = self._outgoing[route.first + number]
-                batch.append(dist.P2POp(dist.irecv, here, transfers[number].chunk, group))
-                batch.append(dist.P2POp(dist.isend, piece, behind, group))
+            for number, transfer in enumerate(transfers[index : index + together], index):
+                landed = landing(self._landings, route.first + number, transfer)
+                receiver = transfer.receiver(self.rank, self.ranks.size)
+                batch.append(dist.P2POp(dist.irecv, landed, transfer.chunk, group))
+                batch.append(dist.P2POp(dist.isend, transfer.sent, receiver, group))
             for work in dist.batch_isend_irecv(batch):
                 work.wait()  # which has the current stream wait, the link's
-        here, target = landing(self._landings, route.first + index, transfers[index]), transfers[index].target
-        if here is not target:
-            target.copy_(here)
+        landed, target = landing(self._landings, route.first + index, transfers[index]), transfers[index].target
+        if landed is not target:
+            target.copy_(landed)
 
 
 class NcclAllGather(Nccl):
@@ -100,16 +94,16 @@ class NcclAllGather(Nccl):
 
     kind = "nccl_all_gather"
 
-    def _bring(self, route: Route, index: int) -> None:
-        gathered, transfer = _whole(self._landings, route.transfers), route.transfers[index]
+    def bring(self, route: Route, index: int) -> None:
+        gathered, transfer = whole(self._landings, route.transfers), route.transfers[index]
         if not index:
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
-            gather(gathered.flatten(0, 1), route.transfers.own[0], group=self._ranks.world.group)
-        if (here := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
-            transfer.target.copy_(here)
+            gather(gathered.flatten(0, 1), transfer.sent, group=self.ranks.world.group)
+        if (landed := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
+            transfer.target.copy_(landed)
 
 
-def _whole(kept: dict[int, Tensor], transfers: Gather) -> Tensor:
+def whole(kept: dict[int, Tensor], transfers: Transfers) -> Tensor:
     """Return where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these
     lie so in one piece, else one of the tensors `kept`."""
     target, chunk = transfers[0].target, transfers[0].chunk
@@ -128,7 +122,7 @@ def _whole(kept: dict[int, Tensor], transfers: Gather) -> Tensor:
 
 class Symmetric(Enqueued):
     """Each rank has the copy engine, which takes no SM, pull from the others' symmetric memory, where their own shards
-    lie (`shared`).
+    lie (`ranks.shared`).
 
     Ranks meet on their streams before the first pull, since the others' shards must be there, and after the last, since
     they may be overwritten then: by torch's barrier of symmetric memory. Past the link's patience that ends the CUDA
@@ -141,17 +135,26 @@ class Symmetric(Enqueued):
         super().__init__(ranks)
         self._place = shared(torch.zeros(1, dtype=torch.int32, device=self.device), ranks)
 
-    def _prepared(self, transfers: Gather) -> Route:
+    def prepared(self, transfers: Transfers) -> Route:
         """With the others' shards as sources: they lie where this rank's own do."""
-        shards = transfers.own
-        return super()._prepared(
-            [replace(transfer, source=theirs(shards[transfer.block], transfer.chunk)) for transfer in transfers]
-        )
+        pulled = []
+        for transfer in transfers:
+            mine = transfer.sent
+            buffer = rendezvous(mine).get_buffer(transfer.chunk, mine.shape, mine.dtype, mine.storage_offset())
+            pulled.append(replace(transfer, source=buffer))
+        return super().prepared(pulled)
 
-    def _meet(self, place: int) -> None:
+    def before(self) -> None:
+        self._meet()
+        super().before()
+
+    def after(self) -> None:
+        self._meet()
+
+    def _meet(self) -> None:
         rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
-    def _bring(self, route: Route, index: int) -> None:
+    def bring(self, route: Route, index: int) -> None:
         from cuda.bindings import driver
 
         transfer = route.transfers[index]
@@ -162,9 +165,10 @@ class Symmetric(Enqueued):
         copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size
         copy.dstDevice, copy.dstPitch = target.data_ptr(), target.stride(0) * size
         copy.WidthInBytes, copy.Height = source.shape[1] * size, len(source)
-        _succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
+        succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
 
 
-def _succeed(result: tuple) -> None:
+def succeed(result: tuple) -> None:
+    """Raise RuntimeError where the driver refused."""
     if int(result[0]):
         raise RuntimeError(f"CUDA error: {result[0].name}")
