@@ -27,7 +27,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from collectives.transfers import Transfer, Transfers
+from collectives.transfers import Transfer, Transfers, check_rank
 from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -51,7 +51,6 @@ class Operands:
     w: Tensor
     out: Tensor
     rank: int = 0
-    topology: str = "direct"
     blocks: int = 8
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
@@ -71,7 +70,7 @@ class Operands:
     @property
     def order(self) -> tuple[int, ...]:
         """Chunks in the order of their arrival, the own one first."""
-        return schedule.arrival_order(self.topology, len(self.shards), self.rank)
+        return schedule.arrival_order("direct", len(self.shards), self.rank)
 
     def columns(self, chunk: int, of: Tensor) -> Tensor:
         """Return the columns of chunk `chunk`, of x or of w."""
@@ -121,15 +120,10 @@ def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, ran
     """Raises ValueError unless `shards` are equal parts of a matrix like `of` along `axis`, whose size is `name`, and
     `rank` is one of theirs."""
     ranks, size, shape = len(shards), of.shape[axis], list(of.shape)
-    if ranks < 2:
-        raise ValueError(f"ranks={ranks}: a gather needs 2 or more shards; with one, use kernels.matmul")
-    if size % ranks:
-        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
+    check_rank(name, size, ranks, rank)
     shape[axis] //= ranks
     if any(list(shard.shape) != shape for shard in shards):
         raise ValueError(f"each of the {ranks} shards of {list(of.shape)} is {shape}")
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
 
 
 def _rows(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:

@@ -5,7 +5,6 @@ too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ran
 was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 
-import math
 from dataclasses import replace
 
 import torch
@@ -95,29 +94,22 @@ class NcclAllGather(Nccl):
     kind = "nccl_all_gather"
 
     def bring(self, route: Route, index: int) -> None:
-        gathered, transfer = whole(self._landings, route.transfers), route.transfers[index]
+        gathered, transfer = self._gathered(route.transfers), route.transfers[index]
         if not index:
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
             gather(gathered.flatten(0, 1), transfer.sent, group=self.ranks.world.group)
         if (landed := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
             transfer.target.copy_(landed)
 
-
-def whole(kept: dict[int, Tensor], transfers: Transfers) -> Tensor:
-    """Return where an all-gather may write the shards of all ranks, [ranks, *shard]: the targets themselves where these
-    lie so in one piece, else one of the tensors `kept`."""
-    target, chunk = transfers[0].target, transfers[0].chunk
-    shape, size = (len(transfers) + 1, *target.shape), target.numel()
-    begin = target.storage_offset() - chunk * size
-    there = begin >= 0 and target.untyped_storage().nbytes() >= (begin + math.prod(shape)) * target.element_size()
-    if there and all(
-        transfer.target.is_contiguous() and transfer.target.storage_offset() == begin + transfer.chunk * size
-        for transfer in transfers
-    ):
-        return target.as_strided(shape, (size, *target.stride()), begin)
-    if id(transfers) not in kept:
-        kept[id(transfers)] = target.new_empty(shape)
-    return kept[id(transfers)]
+    def _gathered(self, transfers: Transfers) -> Tensor:
+        """Return where the shards of all ranks are written, [ranks, *shard]: the targets themselves where these lie so
+        in one piece, else a tensor that is kept."""
+        target, ranks = transfers[0].target, self.ranks.size
+        if transfers.into is not None:
+            return transfers.into.unflatten(0, (ranks, -1))
+        if id(transfers) not in self._landings:
+            self._landings[id(transfers)] = target.new_empty(ranks, *target.shape)
+        return self._landings[id(transfers)]
 
 
 class Symmetric(Enqueued):

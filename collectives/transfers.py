@@ -85,11 +85,24 @@ class Transfer:
 
 class Transfers(list[Transfer]):
     """Transfers to one rank, in their order. So many of them that follow one another are waited for `together`. With
-    `in_turn` they are a gather and a scatter, one after the other in either order, their blocks other ones."""
+    `in_turn` they are a gather and a scatter, one after the other in either order, their blocks other ones. `into` has
+    the targets of a gather and this rank's own shard, in the order of ranks, where these are contiguous parts of it."""
 
-    def __init__(self, transfers: Iterable[Transfer] = (), *, together: int = 1, in_turn: bool = False):
+    def __init__(
+        self, transfers: Iterable[Transfer] = (), *, together: int = 1, in_turn=False, into: Tensor | None = None
+    ):
         super().__init__(transfers)
-        self.together, self.in_turn = together, in_turn
+        self.together, self.in_turn, self.into = together, in_turn, into
+
+
+def check_rank(name: str, size: int, ranks: int, rank: int) -> None:
+    """Raises ValueError unless `rank` is one of `ranks`, at least 2, that divide `size`, which is called `name`."""
+    if ranks < 2:
+        raise ValueError(f"ranks={ranks}: it takes 2 or more to have something to send; with one, use kernels.matmul")
+    if size % ranks:
+        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
 
 
 def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:

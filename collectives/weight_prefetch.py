@@ -33,7 +33,6 @@ class Operands:
     x: Tensor
     out: Tensor
     rank: int = 0
-    topology: str = "direct"
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
     step: int = 0
 
@@ -43,9 +42,9 @@ class Operands:
             check_shards("N", layer, buffer, 0, self.rank)
             shares = buffer.chunk(len(layer))
             shares[self.rank].copy_(layer[self.rank])
-            others = schedule.arrival_order(self.topology, len(layer), self.rank)[1:]
+            others = schedule.arrival_order("direct", len(layer), self.rank)[1:]
             transfers = (Transfer(rank, 0, layer[rank], shares[rank], layer[self.rank]) for rank in others)
-            self.transfers.append(Transfers(transfers))
+            self.transfers.append(Transfers(transfers, into=buffer))
         for transfer in self.transfers[0]:
             transfer.target.copy_(transfer.source)
 

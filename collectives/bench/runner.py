@@ -19,7 +19,6 @@ from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations import gathering
 from roofline.operations.gathering import OFF_PACE
-from roofline.store.run import REQUESTED
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
 
 LONGEST_GATHER_S = 2.0
@@ -73,7 +72,7 @@ class Runner(gathering.Arms, matmul.Runner):
             if not prepared.device_lost:
                 self.together(prepared, name, partial(self._checked, setting, name, sets=1 if earlier else None))
         if options.timed and not prepared.device_lost:
-            prepared.entrants |= _references(setting)
+            prepared.entrants |= setting.references()
         setting.restore()  # what a wrong arm left
         prepared.cache = setting.cache
 
@@ -127,15 +126,3 @@ def off_pace(setting) -> str | None:
         f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked:.3g}, "
         f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"
     )
-
-
-def _references(setting) -> dict[str, Entrant]:
-    references = {
-        name: Entrant(name, Call(runs, setting.device, link), role, setting.config("serial"))
-        for name, (role, runs, link) in setting.references().items()
-        if not (link and link.kind == "preset")  # that takes no time, and brings nothing
-    }
-    if setting.keeps_step:
-        unsplit = references[f"gemm {setting.best.name}"].call
-        unsplit.listen, unsplit.notes = setting.keep_step, lambda: {REQUESTED: setting.bytes_per_s}
-    return references

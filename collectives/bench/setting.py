@@ -14,6 +14,7 @@ import torch
 
 from collectives.bench.operands import (
     CALIBRATIONS,
+    Call,
     buffer,
     chip_flops,
     computing,
@@ -30,7 +31,7 @@ from collectives.transfers import Preset, Transfer, Transfers
 from kernels.bench import checks, matmul
 from kernels.contract import reason
 from kernels.registry import CONTENDERS
-from roofline.measure.prepared import TOLERANCE
+from roofline.measure.prepared import TOLERANCE, Entrant
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
@@ -216,22 +217,31 @@ class Setting:
         """Return how `arm` multiplies, in words."""
         return self.matmul_of(arm).describe(*self.factors)
 
-    def references(self) -> dict[str, tuple[str, list[Callable], object]]:
-        """Name -> (role, its runs by turns, link): what takes turns with the arms."""
+    def references(self) -> dict[str, Entrant]:
+        """Return what takes turns with the arms: over a link that brings nothing, neither that nor what is beside
+        it."""
         calls = {f"gemm {name}": ("gemm", self._gemms(c), None) for name, c in self.unsplit.items()}
         beside = {"gemm beside link": self._gemms(self.best)}
         if "persistent" in self.unsplit and self.unsplit["persistent"] is not self.best:
             beside["gemm persistent beside link"] = self._gemms(self.unsplit["persistent"])
         if preset := self.preset_runs():
             calls["preset"], beside["preset beside link"] = ("preset", preset, None), preset
-        link = self.link()
-        calls["link"] = ("link", [functools.partial(alone, link, gather) for gather in self.gathers], link)
-        unrelated = self.unrelated()
-        for name, runs in beside.items():
+        if self.link_kind != "preset":
             link = self.link()
-            both = zip(itertools.cycle(unrelated), runs, strict=False)
-            calls[name] = ("contended", [functools.partial(contended, link, *arguments) for arguments in both], link)
-        return calls
+            calls["link"] = ("link", [functools.partial(alone, link, gather) for gather in self.gathers], link)
+            unrelated = self.unrelated()
+            for name, runs in beside.items():
+                link = self.link()
+                both = zip(itertools.cycle(unrelated), runs, strict=False)
+                calls[name] = ("contended", [functools.partial(contended, link, *about) for about in both], link)
+        entrants = {
+            name: Entrant(name, Call(runs, self.device, link), role, self.config("serial"))
+            for name, (role, runs, link) in calls.items()
+        }
+        if self.keeps_step:
+            unsplit = entrants[f"gemm {self.best.name}"].call
+            unsplit.listen, unsplit.notes = self.keep_step, lambda: {REQUESTED: self.bytes_per_s}
+        return entrants
 
     def preset_runs(self) -> list[Callable]:
         """Of a kernel that waits, with nothing to wait for; none where there is no such kernel."""
