@@ -1,7 +1,5 @@
 """Cases with arms that wait on the device, prepared with arms of launches in their place: no kernel runs here."""
 
-import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +8,7 @@ from gather_cases import options_of
 
 from collectives import flagged_arms
 from collectives.all_gather_matmul import ARMS, row_block_launches
-from collectives.bench import all_gather_matmul, weight_prefetch
+from collectives.bench import all_gather_matmul
 from collectives.bench import setting as settings
 from kernels import persistent
 from kernels.registry import CONTENDERS
@@ -51,15 +49,6 @@ def small(**more):
     return AllGatherMatmul(
         **dict(model="128x128", layer="up", tp=1, m=64, dtype="fp32", ranks=4, wire="0.002GBps") | more
     )
-
-
-def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
-    on_cpu = [*ARMS, *["serial_all_cores"] * (len(os.sched_getaffinity(0)) > 1)]
-    assert all_gather_matmul.Runner(options_of()).names(small()) == on_cpu
-    on_gpu = replace(options_of(), device="cuda")
-    assert all_gather_matmul.Runner(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
-    assert {*FLAGGED, *ARMS} <= set(all_gather_matmul.Runner(options_of()).known())
-    assert not set(FLAGGED) & set(weight_prefetch.Runner(on_gpu).names(small()))
 
 
 def test_arms_are_ready_beside_the_preset_kernel(options):

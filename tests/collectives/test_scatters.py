@@ -5,57 +5,14 @@ import time
 
 import pytest
 import torch
-from gather_cases import normal, whole_numbers
+from gather_cases import normal
+from scatter_cases import DEPTH, RANKS, ROWS, WIDTH, Layer, Scatter
 
 from collectives import ffn, matmul_reduce_scatter
 from collectives.paced import PacedThread
 from collectives.transfers import LinkError
 
-RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
 FAST = 1e6
-
-
-class Scatter:
-    """One matmul. In one process what arrives is the rank's product for some rank, of each rank once."""
-
-    arms, gathered = matmul_reduce_scatter.ARMS, 0
-
-    def __init__(self, rank=0, ranks=RANKS):
-        x, w, out = torch.empty(ROWS, DEPTH), whole_numbers(1, WIDTH, DEPTH), torch.empty(ROWS // ranks, WIDTH)
-        self.operands = matmul_reduce_scatter.Operands(x, w, out, ranks, rank)
-        self.renew(0)
-
-    def renew(self, seed):
-        """Take other numbers, and poison all that an arm writes."""
-        self.operands.x.copy_(whole_numbers(seed, ROWS, DEPTH))
-        for tensor in (self.operands.products, self.operands.arrived, self.operands.out):
-            tensor.fill_(torch.nan)
-
-    def expected(self, arm):
-        return sum(part @ self.operands.w.T for part in self.operands.x.chunk(self.operands.ranks))
-
-
-class Layer:
-    """Both matmuls. The sums of all ranks are alike, as those of a scatter are."""
-
-    arms, gathered = ffn.ARMS, 1
-
-    def __init__(self, rank=0, ranks=RANKS):
-        up, down = whole_numbers(1, DEPTH, WIDTH), whole_numbers(2, WIDTH, DEPTH)
-        self.operands = ffn.Operands(torch.empty(ROWS, WIDTH), up, down, torch.empty(ROWS // ranks, WIDTH), ranks, rank)
-        self.renew(0)
-
-    def renew(self, seed):
-        """Take other numbers, poison all that an arm writes and, but of the arm that has them, others' tokens."""
-        layer, scatter = self.operands, self.operands.scatter
-        layer.x.copy_(whole_numbers(seed, ROWS, WIDTH))
-        for tensor in (layer.hidden, layer.gathered, layer.whole, layer.out, scatter.products, scatter.arrived):
-            tensor.fill_(torch.nan)
-        scatter.block(layer.gathered, layer.rank).copy_(scatter.block(layer.x, layer.rank))
-
-    def expected(self, arm):
-        total = sum((self.operands.x @ self.operands.up.T @ self.operands.down.T).chunk(self.operands.ranks))
-        return total.repeat(self.operands.ranks, 1) if arm == "all_reduce" else total
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -64,7 +21,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
     for rank in range(ranks):
         link, case = PacedThread(FAST, rank), kind(rank, ranks)
         for call in range(3):
-            case.renew(10 * call)
+            case.renew(call)
             assert torch.equal(kind.arms[arm](case.operands, link), case.expected(arm)), (rank, call)
             assert len(link.timeline().arrivals_s) == (1 + kind.gathered) * (ranks - 1)
 
