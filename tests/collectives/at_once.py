@@ -44,18 +44,21 @@ def wait_kernel(flag_ptr, wanted, times_ptr, lost_ptr, number, **about):
 
 
 def copy_kernel(
-    transfers_ptr, flags_ptr, started_ptr, arrivals_ptr, counters_ptr=None, wanted=0, lost_ptr=None, **about
-):
+    transfers_ptr, flags_ptr, started_ptr, arrivals_ptr, t0_ptr, ns_per_word, counters_ptr=None, wanted=0,
+    lost_ptr=None, **about
+):  # fmt: skip
+    """Transfers arrive by the pace, from the time on that is in `t0_ptr`."""
     started_ptr += arrivals_ptr.shape[1]
-    for index, (source, target, *words) in enumerate(transfers_ptr.tolist()):
-        rows, row, *steps = words
+    arrived_ns = int(t0_ptr[0])
+    for index, (source, target, rows, words, source_row, target_row) in enumerate(transfers_ptr.tolist()):
         if counters_ptr is not None and counters_ptr[index] < wanted:
             lost_ptr[0] = index + 1
             return
-        for number in range(rows):
-            ctypes.memmove(target + 4 * number * steps[1], source + 4 * number * steps[0], 4 * row)
+        for row in range(rows):
+            ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
+        arrived_ns += round(rows * words * ns_per_word)
         flags_ptr[index] += arrivals_ptr.shape[1]
-        arrivals_ptr[index] = time.perf_counter_ns()
+        arrivals_ptr[index] = arrived_ns
 
 
 def add_kernel(arrived_ptr, local_ptr, out_ptr, **about):

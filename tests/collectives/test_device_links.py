@@ -76,7 +76,10 @@ def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(arm, ord
     steps = (name.removesuffix("_kernel") for name in launched)
     kept = (name for name in steps if name in ("matmul", "copy", "wait"))
     assert [name for name, _ in itertools.groupby(kept)] == order
-    assert all(torch.equal(transfer.source, transfer.target) for transfer in link.timeline().transfers)
+    timeline = link.timeline()
+    for transfer, ready_s, arrival_s in zip(timeline.transfers, timeline.ready_s, timeline.arrivals_s, strict=True):
+        assert torch.equal(transfer.source, transfer.target)
+        assert arrival_s >= ready_s + transfer.nbytes / 1e9 - 2e-9
 
 
 def test_part_that_is_never_computed_is_named_by_the_timeline(launched):
