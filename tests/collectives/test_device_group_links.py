@@ -117,7 +117,7 @@ def gathers(rank, count, path, kind):
     link, w = make_link(kind, "cuda", None, world), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
-    dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
+    dist.batch_isend_irecv = lambda batch: batches.append([op.peer for op in batch]) or send(batch)
     shards = shards_of(torch.zeros(B, D), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
@@ -129,7 +129,8 @@ def gathers(rank, count, path, kind):
         time.sleep(LATE_S * (late == rank))
         batches.clear()
         assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
-        each = 3 * [2 * (count - 1)] if name == "row_block_launches" else (count - 1) * [2]
+        peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
+        each = 3 * [[*itertools.chain(*peers)]] if name == "row_block_launches" else peers
         assert batches == each * (kind == "nccl")
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
@@ -183,7 +184,7 @@ def serial_alone(rank, count, path, kind):
         assert torch.equal(buffers[1], layers[1])
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("of_a_rank", "kind"),
     [

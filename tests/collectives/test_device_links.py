@@ -91,8 +91,9 @@ def test_part_that_is_never_computed_is_named_by_the_timeline(launched):
 
 
 def rows_before_their_slice(seed: int) -> tuple[int, int]:
-    """Return how often a row was there before the slice before its own was due, and how many times were looked at."""
-    rows, slice_rows, early, looks = 48, 16, [], set()
+    """Return how often a row was there before the slice before its own was due, and how many times were looked at. What
+    is left of a transfer behind its last slice, and one that is less than a slice, have their time too."""
+    rows, slice_rows, early, looks = 56, 16, [], set()
     source, target = torch.ones(rows, 16), torch.zeros(rows, 16)
     slice_ns, machine = slice_rows * source[0].nbytes / 1e-3, Machine(seed)
 
@@ -107,7 +108,7 @@ def rows_before_their_slice(seed: int) -> tuple[int, int]:
     with links.on(machine), pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "SLICE_BYTES", slice_rows * source[0].nbytes)
         link = links.Wire(1e6, programs=3)
-        link.start([Transfer(1, 0, source, target)])
+        link.start([Transfer(1, 0, source, target), Transfer(2, 0, source[:4], torch.zeros(4, 16))])
         link.finish()
         machine.host(watches)
         machine.run()
