@@ -27,7 +27,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from collectives.links import Gather, Transfer
+from collectives.transfers import Transfer, Transfers, check_rank
 from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -51,7 +51,6 @@ class Operands:
     w: Tensor
     out: Tensor
     rank: int = 0
-    topology: str = "direct"
     blocks: int = 8
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
@@ -71,7 +70,7 @@ class Operands:
     @property
     def order(self) -> tuple[int, ...]:
         """Chunks in the order of their arrival, the own one first."""
-        return schedule.arrival_order(self.topology, len(self.shards), self.rank)
+        return schedule.arrival_order("direct", len(self.shards), self.rank)
 
     def columns(self, chunk: int, of: Tensor) -> Tensor:
         """Return the columns of chunk `chunk`, of x or of w."""
@@ -83,23 +82,27 @@ class Operands:
         none."""
         return _rows(of, block, self.blocks, count)
 
-    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Gather:
+    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
         """Return what the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks,
         block by block."""
         target = self.gathered if into is None else into
+
+        def piece(chunk: int, block: int) -> Tensor:
+            return _rows(self.shards[chunk], block, blocks)
+
         transfers = (
-            Transfer(p.chunk, p.block, source, self.columns(p.chunk, _rows(target, p.block, blocks)))
-            for p in schedule.pieces(self.order, blocks)
-            if len(source := _rows(self.shards[p.chunk], p.block, blocks))
+            Transfer(c, b, piece(c, b), self.columns(c, _rows(target, b, blocks)), piece(self.rank, b))
+            for c, b in schedule.pieces(self.order, blocks)
         )
-        return Gather(transfers, (_rows(self.shards[self.rank], block, blocks) for block in range(blocks)))
+        together = 1 if blocks == 1 else len(self.shards) - 1
+        return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)
 
     @cached_property
-    def by_chunk(self) -> Gather:
+    def by_chunk(self) -> Transfers:
         return self.transfers()
 
     @cached_property
-    def by_block(self) -> Gather:
+    def by_block(self) -> Transfers:
         return self.transfers(self.blocks)
 
     @cached_property
@@ -117,15 +120,10 @@ def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, ran
     """Raises ValueError unless `shards` are equal parts of a matrix like `of` along `axis`, whose size is `name`, and
     `rank` is one of theirs."""
     ranks, size, shape = len(shards), of.shape[axis], list(of.shape)
-    if ranks < 2:
-        raise ValueError(f"ranks={ranks}: a gather needs 2 or more shards; with one, use kernels.matmul")
-    if size % ranks:
-        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
+    check_rank(name, size, ranks, rank)
     shape[axis] //= ranks
     if any(list(shard.shape) != shape for shard in shards):
         raise ValueError(f"each of the {ranks} shards of {list(of.shape)} is {shape}")
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
 
 
 def _rows(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:

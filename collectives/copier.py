@@ -12,8 +12,6 @@ programs. Flags are never reset.
 What is still computed has a counter for each transfer: the copier waits until it has grown to what was asked for, with
 acquire, before it reads the transfer's source. Each thread looks for itself, without shared memory, and no barrier
 stands in a loop that only some may leave.
-
-Triton's interpreter has no `globaltimer`: with TIMED=False the copier does not pace and the wait is bounded by tries.
 """
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
@@ -63,32 +61,26 @@ def _until(due):
 
 
 @triton.jit
-def _look(counter_ptr, TIMED: tl.constexpr):
-    """Return the counter, with acquire."""
-    if TIMED:  # an atomic's result would go through shared memory
-        look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
-        return tl.inline_asm_elementwise(look, "=r,l", [counter_ptr], tl.int32, is_pure=False, pack=1)
-    return tl.atomic_add(counter_ptr, 0, sem="acquire", scope="sys")
+def _look(counter_ptr):
+    """Return the counter, with acquire. An atomic's result would go through shared memory."""
+    look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
+    return tl.inline_asm_elementwise(look, "=r,l", [counter_ptr], tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _computed(counter_ptr, wanted, lost_ptr, number, patience, TIMED: tl.constexpr):
-    """Return once the counter is up: the time if that had to be waited for, else 0."""
+def _await(counter_ptr, wanted, lost_ptr, number, patience):
+    """Return once the counter is up or given up: the time if that had to be waited for, else 0."""
     spent = tl.zeros((), dtype=tl.int64)
     now = tl.zeros((), dtype=tl.int64)
-    if TIMED:
-        began = globaltimer()
-    here = _look(counter_ptr, TIMED)
+    began = globaltimer()
+    here = _look(counter_ptr)
     if tl.load(lost_ptr, volatile=True) != 0:
         patience = 0  # another one is lost: this one need not be waited for
     while (here < wanted) & (spent < patience):
-        if TIMED:
-            _nap()
-            now = globaltimer()
-            spent = (now - began) // 1000
-        else:
-            spent += 1
-        here = _look(counter_ptr, TIMED)
+        _nap()
+        now = globaltimer()
+        spent = (now - began) // 1000
+        here = _look(counter_ptr)
     if (here < wanted) & (patience > 0):
         tl.store(lost_ptr, number)
     return now
@@ -108,7 +100,6 @@ def copy_kernel(
     slice_rows,  # a multiple of ROWS
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
-    TIMED: tl.constexpr,
     counters_ptr=None,  # [transfers] int32: a transfer may go when its own has grown to `wanted`; None: all may
     wanted=None,
     lost_ptr=None,  # int32: set to the number of a transfer that could not go within `patience`, as in `wait_kernel`
@@ -116,19 +107,17 @@ def copy_kernel(
 ):
     program, programs = tl.program_id(0), tl.num_programs(0)
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
-    if TIMED:
-        t0 = tl.load(t0_ptr)
+    t0 = tl.load(t0_ptr)
     moved = tl.zeros((), dtype=tl.int64)  # words of all transfers so far
     source, target, rows, words, source_row, target_row = _transfer(transfers_ptr)
     across = tl.cdiv(words, WORDS)
     row, column = program // across * ROWS, program % across * WORDS
     at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
     if counters_ptr is not None:
-        begin = _computed(counters_ptr, wanted, lost_ptr, 1, patience, TIMED)
+        begin = _await(counters_ptr, wanted, lost_ptr, 1, patience)
     part = tl.load(at, mask=inside)
     for index in range(0, transfers):
-        if TIMED:
-            begin = t0 if counters_ptr is None else tl.maximum(begin, t0)
+        begin = t0 if counters_ptr is None else tl.maximum(begin, t0)
         slice_end = slice_rows
         for _ in range(program, tl.cdiv(rows, ROWS) * across, programs):
             past = column + programs % across * WORDS
@@ -141,11 +130,10 @@ def copy_kernel(
             at, inside = _place(target, target_row, rows, words, row, column, ROWS, WORDS)
             tl.store(at, part, mask=inside)
             part, row, column = following, next_row, next_column
-            if TIMED:  # noqa: SIM102 (known when this is compiled)
-                if row >= slice_end:
-                    done = tl.minimum(row // slice_rows * slice_rows, rows)
-                    slice_end = done + slice_rows
-                    _until(begin + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
+            if row >= slice_end:
+                done = tl.minimum(row // slice_rows * slice_rows, rows)
+                slice_end = done + slice_rows
+                _until(begin + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
         moved += rows * words.to(tl.int64)
         # So is the first part of the next transfer; after the last, that one's once more.
         following = tl.minimum(index + 1, transfers - 1)
@@ -155,17 +143,14 @@ def copy_kernel(
         at, inside = _place(source, source_row, rows, words, row, column, ROWS, WORDS)
         if counters_ptr is None:
             part = tl.load(at, mask=inside)
-        if TIMED:
-            _until(begin + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
+        _until(begin + (moved.to(tl.float32) * ns_per_word).to(tl.int64))
         tl.debug_barrier()  # all threads of the program have stored before one of them raises the flag
         tl.atomic_add(flags_ptr + index, 1, sem="release", scope="sys")
-        if TIMED:
-            tl.store(arrivals_ptr + index * programs + program, globaltimer())
+        tl.store(arrivals_ptr + index * programs + program, globaltimer())
         if counters_ptr is not None:
             # What had to be waited for goes by its own time from here on, as if all before had gone just before it.
-            free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)
-            if TIMED:
-                begin = tl.maximum(begin, free - (moved.to(tl.float32) * ns_per_word).to(tl.int64))
+            free = _await(counters_ptr + following, wanted, lost_ptr, following + 1, patience)
+            begin = tl.maximum(begin, free - (moved.to(tl.float32) * ns_per_word).to(tl.int64))
             part = tl.load(at, mask=inside)
 
 
@@ -177,27 +162,12 @@ def wait_kernel(
     times_ptr,  # [2] int64: from and to
     lost_ptr,  # int32: set to `number` if the flag does not come
     number,
-    patience,  # microseconds, or tries where not TIMED
-    TIMED: tl.constexpr,
+    patience,  # microseconds
 ):
     """Return when the flag has reached `wanted`: what comes after on the stream then finds the transfer's data."""
-    spent = tl.zeros((), dtype=tl.int64)
-    if TIMED:
-        began = globaltimer()
-        tl.store(times_ptr, began)
-    here = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-    if tl.load(lost_ptr, volatile=True) != 0:
-        patience = 0  # another one is lost: this one need not be waited for
-    while (here < wanted) & (spent < patience):
-        here = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-        if TIMED:
-            spent = (globaltimer() - began) // 1000
-        else:
-            spent += 1
-    if (here < wanted) & (tl.load(lost_ptr, volatile=True) == 0):
-        tl.store(lost_ptr, number)
-    if TIMED:
-        tl.store(times_ptr + 1, globaltimer())
+    tl.store(times_ptr, globaltimer())
+    _await(flag_ptr, wanted, lost_ptr, number, patience)
+    tl.store(times_ptr + 1, globaltimer())
 
 
 @triton.jit(do_not_specialize=["first", "end", "by"])

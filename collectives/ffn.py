@@ -26,8 +26,8 @@ from torch import Tensor
 
 from collectives import matmul_reduce_scatter
 from collectives.all_gather_matmul import Matmul
-from collectives.links import Gather, InTurn, Scatter, Transfer
 from collectives.matmul_reduce_scatter import add
+from collectives.transfers import Transfer, Transfers
 
 
 @dataclass
@@ -62,15 +62,16 @@ class Operands:
         self.gathered, self.whole = self.x.clone(), torch.empty_like(self.x)
         self.rows = self._gather(self.x.chunk(self.ranks), self.gathered)
         self.transfers = self.before(self.scatter.parts)
-        self.reduced = InTurn(self.transfers.parts[1], self._gather([self.out] * self.ranks, self.whole))
+        sums = self._gather([self.out] * self.ranks, self.whole)
+        self.reduced = Transfers([*self.transfers[len(self.rows) :], *sums], in_turn=True)
 
-    def before(self, parts: Scatter) -> InTurn:
+    def before(self, parts: Transfers) -> Transfers:
         """Return the rows of x, and then `parts`."""
-        return InTurn(self.rows, Scatter(replace(part, block=1 + part.block) for part in parts))
+        return Transfers([*self.rows, *(replace(part, block=1 + part.block) for part in parts)], in_turn=True)
 
-    def _gather(self, shards, into: Tensor) -> Gather:
-        transfers = (Transfer(rank, 0, shards[rank], self.scatter.block(into, rank)) for rank in self.sources)
-        return Gather(transfers, [shards[self.rank]])
+    def _gather(self, shards, into: Tensor) -> list[Transfer]:
+        mine, block = shards[self.rank], self.scatter.block
+        return [Transfer(rank, 0, shards[rank], block(into, rank), mine) for rank in self.sources]
 
     def multiply_up(self, rank: int, matmul: Matmul | None = None) -> None:
         """The rows of `rank`."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Operands
-from collectives.links import Transfer
+from collectives.transfers import Transfers
 from kernels import flagged, hopper
 from kernels.contract import Signals
 from kernels.tiles import choose_for
@@ -32,7 +32,7 @@ class Prepared:
     """What an arm needs on each call."""
 
     plan: flagged.TileSchedule
-    transfers: list[Transfer]
+    transfers: Transfers
     row_blocks: int
     up: Signals
     """Of a link on which all is here."""

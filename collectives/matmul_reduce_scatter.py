@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Matmul
-from collectives.links import Scatter, Transfer
+from collectives.transfers import Transfer, Transfers, check_rank
 from roofline.theory import schedule
 
 
@@ -45,16 +45,11 @@ class Operands:
 
     def __post_init__(self):
         rows, depth = self.x.shape
-        if self.ranks < 2:
-            raise ValueError(f"ranks={self.ranks}: a reduce-scatter needs 2 or more; with one, use kernels.matmul")
-        if rows % self.ranks:
-            raise ValueError(f"{self.ranks} ranks do not divide B={rows}: choose a divisor of it")
+        check_rank("B", rows, self.ranks, self.rank)
         if self.w.shape[1] != depth or self.out.shape != (rows // self.ranks, len(self.w)):
             raise ValueError(
                 f"w is [D, {depth}] and out [{rows // self.ranks}, D], not {[*self.w.shape, *self.out.shape]}"
             )
-        if not 0 <= self.rank < self.ranks:
-            raise ValueError(f"rank {self.rank} of {self.ranks}: it must be from 0 to {self.ranks - 1}")
         self.products = self.out.new_empty(rows, len(self.w))
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
@@ -75,13 +70,13 @@ class Operands:
         return tuple((2 * self.rank - source) % self.ranks for source in self.sources)
 
     @cached_property
-    def parts(self) -> Scatter:
+    def parts(self) -> Transfers:
         """Return what a link moves, in order."""
         return self.pieces(1)
 
-    def pieces(self, blocks: int) -> Scatter:
+    def pieces(self, blocks: int) -> Transfers:
         """Return the same, each part in so many row blocks."""
-        return Scatter(
+        return Transfers(
             Transfer(source, block, *ends)
             for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)
             for block, ends in enumerate(

@@ -23,27 +23,28 @@ if dist.is_available():
     from torch.distributed import _symmetric_memory  # noqa: F401 (defines the operator)
 
 
-def fused_all_gather_matmul(x: Tensor, w: Tensor, group: str) -> Tensor:
-    """torch's operator on this rank's chunk x[B, D/P] and its weights w[F_loc, D]: out[B, F_loc]. All ranks of the
-    process group called `group` call it."""
-    return torch.ops.symm_mem.fused_all_gather_matmul(x, [w.T], x.ndim - 1, group, return_A=False)[1][0]
+def fused_all_gather_matmul(operands, ranks) -> Tensor:
+    """torch's operator on this rank's chunk of x, [B, D/P], and its weights w[F_loc, D]: out[B, F_loc]. All `ranks`
+    call it."""
+    x, group = operands.shards[ranks.rank], ranks.world.group.group_name
+    return torch.ops.symm_mem.fused_all_gather_matmul(x, [operands.w.T], x.ndim - 1, group, return_A=False)[1][0]
 
 
-def fused_matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
+def fused_matmul_reduce_scatter(operands, ranks) -> Tensor:
     """torch's operator on this rank's x[B, F_loc] and w[D, F_loc]: its rows of the sum over ranks, out[B/P, D]. All
-    ranks of the process group called `group` call it."""
-    return torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w.T, "sum", 0, group)
+    `ranks` call it."""
+    group = ranks.world.group.group_name
+    return torch.ops.symm_mem.fused_matmul_reduce_scatter(operands.x, operands.w.T, "sum", 0, group)
 
 
-def gloo_reduce_scatter(operands, group) -> Tensor:
-    """Return the matmul, then gloo's reduce-scatter of its product over `group`, a `ProcessGroupGloo`, into
-    `operands.out`."""
+def gloo_reduce_scatter(operands, ranks) -> Tensor:
+    """Return the matmul, then gloo's reduce-scatter of its product between `ranks`, into `operands.out`."""
     operands.matmul(operands.x, operands.w, operands.products)
-    group._reduce_scatter_base(operands.out, operands.products).wait()
+    ranks.group._reduce_scatter_base(operands.out, operands.products).wait()
     return operands.out
 
 
-def why_not(ranks, name: str = "fused_all_gather_matmul") -> str | None:
+def why_not(ranks, name: str) -> str | None:
     """Return why `ranks`, as a runner has them, cannot call torch's operator `name`; None if they can."""
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"

@@ -13,8 +13,8 @@ from functools import partial
 from torch import Tensor
 
 from collectives import ffn
-from collectives.links import InTurn, Scatter
 from collectives.matmul_reduce_scatter import Operands
+from collectives.transfers import Transfers
 from kernels import hopper, part_sums, pieces
 from kernels.tiles import choose_for
 from roofline.theory.arms import BLOCKS, OverlapPlan
@@ -26,7 +26,7 @@ class Prepared:
     """What the arm needs on each call."""
 
     sent: pieces.Pieces
-    transfers: Scatter | InTurn
+    transfers: Transfers
     rows: pieces.Pieces | None
     """Of a layer, those that come."""
 
@@ -73,7 +73,7 @@ def parts_of(operands: Operands | ffn.Operands) -> Operands:
 def run(operands: Operands | ffn.Operands, link) -> Tensor:
     """Multiply, and send each piece when it is whole; then add. Of a layer, multiply by `up` before, as rows come. An
     arm as those of `collectives.matmul_reduce_scatter` and `collectives.ffn`; its link is one of
-    `collectives.device_links`. Raises what `prepare` raises."""
+    `collectives.device`. Raises what `prepare` raises."""
     down = parts_of(operands)
     ready = down.prepared or prepare(operands)
     gathered = len(ready.transfers) - ready.sent.count

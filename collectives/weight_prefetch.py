@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Matmul, check_shards
-from collectives.links import Gather, Transfer
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 
@@ -33,7 +33,6 @@ class Operands:
     x: Tensor
     out: Tensor
     rank: int = 0
-    topology: str = "direct"
     matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
     step: int = 0
 
@@ -43,9 +42,9 @@ class Operands:
             check_shards("N", layer, buffer, 0, self.rank)
             shares = buffer.chunk(len(layer))
             shares[self.rank].copy_(layer[self.rank])
-            others = schedule.arrival_order(self.topology, len(layer), self.rank)[1:]
-            transfers = (Transfer(rank, 0, layer[rank], shares[rank]) for rank in others)
-            self.transfers.append(Gather(transfers, [layer[self.rank]]))
+            others = schedule.arrival_order("direct", len(layer), self.rank)[1:]
+            transfers = (Transfer(rank, 0, layer[rank], shares[rank], layer[self.rank]) for rank in others)
+            self.transfers.append(Transfers(transfers, into=buffer))
         for transfer in self.transfers[0]:
             transfer.target.copy_(transfer.source)
 
@@ -55,7 +54,7 @@ class Operands:
         return self.buffers[self.step % 2]
 
     @property
-    def next(self) -> Gather:
+    def next(self) -> Transfers:
         """Return what brings the layer of the step after this one."""
         return self.transfers[(self.step + 1) % 2]
 

@@ -52,24 +52,18 @@ def printed_elsewhere():
 
 @pytest.fixture
 def link_clocks():
-    """Each paced link of a CPU gets a `LinkClock`, and what looks at its flags itself may do so for minutes."""
-    from collectives import links
+    """Each paced link of a CPU gets a `LinkClock`."""
+    from collectives.paced import PacedThread
 
-    init, signals, clocks = links.PacedThread.__init__, links.PacedThread.signals, []
+    init, clocks = PacedThread.__init__, []
 
     def with_clock(link, *args):
         init(link, *args)
         link.clock = LinkClock()
         clocks.append(link.clock)
 
-    def let_go(link):
-        link.clock.let_go()
-        return signals(link)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links.PacedThread, "__init__", with_clock)
-        patch.setattr(links.PacedThread, "signals", let_go)
-        patch.setattr(links, "PATIENCE_LOOKS", 10**7)
+        patch.setattr(PacedThread, "__init__", with_clock)
         yield
     for clock in clocks:
         LinkClock.let_go(clock)  # or a thread that nobody waits for would look at it for ever

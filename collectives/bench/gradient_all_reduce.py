@@ -12,7 +12,8 @@ from functools import partial
 
 import torch
 
-from collectives.bench import arms
+from collectives.bench import runner
+from collectives.bench.operands import Call
 from collectives.gradient_all_reduce import ARMS, Ddp, Operands, bucketed
 from kernels.bench import checks
 from roofline.measure.prepared import Entrant, PreparedCase, Rejection, verdict
@@ -73,7 +74,7 @@ class Setting:
                 ddp.forward()
                 ddp()
                 errors.append(self.error(ddp.sums, ddp.operands))
-            call, sizes = arms.Call([ddp], "cpu", None), ddp.sizes
+            call, sizes = Call([ddp]), ddp.sizes
             call.notes = lambda: ddp.forward() or {}  # between turns, where nothing is timed
             call.notes()
         else:
@@ -84,7 +85,7 @@ class Setting:
                 sent.clear()
                 arm(operands, lambda bucket: sent.append(bucket.nbytes) or self.reduce(bucket))
                 errors.append(self.error(operands.buffer, operands))
-            call, sizes = arms.Call([partial(arm, operands, self.reduce) for operands in self.sets], "cpu", None), sent
+            call, sizes = Call([partial(arm, operands, self.reduce) for operands in self.sets]), sent
         error = checks.worst(errors)
         facts = {"bucket_bytes": max(sizes, default=0), "collectives": len(sizes)}
         config = "torch's DistributedDataParallel, backward alone" if name == "ddp" else "torch.mm, views of one buffer"
@@ -92,12 +93,12 @@ class Setting:
 
     def references(self) -> list[Entrant]:
         backward = [partial(Operands.backward, operands) for operands in self.sets]
-        entrants, zeros = [Entrant("backward", arms.Call(backward, "cpu", None), "gemm")], self._weights.flatten() * 0
+        entrants, zeros = [Entrant("backward", Call(backward), "gemm")], self._weights.flatten() * 0
         for share, count in ((1, 1), *((4, count) for count in PIECES)):
             pieces = zeros[: len(zeros) // share].chunk(count)
             facts = {"nbytes": sum(piece.nbytes for piece in pieces), "collectives": len(pieces)}
             name, role = ("all_reduce", "link") if share == 1 else (f"all_reduce of a quarter in {count}", "message")
-            call = arms.Call([partial(self._one_after_another, pieces)], "cpu", None)
+            call = Call([partial(self._one_after_another, pieces)])
             entrants.append(Entrant(name, call, role, facts=facts))
         return entrants
 
@@ -106,7 +107,7 @@ class Setting:
             self.reduce(piece).wait()
 
 
-class Runner(arms.Runner):
+class Runner(runner.Runner):
     """Runs backward passes that end in sums over ranks."""
 
     baseline = "flat"

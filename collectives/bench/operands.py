@@ -1,4 +1,4 @@
-"""Tensors and quick timings for the cases that gather over a wire."""
+"""Tensors, calls and quick timings for the cases that gather over a wire."""
 
 import functools
 from collections.abc import Callable
@@ -7,12 +7,15 @@ from statistics import median
 
 import torch
 
-from collectives.group_links import shared
+from collectives.ranks import shared
 from kernels.bench.matmul import DTYPES, beyond_cache_bytes
 from kernels.registry import CONTENDERS
 from roofline.measure import clocks
 
 CALIBRATIONS = 5
+
+HOLD_CYCLES, TRANSFER_CYCLES = 4_000_000, 400_000
+"""Of an SM, some 2 ms and 0.2: longer than the host takes to enqueue an arm, and each transfer of its link."""
 
 
 @contextmanager
@@ -28,8 +31,30 @@ def computing(device: str, *, all_cores: bool = False):
             torch.set_num_threads(threads)
 
 
-HOLD_CYCLES, TRANSFER_CYCLES = 4_000_000, 400_000
-"""Of an SM, some 2 ms and 0.2: longer than the host takes to enqueue an arm, and each transfer of its link."""
+class Call:
+    """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns. What goes over a link
+    has `notes`, its timeline."""
+
+    long = True
+    """Milliseconds: a clock need not call it once more to wake its threads."""
+
+    def __init__(self, runs: list[Callable], device: str = "cpu", link=None, *, all_cores: bool = False):
+        self._all_cores = all_cores
+        if all_cores and torch.get_num_threads() > 2:  # the others' pool is one thread short, and that one is made anew
+            self.long = False
+        self.runs, self._device, self._link, self._next = runs, device, link, 0
+        if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
+            self.notes = self._timeline
+
+    def __call__(self):
+        self._next = (self._next + 1) % len(self.runs)
+        with computing(self._device, all_cores=self._all_cores):
+            return self.runs[self._next]()
+
+    def _timeline(self) -> dict:
+        timeline = self._link.timeline()
+        first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
+        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
 def host_ahead(device: str, transfers: int) -> None:
@@ -55,9 +80,13 @@ def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = Fa
 
 def unsplit(device: str, x, w) -> dict[str, object]:
     """Return the contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
-    asked = [name for name, c in CONTENDERS.items() if c.kind == "vendor" or name == "persistent"]
-    here = {name: CONTENDERS[name] for name in asked if CONTENDERS[name].device == device}
-    return {name: c for name, c in here.items() if not c.why_not(x, w)}
+    return {
+        name: contender
+        for name, contender in CONTENDERS.items()
+        if (contender.kind == "vendor" or name == "persistent")
+        and contender.device == device
+        and not contender.why_not(x, w)
+    }
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,10 +1,11 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from gather_cases import options_of
+from gather_cases import normal, options_of
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -49,12 +50,11 @@ def operands(device, dtype):
     from collectives.all_gather_matmul import Operands
 
     def make(rank=0, ranks=RANKS, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
-        generator = torch.Generator().manual_seed(seed)
-        scale = SCALE if device == "cuda" else 1
+        scale, seeds = SCALE if device == "cuda" else 1, itertools.count(1000 * seed)
         rows, depth = scale * rows, scale * depth
 
         def values(*shape):
-            return torch.randn(shape, generator=generator).to(device, dtype)
+            return normal(next(seeds), *shape).to(device, dtype)
 
         shards = [values(rows, depth // ranks) for _ in range(ranks)]
         gathered = torch.full((rows, depth), torch.nan, dtype=dtype, device=device)
@@ -92,11 +92,12 @@ def close():
 
 @pytest.fixture
 def link(device):
-    """`link(kind="paced", bytes_per_s=FAST, rank=0)` where the tests run."""
-    from collectives.bench import links
+    """`link(bytes_per_s=FAST, rank=0)`: the paced one where the tests run."""
+    from collectives.device import PacedCopier
+    from collectives.paced import PacedThread
 
-    def make(kind="paced", bytes_per_s=FAST, rank=0):
-        return links.emulated(kind, device, bytes_per_s, rank)
+    def make(bytes_per_s=FAST, rank=0):
+        return (PacedThread if device == "cpu" else PacedCopier)(bytes_per_s, rank)
 
     return make
 
@@ -106,34 +107,35 @@ def troubled_link(device):
     """`troubled_link(position, seconds)` is late at the transfer there; with `dies=True` that one never comes."""
 
     def on_cpu(position, seconds, dies, bytes_per_s, rank):
-        from collectives.links import PacedThread
+        from collectives.paced import PacedThread
 
         class Troubled(PacedThread):
-            slept = 0
+            def bring(self, run, index):
+                self.is_next = index == position
+                super().bring(run, index)
 
-            def _move(self, index, source, target):
-                if index == position and self.slept < self._sequence:
-                    self.slept = self._sequence
+            def copy(self, index, source, target):
+                if self.is_next:
+                    self.is_next = False
                     self.clock.sleep(seconds)
                     if dies:
                         raise OSError("the cable was cut")
-                PacedThread._move(index, source, target)
+                PacedThread.copy(index, source, target)
 
         return Troubled(bytes_per_s, rank)
 
     def on_cuda(position, seconds, dies, bytes_per_s, rank):
-        from collectives import device_links
+        from collectives.device import PacedCopier, copy_launch
 
-        class Troubled(device_links.PacedCopier):
-            def _move(self, route):
+        class Troubled(PacedCopier):
+            def move(self, route):
                 for first, end in ((0, position), (position, len(route.transfers))):
                     if first == position:
                         torch.cuda._sleep(int(seconds * 1.98e9))
                     if first < end and not (dies and first == position):
                         of = route.part(first, end)
-                        counted = self._counted() and replace(self._counted(), flags=of.counters)
-                        launch = device_links.copy_launch(of, self._times, self.bytes_per_s, counted=counted)
-                        launch.run(self._times.device)
+                        counted = self.counted() and replace(self.counted(), flags=of.counters)
+                        self.launch(copy_launch(of, self._times, self.bytes_per_s, counted=counted))
 
         return Troubled(bytes_per_s, rank)
 
@@ -144,16 +146,11 @@ def troubled_link(device):
 
 
 @pytest.fixture
-def interpreted_link(device, monkeypatch):
-    """`interpreted_link()`: the GPU's paced link in the interpreter, where all that is launched runs at once."""
-    from links import on  # not earlier: it imports Triton, which may have to be interpreted
-
-    from collectives import device_links
+def launched(device):
+    """Names of the kernels that links of a GPU launch, where none is there: all that is launched is done at once."""
+    from at_once import on  # not earlier: it imports Triton, which may have to be interpreted
 
     if device == "cuda":
         pytest.skip("on a GPU the links' own tests run it")
-    monkeypatch.setattr(device_links, "PATIENCE_LOOKS", 100)
-    monkeypatch.setattr(device_links.DeviceLink, "device", "cpu")
-    monkeypatch.setattr(device_links.DeviceLink, "timed", False)
-    with on(None):
-        yield lambda: device_links.PacedCopier(1e9, programs=2)
+    with on() as names:
+        yield names

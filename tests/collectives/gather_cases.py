@@ -22,6 +22,23 @@ def all_gather(wire="0.05GBps", dtype="fp32"):
     return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)
 
 
-def whole_numbers(seed, *shape):
-    """From -4 to 4: sums of them are exact."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+def whole_numbers(seed, *shape, most=4):
+    """From -`most` to `most`: sums of them are exact."""
+    return torch.randint(-most, most + 1, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Products(torch.overrides.TorchFunctionMode):
+    """Lists the shapes that are multiplied."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.mm, torch.addmm):
+            self.shapes.append([tuple(tensor.shape) for tensor in args[-2:]])
+        return func(*args, **(kwargs or {}))

@@ -4,7 +4,7 @@ import time
 
 
 class LinkClock:
-    """Stands in for `collectives.links.WallClock`, one for each link.
+    """Stands in for `collectives.paced.WallClock`, one for each link.
 
     The link's thread sleeps until its consumer waits for what is not here yet, so computing takes no time. A consumer
     that looks at the flags itself is not seen to wait: after `let_go`, time passes by itself, and the thread's pauses

@@ -1,5 +1,5 @@
 """Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-ins for CUDA do at once what
-they are told. Kernels are interpreted, symmetric memory is memory that processes share, and gloo is NCCL."""
+they are told. Symmetric memory is memory that processes share, and gloo is NCCL."""
 
 import ctypes
 import functools
@@ -9,15 +9,17 @@ import time
 import types
 from pathlib import Path
 
-import links as machine_links
 import pytest
 import test_group_links
 import torch
 import torch.distributed as dist
+from at_once import on
 from gather_cases import whole_numbers
 
-from collectives import all_gather_matmul, copier, device_group_links, device_links, group_links, weight_prefetch
-from collectives.bench import links
+from collectives import all_gather_matmul, copier, weight_prefetch
+from collectives.bench.setting import make_link
+from collectives.device_ranks import Nccl
+from collectives.ranks import shared
 from kernels.contract import interpreted
 from roofline.measure import device_ranks, ranks
 from roofline.theory.wires import RANKS_TAKE
@@ -26,21 +28,8 @@ B, D, F, CALLS = 12, 48, 12, 2
 LATE_S = 0.02
 
 pytestmark = pytest.mark.skipif(
-    not interpreted(copier.copy_kernel) or sys.platform != "linux", reason="on a GPU test_device_ranks runs them"
+    not interpreted(copier.copy_kernel) or sys.platform != "linux", reason="on a GPU test_on_gpu runs them"
 )
-
-
-class Event:
-    """Of what is done when it is recorded."""
-
-    def __init__(self, enable_timing=False):
-        pass
-
-    def record(self):
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, later):
-        return (later.at - self.at) * 1e3
 
 
 class SymmetricMemory:
@@ -98,13 +87,10 @@ def stand_ins(monkeypatch):
     driver = pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
     monkeypatch.setattr(driver, "cuStreamWriteValue32", write_value)
     monkeypatch.setattr(driver, "cuMemcpy2DAsync", copy_rows)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda rank, peer: True)
-    monkeypatch.setattr(device_links.DeviceLink, "device", "cpu")
-    monkeypatch.setattr(device_links.DeviceLink, "timed", False)
     monkeypatch.setattr(device_ranks.World, "backend", "gloo")
-    with machine_links.on(None):
+    with on():
         yield
 
 
@@ -121,17 +107,17 @@ def shards_of(whole, axis, link, world):
     """Return its parts, of which the others' are NaN here: who reads those reads nothing of theirs."""
     parts = [torch.full_like(part, torch.nan).contiguous() for part in whole.chunk(world.size, axis)]
     mine = whole.chunk(world.size, axis)[world.rank].contiguous()
-    parts[world.rank] = mine if link.kind.startswith("nccl") else group_links.shared(mine, world)
+    parts[world.rank] = mine if link.kind.startswith("nccl") else shared(mine, world)
     return parts
 
 
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
     world = world_of(rank, count, path)
-    link, w = links.between(kind, world), whole_numbers(rank, F, D)
+    link, w = make_link(kind, "cuda", None, world), whole_numbers(rank, F, D)
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
-    dist.batch_isend_irecv = lambda batch: batches.append(len(batch)) or send(batch)
+    dist.batch_isend_irecv = lambda batch: batches.append([op.peer for op in batch]) or send(batch)
     shards = shards_of(torch.zeros(B, D), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
@@ -143,48 +129,47 @@ def gathers(rank, count, path, kind):
         time.sleep(LATE_S * (late == rank))
         batches.clear()
         assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
-        each = 3 * [2 * (count - 1)] if name == "row_block_launches" else (count - 1) * [2]
+        peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
+        each = 3 * [[*itertools.chain(*peers)]] if name == "row_block_launches" else peers
         assert batches == each * (kind == "nccl")
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
 
 
-class Later(device_group_links.Nccl):
+class Later(Nccl):
     """What can wait for what is computed: a transfer is brought when the consumer waits for it, and no sooner."""
 
-    def _begun(self):
-        self._left, self._events = [], []
-        self._happened()
+    def before(self):
+        super().before()
+        self._left, self._arrived = [], []
 
-    def _move(self, route):
+    def move(self, route):
         self._left += range(route.first, route.first + len(route.transfers))
 
-    def _happened(self):
-        self._events.append(torch.cuda.Event(enable_timing=True))
-        self._events[-1].record()
+    def arrivals_s(self, route, t0):
+        return self._arrived
 
     def wait(self, count):
         while self._left and self._left[0] < count:
             index = self._left.pop(0)
             assert int(self._route.counters[index]) == self._route.wanted
-            self._bring(self._route, index)
+            self.bring(self._route, index)
             self._route.flags[index] = self._route.runs
-            self._happened()
+            self._arrived.append(time.perf_counter())
         return super().wait(count)
 
 
 def what_is_computed(rank, count, path, kind):
     """NCCL moves it, too: parts of sums, and after rows that are gathered."""
     link = Later(world_of(rank, count, path))
-    test_group_links.scatters(rank, count, path, link)
-    test_group_links.layers(rank, count, path, link)
+    test_group_links.sums(rank, count, path, link)
 
 
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
     world = world_of(rank, count, path)
-    link, w = links.between(kind, world), whole_numbers(rank, F, D)
+    link, w = make_link(kind, "cuda", None, world), whole_numbers(rank, F, D)
     for call in range(CALLS):
         x, *layers = (whole_numbers(seed + call, B, D) for seed in (0, 10, 20))
         operands = all_gather_matmul.Operands(
@@ -199,7 +184,7 @@ def serial_alone(rank, count, path, kind):
         assert torch.equal(buffers[1], layers[1])
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("of_a_rank", "kind"),
     [

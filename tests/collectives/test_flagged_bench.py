@@ -1,18 +1,18 @@
-"""Cases with arms that wait on the device, prepared with their kernel in Triton's interpreter."""
+"""Cases with arms that wait on the device, prepared with arms of launches in their place: no kernel runs here."""
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from gather_cases import options_of
 
 from collectives import flagged_arms
-from collectives.all_gather_matmul import ARMS
+from collectives.all_gather_matmul import ARMS, row_block_launches
 from collectives.bench import all_gather_matmul
 from collectives.bench import setting as settings
 from kernels import persistent
-from kernels.contract import interpreted
 from kernels.registry import CONTENDERS
 from kernels.tiles import choose
 from roofline.operations import find
@@ -23,12 +23,28 @@ FLAGGED = list(flagged_arms.ARMS)
 
 
 @pytest.fixture
-def options(monkeypatch):
-    """Of a run in which the interpreter stands in for a GPU."""
-    if not interpreted(flagged_arms.flagged.flagged_kernel):
-        pytest.skip("on a GPU the benchmarks themselves prepare these cases")
-    monkeypatch.setattr(all_gather_matmul, "waiting_arms", lambda device: flagged_arms.ARMS)
-    monkeypatch.setattr(settings, "seconds_by_turns", lambda calls, device: [1e-4] * len(calls))  # tables need it
+def prepared_for(monkeypatch):
+    """What arms that wait were prepared for: matmul and gather of so many seconds."""
+    times = []
+
+    def prepare(operands, arm, *about):
+        if operands.gathered.shape[1] % 128:
+            raise ValueError("flagged needs chunks of a multiple of 32")
+        times.append(about)
+        plan = SimpleNamespace(config="128x256x64", spilled_bytes=8 * (arm == "chunk_outer"))
+        operands.prepared[arm] = SimpleNamespace(row_blocks=2, plan=plan)
+        return operands.prepared[arm]
+
+    monkeypatch.setattr(flagged_arms, "prepare", prepare)
+    monkeypatch.setattr(flagged_arms, "preset", lambda mine, arm: mine.matmul(mine.gathered, mine.w, mine.out))
+    waiting = classmethod(lambda kind, device: dict.fromkeys(FLAGGED, row_block_launches))
+    monkeypatch.setattr(all_gather_matmul.AllGather, "waiting", waiting)
+    monkeypatch.setattr(settings, "seconds_by_turns", lambda calls, device: [1e-4] * len(calls))
+    return times
+
+
+@pytest.fixture
+def options(prepared_for):
     return options_of()
 
 
@@ -52,13 +68,13 @@ def test_arms_are_ready_beside_the_preset_kernel(options):
     prepared = all_gather_matmul.Runner(options).prepare(small(), FLAGGED)
     assert prepared.contenders == ["serial", *FLAGGED]
     assert prepared.entrants["row_block"].facts == {"row_blocks": 2, "spilled_bytes": 0}
-    assert prepared.entrants["chunk_outer"].facts["spilled_bytes"] > 0
-    assert prepared.entrants["row_block"].config.startswith("2 row blocks, flagged 32x32x32")
+    assert prepared.entrants["chunk_outer"].facts["spilled_bytes"] == 8
+    assert prepared.entrants["row_block"].config == "2 row blocks, flagged 128x256x64"
     assert prepared.entrants["preset"].role == "preset"
     assert prepared.entrants["preset beside link"].role == prepared.entrants["gemm beside link"].role == "contended"
     for entrant in prepared.entrants.values():
         entrant.call()
-    assert {run.func for run in prepared.entrants["preset"].call._runs} == {flagged_arms.preset}
+    assert {run.func for run in prepared.entrants["preset"].call.runs} == {flagged_arms.preset}
     notes = prepared.entrants["preset beside link"].call.notes()
     assert notes["first_wait_s"] < notes["last_arrival_s"]
     assert prepared.entrants["row_block"].call.notes()["last_arrival_s"] > 0
@@ -130,12 +146,10 @@ def test_over_a_preset_link_the_kernel_has_no_timeline(options):
     assert prepared.references == ["gemm torch", "preset"]
 
 
-def test_tables_are_made_for_what_matmul_and_gather_take(options, monkeypatch):
-    arguments_given, prepare = [], flagged_arms.prepare
-    monkeypatch.setattr(
-        flagged_arms, "prepare", lambda *arguments: arguments_given.append(arguments) or prepare(*arguments)
-    )
+def test_tables_are_made_for_what_matmul_and_gather_take(options, prepared_for):
     setting = all_gather_matmul.AllGather(options, small())
     assert setting.why_not("row_block") is None
     assert setting.t_comm_s == pytest.approx(0.012288)
-    assert [about for _, _, *about in arguments_given] == 2 * [[setting.t_gemm_s, setting.t_comm_s]]
+    assert prepared_for == 2 * [(setting.t_gemm_s, setting.t_comm_s)]
+    assert setting.why_not("row_block") is None  # once for all
+    assert len(prepared_for) == 2

@@ -7,7 +7,8 @@ import torch
 from gather_cases import ARMS, all_gather, options_of
 
 from collectives.all_gather_matmul import serial
-from collectives.bench import all_gather_matmul, arms, ffn, matmul_reduce_scatter, weight_prefetch
+from collectives.bench import all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch
+from collectives.bench import runner as runners
 from collectives.bench.setting import SETS
 from roofline.operations import find
 from roofline.operations.ffn import Ffn
@@ -37,7 +38,7 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, runner, case
     assert max(entrants[name].relative_error for name in names) < 1e-6
     roles = {name: entrants[name].role for name in prepared.references}
     assert roles == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for run in entrants["gemm torch"].call._runs:  # what links bring is there
+    for run in entrants["gemm torch"].call.runs:  # what links bring is there
         assert not run().isnan().any()
     for entrant in entrants.values():
         entrant.call()
@@ -76,7 +77,7 @@ def forgets_weights(operands, link):
 
 
 def over_a_dead_link(operands, link):
-    link._move = lambda index, source, target: 1 / 0
+    link.copy = lambda index, source, target: 1 / 0
     return serial(operands, link)
 
 
@@ -153,7 +154,7 @@ def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
     assert prepared.contenders == [other for other in names if other != name]
     assert prepared.rejected[name].outcome == "failed"
     assert reason in prepared.rejected[name].reason
-    for run in prepared.entrants["gemm torch"].call._runs:
+    for run in prepared.entrants["gemm torch"].call.runs:
         assert not run().isnan().any()
 
 
@@ -175,7 +176,7 @@ def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(threads, 
             operands.matmul = plain
 
     monkeypatch.setitem(all_gather_matmul.Runner.own_arms, "serial", watched)
-    monkeypatch.setattr(arms, "off_pace", lambda setting: None)
+    monkeypatch.setattr(runners, "off_pace", lambda setting: None)
     torch.set_num_threads(threads)
     try:
         prepared = all_gather_matmul.Runner(options).prepare(all_gather(), ["serial", ALL_CORES][:threads])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from gather_cases import ARMS, all_gather
 
-from collectives import links
-from collectives.bench import all_gather_matmul, arms, operands, setting
+from collectives.bench import all_gather_matmul, operands, runner, setting
+from collectives.paced import PacedThread
+from collectives.transfers import Transfers
 from roofline.measure import clocks
 from roofline.store.run import REQUESTED
 
@@ -68,7 +69,7 @@ def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_l
 
 
 def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
-    monkeypatch.setattr(arms, "LONGEST_GATHER_S", 0.3)
+    monkeypatch.setattr(runner, "LONGEST_GATHER_S", 0.3)
     prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
     assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in prepared.rejected["serial"].reason
 
@@ -79,7 +80,7 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
         numpy.copyto(target, source)
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
 
-    monkeypatch.setattr(links.PacedThread, "_move", move)
+    monkeypatch.setattr(PacedThread, "copy", move)
     prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
     assert prepared.contenders == ready
     if not ready:
@@ -99,7 +100,7 @@ def test_a_link_is_timed_alone_once_the_host_is_ahead(options, monkeypatch):
 def test_link_off_its_pace_is_looked_at_three_times():
     times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
     slow = SimpleNamespace(bytes_per_s=100.0, case=case, gathers_s=lambda count: [next(times_s)])
-    assert arms.off_pace(slow) is None
+    assert runner.off_pace(slow) is None
 
 
 def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
@@ -114,9 +115,9 @@ def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, 
     each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
     ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
     gpu = SimpleNamespace(
-        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[links.Gather([], [])],
+        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[Transfers()],
         gathers_s=lambda count, kind: count * [each[kind]],
     )  # fmt: skip
-    assert setting.Setting._fastest_gather(gpu) == gather
+    assert setting.Setting.fastest_gather(gpu) == gather
     ranks.world.why_not = lambda kind: "they share a GPU"
-    assert setting.Setting._fastest_gather(gpu) == "symmetric"
+    assert setting.Setting.fastest_gather(gpu) == "symmetric"

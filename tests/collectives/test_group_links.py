@@ -1,5 +1,6 @@
 """Arms over real ranks: processes that gather from one another, to the bit, whoever is late."""
 
+import itertools
 import platform
 import time
 from pathlib import Path
@@ -10,11 +11,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from gather_cases import whole_numbers
+from scatter_cases import Layer, Scatter
 
-from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
+from collectives import all_gather_matmul, ffn
 from collectives.bench import ffn as layer_runs
-from collectives.group_links import Gloo
-from collectives.links import PacedThread, Transfer
+from collectives.paced import PacedThread
+from collectives.ranks import Gloo
+from collectives.transfers import Transfer
 from roofline.measure.prepared import Broken
 from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import named
@@ -53,53 +56,20 @@ def gather_matmuls(rank, ranks, path):
                 assert len(timeline.arrivals_s) == (ranks - 1) * (3 if name == "row_block_launches" else 1)
 
 
-def scatters(rank, ranks, path, link=None):
+def sums(rank, ranks, path, link=None):
     link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    rows = ranks * 5
-    for late in range(ranks):
-        for name, arm in matmul_reduce_scatter.ARMS.items():
-            operands = matmul_reduce_scatter.Operands(
-                torch.empty(rows, D), torch.empty(F, D), torch.full((5, F), torch.nan), ranks, rank
-            )
-            for call in range(CALLS):
-                factors = [(whole_numbers(10 * call + r, rows, D), whole_numbers(50 + r, F, D)) for r in range(ranks)]
-                operands.x.copy_(factors[rank][0])
-                operands.w.copy_(factors[rank][1])
-                operands.products.fill_(torch.nan)
-                operands.arrived.fill_(torch.nan)
-                time.sleep(0.02 * (late == rank))
-                right = sum(x @ w.T for x, w in factors).chunk(ranks)[rank]
-                assert torch.equal(arm(operands, link), right), (name, rank, late, call)
-                assert len(link.timeline().ready_s) == ranks - 1
-
-
-def layers(rank, ranks, path, link=None):
-    link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
-    rows, hidden = ranks * 3, 8
-    for late in range(ranks):
-        for name, arm in ffn.ARMS.items():
-            x, up, down = torch.empty(rows, D), torch.empty(hidden, D), torch.empty(D, hidden)
-            operands = ffn.Operands(x, up, down, torch.empty(3, D), ranks, rank)
-            for call in range(CALLS):
-                tokens = whole_numbers(call, rows, D)
-                weights = [
-                    (whole_numbers(9 + r, hidden, D), whole_numbers(50 + r + call, D, hidden)) for r in range(ranks)
-                ]
-                for tensor in (operands.gathered, operands.hidden, operands.whole, operands.out, x):
-                    tensor.fill_(torch.nan)
-                for tensor in (operands.scatter.products, operands.scatter.arrived):
-                    tensor.fill_(torch.nan)
-                # Of plain tensor parallelism every rank has all tokens; of the others it has its own.
-                mine = slice(None) if name == "all_reduce" else slice(3 * rank, 3 * rank + 3)
-                for tensor in (x, operands.gathered):
-                    tensor[mine] = tokens[mine]
-                up.copy_(weights[rank][0])
-                down.copy_(weights[rank][1])
-                time.sleep(0.02 * (late == rank))
-                right = sum(tokens @ up.T @ down.T for up, down in weights)
-                right = right if name == "all_reduce" else right.chunk(ranks)[rank]
-                assert torch.equal(arm(operands, link), right), (name, rank, late, call)
-                assert len(link.timeline().arrivals_s) == 2 * (ranks - 1)
+    kinds = [(kind, name) for kind in (Scatter, Layer) for name in kind.arms]
+    for late, (kind, name) in itertools.product(range(ranks), kinds):
+        case = kind(rank, ranks, alone=False)
+        for call in range(CALLS):
+            case.renew(call)
+            if kind is Layer and name != "all_reduce":  # which has all tokens; others have their own
+                for other in set(range(ranks)) - {rank}:
+                    case.operands.scatter.block(case.operands.x, other).fill_(torch.nan)
+            time.sleep(0.02 * (late == rank))
+            assert torch.equal(kind.arms[name](case.operands, link), case.expected(name)), (name, rank, late, call)
+            timeline = link.timeline()
+            assert len(timeline.ready_s) == len(timeline.arrivals_s) == (1 + kind.gathered) * (ranks - 1)
 
 
 def layers_are_checked(rank, ranks, path):
@@ -167,20 +137,25 @@ def turns(rank, ranks, path):
 
 
 @ranks_of_gloo
-@pytest.mark.parametrize("of_a_rank", [gather_matmuls, scatters, layers, layers_are_checked, metadata_of_a_run, turns])
+@pytest.mark.parametrize("of_a_rank", [gather_matmuls, sums, layers_are_checked, metadata_of_a_run, turns])
 def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")
 
 
 def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():
-    link = Gloo(Ranks(dist.HashStore(), 0, 2))
-    landing, target = torch.ones(2, 2), torch.zeros(2, 4)[:, ::2]
+    landed, target = torch.ones(2, 2), torch.zeros(2, 4)[:, ::2]
     for given_up in (True, False):
-        job = SimpleNamespace(transfers=[SimpleNamespace(target=target)], failure=None)
+        run = SimpleNamespace(transfers=[Transfer(1, 0, landed, target)], failure=None)
 
-        def arrive(job=job, given_up=given_up):
-            job.failure = TimeoutError("another run was started") if given_up else None
+        def arrive(run=run, given_up=given_up):
+            run.failure = TimeoutError("another run was started") if given_up else None
 
-        link._targets, link._receives = [landing], [SimpleNamespace(wait=arrive)]
-        link._bring(job, 0)
-        assert torch.equal(target, torch.zeros(2, 2) if given_up else landing)
+        def receive(landings, *about, arrive=arrive):
+            landings[0].copy_(landed)
+            return SimpleNamespace(wait=arrive)
+
+        group = SimpleNamespace(recv=receive, send=lambda *about: SimpleNamespace(wait=lambda: None))
+        link = Gloo(SimpleNamespace(rank=0, size=2, late_s=1.0, group=group))
+        link.start(run.transfers, ready=0)
+        link.bring(run, 0)
+        assert torch.equal(target, torch.zeros(2, 2) if given_up else landed)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from collectives import device_links, links
-from collectives.links import LinkError, Transfer
+from collectives.device import DeviceLink
+from collectives.paced import Threaded, Worker
+from collectives.transfers import LinkError, Preset, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
 pytestmark = pytest.mark.gpu
@@ -58,19 +59,11 @@ def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, tra
 
 
 def test_preset_link_has_everything_here_and_moves_nothing(transfers):
-    wire = links.Preset()
+    wire = Preset()
     assert run(wire, transfers).arrivals_s == [0.0] * COUNT
     assert all(transfer.target.isnan().all() for transfer in transfers)
     wire.fill(transfers)
     assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
-
-
-@pytest.mark.parametrize(
-    ("kind", "bytes_per_s", "message"), [("paced", -1.0, "must be above 0"), ("nvlink", 1e9, "paced, preset")]
-)
-def test_bad_link_is_refused(link, kind, bytes_per_s, message):
-    with pytest.raises(ValueError, match=message):
-        link(kind, bytes_per_s)
 
 
 def test_run_that_was_left_before_its_end_is_brought_to_it(link, transfers):
@@ -93,7 +86,10 @@ def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, 
     patience_of(monkeypatch, 0.2)
     wire = troubled_link(position=COUNT, seconds=0.0)  # no such transfer: all come
     run(wire, transfers)
-    wire._move = lambda *_: wire.clock.sleep(60) if wire.device == "cpu" else None  # from now on, none does
+    if wire.device == "cpu":  # from now on, none does
+        wire.bring = lambda run, index: wire.clock.sleep(60)
+    else:
+        wire.move = lambda route: None
     with pytest.raises(LinkError, match=r"chunk 1 .*late"):
         run(wire, transfers)
 
@@ -101,7 +97,7 @@ def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, 
 def test_run_that_was_left_is_given_up_for_that_of_another_link(link, transfers, device):
     abandoned = link(bytes_per_s=2e6)  # some nine seconds
     abandoned.start(transfers[:3])
-    thread = links.PacedThread._worker
+    thread = Worker.current
     assert len(run(link(bytes_per_s=1e9), transfers[3:]).arrivals_s) == COUNT - 3
     if device == "cpu":  # a GPU's copier goes on to its end
         abandoned.clock.let_go()
@@ -116,7 +112,7 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
     wire = troubled_link(0, seconds=0.3)
     with pytest.raises(LinkError):
         run(wire, transfers[:1])
-    target, thread = transfers[0].target.fill_(torch.nan), links.PacedThread._worker
+    target, thread = transfers[0].target.fill_(torch.nan), Worker.current
     run(link(), transfers[1:])  # by another thread: that of the link that was given up ends once it goes on
     wire.clock.let_go()
     thread.join()
@@ -125,5 +121,5 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
 
 
 def patience_of(monkeypatch, seconds):
-    monkeypatch.setattr(links, "PATIENCE_S", seconds)
-    monkeypatch.setattr(device_links, "PATIENCE_S", seconds)
+    for kind in (Threaded, DeviceLink):
+        monkeypatch.setattr(kind, "patience_s", seconds)

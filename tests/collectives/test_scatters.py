@@ -5,56 +5,14 @@ import time
 
 import pytest
 import torch
-from gather_cases import whole_numbers
+from gather_cases import normal
+from scatter_cases import DEPTH, RANKS, ROWS, WIDTH, Layer, Scatter
 
 from collectives import ffn, matmul_reduce_scatter
-from collectives.links import LinkError, PacedThread
+from collectives.paced import PacedThread
+from collectives.transfers import LinkError
 
-RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
 FAST = 1e6
-
-
-class Scatter:
-    """One matmul. In one process what arrives is the rank's product for some rank, of each rank once."""
-
-    arms, gathered = matmul_reduce_scatter.ARMS, 0
-
-    def __init__(self, rank=0, ranks=RANKS):
-        x, w, out = torch.empty(ROWS, DEPTH), whole_numbers(1, WIDTH, DEPTH), torch.empty(ROWS // ranks, WIDTH)
-        self.operands = matmul_reduce_scatter.Operands(x, w, out, ranks, rank)
-        self.renew(0)
-
-    def renew(self, seed):
-        """Take other numbers, and poison all that an arm writes."""
-        self.operands.x.copy_(whole_numbers(seed, ROWS, DEPTH))
-        for tensor in (self.operands.products, self.operands.arrived, self.operands.out):
-            tensor.fill_(torch.nan)
-
-    def expected(self, arm):
-        return sum(part @ self.operands.w.T for part in self.operands.x.chunk(self.operands.ranks))
-
-
-class Layer:
-    """Both matmuls. The sums of all ranks are alike, as those of a scatter are."""
-
-    arms, gathered = ffn.ARMS, 1
-
-    def __init__(self, rank=0, ranks=RANKS):
-        up, down = whole_numbers(1, DEPTH, WIDTH), whole_numbers(2, WIDTH, DEPTH)
-        self.operands = ffn.Operands(torch.empty(ROWS, WIDTH), up, down, torch.empty(ROWS // ranks, WIDTH), ranks, rank)
-        self.renew(0)
-
-    def renew(self, seed):
-        """Take other numbers, poison all that an arm writes and, but of the arm that has them, others' tokens."""
-        layer, scatter = self.operands, self.operands.scatter
-        layer.x.copy_(whole_numbers(seed, ROWS, WIDTH))
-        for tensor in (layer.hidden, layer.gathered, layer.whole, layer.out, scatter.products, scatter.arrived):
-            tensor.fill_(torch.nan)
-        scatter.block(layer.gathered, layer.rank).copy_(scatter.block(layer.x, layer.rank))
-
-    def expected(self, arm):
-        total = sum((self.operands.x @ self.operands.up.T @ self.operands.down.T).chunk(self.operands.ranks))
-        return total.repeat(self.operands.ranks, 1) if arm == "all_reduce" else total
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -63,7 +21,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
     for rank in range(ranks):
         link, case = PacedThread(FAST, rank), kind(rank, ranks)
         for call in range(3):
-            case.renew(10 * call)
+            case.renew(call)
             assert torch.equal(kind.arms[arm](case.operands, link), case.expected(arm)), (rank, call)
             assert len(link.timeline().arrivals_s) == (1 + kind.gathered) * (ranks - 1)
 
@@ -80,7 +38,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
 def test_each_part_goes_once_it_is_computed(kind, arm, steps):
     case, link, done = kind(), PacedThread(FAST), []
     operands, scatter = case.operands, getattr(case.operands, "scatter", case.operands)
-    multiply, move, gathered = operands.matmul, link._move, kind.gathered * (RANKS - 1)
+    multiply, move, gathered = operands.matmul, link.copy, kind.gathered * (RANKS - 1)
 
     def matmul(x, w, out):
         is_up = kind is Layer and w is operands.up
@@ -94,7 +52,7 @@ def test_each_part_goes_once_it_is_computed(kind, arm, steps):
         assert index < gathered or arm == "serial" or f"down {scatter.destinations[index - gathered]}" in done
         move(index, source, target)
 
-    operands.matmul, link._move = matmul, moved
+    operands.matmul, link.copy = matmul, moved
     assert torch.equal(kind.arms[arm](operands, link), case.expected(arm))
     assert done == steps
     ready_s = link.timeline().ready_s
@@ -105,12 +63,12 @@ def test_each_part_goes_once_it_is_computed(kind, arm, steps):
 @pytest.mark.parametrize("arm", Scatter.arms)
 def test_sums_have_one_order_whenever_parts_arrive(arm):
     operands = Scatter().operands
-    operands.x.copy_(torch.randn(ROWS, DEPTH, generator=torch.Generator().manual_seed(3)))
+    operands.x.copy_(normal(3, ROWS, DEPTH))
     for late in range(RANKS - 1):
         link = PacedThread(FAST)
-        link._move = lambda index, source, target, late=late: (
+        link.copy = lambda index, source, target, late=late: (
             time.sleep(0.01 * (index == late)),
-            PacedThread._move(index, source, target),
+            PacedThread.copy(index, source, target),
         )
         sums = Scatter.arms[arm](operands, link)
         in_order = operands.arrived[0].clone()
@@ -131,7 +89,7 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ranks": 1}, "ranks=1: a reduce-scatter needs 2 or more"),
+        ({"ranks": 1}, "ranks=1: it takes 2 or more"),
         ({"ranks": 5}, "5 ranks do not divide B=24"),
         ({"rank": 4}, "rank 4 of 4"),
         ({"w": torch.zeros(WIDTH, DEPTH + 1)}, r"w is \[D, 12\] and out \[6, D\]"),

@@ -1,45 +1,20 @@
-"""The arm `signalled`: what it adds, what the baselines beside it leave undone, and what it could reach. That it is
-exact, piece for piece: `kernels.machine`."""
-
-import itertools
+"""The arm `signalled`: how parts are added, and what it could reach. That it is exact, piece for piece:
+`kernels.machine`."""
 
 import pytest
 import torch
-from gather_cases import whole_numbers
+from gather_cases import normal
 
-from collectives import ffn, signalled
-from collectives.links import LinkError, WarmUp
-from collectives.matmul_reduce_scatter import ARMS, Operands
-from kernels import part_sums, pieces
-from kernels.contract import KernelLaunch
+from kernels import part_sums
 from roofline.theory.arms import OverlapPlan, plan
 from roofline.theory.schedule import Grid
-
-RANKS, HEIGHT, COLUMNS, DEPTH = 3, 64, 80, 40
-
-
-@pytest.fixture(autouse=True)
-def interpreted(device):
-    if device == "cuda":
-        pytest.skip("on a GPU test_device_scatter runs it")
-
-
-@pytest.fixture
-def scatter():
-    """Operands of a reduce-scatter, everything that is to be written poisoned."""
-    out = torch.full((HEIGHT, COLUMNS), torch.nan)
-    operands = Operands(whole_numbers(0, RANKS * HEIGHT, DEPTH), whole_numbers(9, COLUMNS, DEPTH), out, RANKS, 0)
-    for tensor in (operands.products, operands.arrived):
-        tensor.fill_(torch.nan)
-    return signalled.added_by_kernel(operands)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("columns", [80, 3])
 def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
-    generator = torch.Generator().manual_seed(columns)
-    arrived = torch.randn(3, 37, columns, generator=generator).to(dtype)
-    product, out = torch.randn(37, columns, generator=generator).to(dtype), torch.empty(37, columns, dtype=dtype)
+    arrived, product = normal(0, 3, 37, columns).to(dtype), normal(1, 37, columns).to(dtype)
+    out = torch.empty(37, columns, dtype=dtype)
     part_sums.add(arrived, product, out.fill_(torch.nan))
     sums = arrived[0].float()
     for part in (*arrived[1:-1], product, arrived[-1]):
@@ -47,58 +22,6 @@ def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
     assert torch.equal(out, sums.to(dtype))
     with pytest.raises(ValueError, match=r"parts \[3, 37, \d+\], own \[36, .* must be alike"):
         part_sums.add(arrived, product[1:], out)
-
-
-def test_a_warm_up_runs_both_kernels_of_a_layer():
-    x, up, down = (
-        whole_numbers(0, RANKS * HEIGHT, COLUMNS),
-        whole_numbers(9, DEPTH, COLUMNS),
-        whole_numbers(8, COLUMNS, DEPTH),
-    )
-    layer = ffn.Operands(x, up, down, torch.empty(HEIGHT, COLUMNS), RANKS)
-    signalled.added_by_kernel(layer.scatter)
-    signalled.run(layer, WarmUp())
-    assert torch.equal(layer.hidden, x @ up.T)
-    assert torch.equal(layer.scatter.products, layer.hidden @ down.T)
-
-
-@pytest.mark.parametrize(
-    ("arm", "order"),
-    [
-        ("scatter", ["matmul", "copy", "wait"]),
-        ("serial", ["copy", "wait", "matmul", "copy", "wait"]),
-        ("all_reduce", ["matmul", "copy", "wait", "copy", "wait"]),
-    ],
-)
-def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(
-    arm, order, interpreted_link, scatter, monkeypatch
-):
-    link, launched, run = interpreted_link(), [], KernelLaunch.run
-    layer = ffn.Operands(
-        scatter.w, whole_numbers(1, DEPTH, DEPTH), whole_numbers(2, DEPTH, DEPTH), scatter.w[:20].clone(), 4
-    )
-    signalled.added_by_kernel(layer.scatter)
-    operands, arm = (scatter, ARMS["serial"]) if arm == "scatter" else (layer, ffn.ARMS[arm])
-    multiply = operands.matmul
-
-    def launch(launch, device):
-        launched.append(launch.kernel.__name__.removesuffix("_kernel"))
-        return run(launch, device)
-
-    monkeypatch.setattr(KernelLaunch, "run", launch)
-    operands.matmul = lambda *tensors: (launched.append("matmul"), multiply(*tensors))
-    arm(operands, link)
-    steps = (name for name in launched if name in ("matmul", "copy", "wait"))
-    assert [name for name, _ in itertools.groupby(steps)] == order
-    assert all(torch.equal(transfer.source, transfer.target) for transfer in link.timeline().transfers)
-
-
-def test_part_that_is_never_computed_is_named_by_the_timeline(interpreted_link, scatter, monkeypatch):
-    monkeypatch.setattr(pieces, "raise_counter", lambda *args: None)
-    link = interpreted_link()
-    signalled.run(scatter, link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived: it was not comp"):
-        link.timeline()
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

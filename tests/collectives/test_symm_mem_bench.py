@@ -52,8 +52,8 @@ def a_rank(rank, path, module, case, peers):
     world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
-    calls = {name: getattr(peer, name) for name in peers.values()}
-    for name in calls.keys() & {*FUSED}:
+    plain = module.Runner.peers
+    for name in {*peers.values()} & {*FUSED}:
         fallback = getattr(torch.distributed._symmetric_memory, f"_{name}_fallback")
         torch.library.impl(f"symm_mem::{name}", "CPU")(fallback)
     for spoilt, reason in (
@@ -62,9 +62,10 @@ def a_rank(rank, path, module, case, peers):
         (unwritten, "the output holds NaN"),
         (lambda out: out, None),
     ):
-        for name, call in calls.items():
-            of_rank = spoilt if rank else torch.clone
-            setattr(peer, name, lambda *given, call=call, of_rank=of_rank: of_rank(call(*given)))
+        of_rank = spoilt if rank else torch.clone
+        module.Runner.peers = [
+            replace(each, call=lambda *given, call=each.call, of_rank=of_rank: of_rank(call(*given))) for each in plain
+        ]
         world.world = World(world)
         prepared = runner.prepare(case, ["serial", *peers])
         assert "serial" in prepared.entrants
@@ -118,6 +119,6 @@ def test_peers_say_what_they_lack(monkeypatch):
     assert "it takes a GPU for each rank" in prepared.rejected["symm_mem"].reason
     assert "it takes ranks: start torchrun" in prepared.rejected["gloo_reduce_scatter"].reason
     ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: f"not {kind}"))
-    assert peer.why_not(ranks) == "not symmetric"
+    assert peer.why_not(ranks, FUSED[0]) == "not symmetric"
     monkeypatch.setattr(torch.ops, "symm_mem", object())
-    assert "has no symm_mem.fused_all_gather_matmul" in peer.why_not(ranks)
+    assert "has no symm_mem.fused_all_gather_matmul" in peer.why_not(ranks, FUSED[0])

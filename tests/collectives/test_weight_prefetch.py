@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gather_cases import normal
 
 from collectives.weight_prefetch import ARMS, Operands
 
@@ -12,9 +13,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def layers(device, dtype):
-    generator = torch.Generator().manual_seed(0)
-    whole = [torch.randn(ROWS, DEPTH, generator=generator).to(device, dtype) for _ in range(2)]
-    x = torch.randn(TOKENS, DEPTH, generator=generator).to(device, dtype)
+    whole = [normal(layer, ROWS, DEPTH).to(device, dtype) for layer in range(2)]
+    x = normal(2, TOKENS, DEPTH).to(device, dtype)
 
     def make(rank=0):
         shares = [list(layer.chunk(RANKS)) for layer in whole]
@@ -41,12 +41,10 @@ def test_each_step_multiplies_with_its_layer_and_gathers_the_next(arm, rank, lay
 
 def test_overlapped_multiplies_before_the_weights_are_here_and_serial_after(layers, link):
     _, make = layers
-    for arm, early in (("overlapped", True), ("serial", False)):
-        operands, wire = make(), link(bytes_per_s=5e6)
-        done = []
-        multiply = operands.matmul
-        operands.matmul = lambda x, w, out, wire=wire, done=done, multiply=multiply: (
-            done.append(len(wire._waits)) or multiply(x, w, out)
-        )
+    for arm, steps in (("overlapped", ["matmul", "wait"]), ("serial", ["wait", "matmul"])):
+        operands, wire, taken = make(), link(bytes_per_s=5e6), []
+        multiply, wait = operands.matmul, wire.wait
+        operands.matmul = lambda *given, taken=taken, multiply=multiply: taken.append("matmul") or multiply(*given)
+        wire.wait = lambda count, taken=taken, wait=wait: taken.append("wait") or wait(count)
         ARMS[arm](operands, wire)
-        assert done == [0 if early else 1]
+        assert taken == steps

@@ -15,10 +15,11 @@ from torch import Tensor
 from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
 from collectives import all_gather_matmul as gathers
-from collectives import device_links, ffn, flagged_arms
-from collectives import links as protocol
+from collectives import device as device_links
+from collectives import ffn, flagged_arms
 from collectives import matmul_reduce_scatter as scatters
 from collectives import signalled as signalled_arm
+from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
@@ -73,13 +74,13 @@ class Wire(device_links.PacedCopier):
 
     device = "cpu"
 
-    def _run(self, launch: KernelLaunch) -> None:
+    def launch(self, launch: KernelLaunch) -> None:
         launch.run(self._times.device)
 
-    def _move(self, route) -> None:
+    def move(self, route) -> None:
         for row, transfer in zip(route.table, route.transfers, strict=True):
             row[:2] = torch.tensor([address(self._stream.machine, end) for end in (transfer.source, transfer.target)])
-        super()._move(route)
+        super().move(route)
 
     def wrong(self) -> str:
         """What was lost in the last run, or came before it was due."""
@@ -97,15 +98,15 @@ class Enqueued(Wire):
     """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
     transfer's counter, and behind it the copier for that one alone."""
 
-    _gone = device_links.DeviceLink._gone  # which waits for no copier to run
+    began = device_links.DeviceLink.began  # which waits for no copier to run
 
-    def _move(self, route) -> None:
-        counted = self._counted()
+    def move(self, route) -> None:
+        counted = self.counted()
         for index in range(len(route.transfers)):
             if counted:
-                self._run(device_links.wait_launch(counted, index + 1, self._times[-4:]))
+                self.launch(device_links.wait_launch(counted, index + 1, self._times[-4:]))
             raised, self._raised = self._raised, 0
-            super()._move(route.part(index, index + 1))
+            super().move(route.part(index, index + 1))
             self._raised = raised
 
 

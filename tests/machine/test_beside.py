@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from collectives import device_links
+from collectives import device as device_links
 from kernels.bench import instruments
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals
 from kernels.hopper import CTA_BYTES, KEPT, allotted

@@ -23,7 +23,7 @@ STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
-COMPUTED = "            free = _computed(counters_ptr + following, wanted, lost_ptr, following + 1, patience, TIMED)\n"
+COMPUTED = "            free = _await(counters_ptr + following, wanted, lost_ptr, following + 1, patience)\n"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
 UNORDERED = "no order between"

@@ -41,7 +41,7 @@ KERNELS = {
     "clock_kernel": "reads two timers by PTX: a steady clock",
     "stamp_kernel": "reads a timer by PTX: the stream's time",
     "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
-    "wait_kernel": "interpreted without its timer, which is PTX: its stream goes on when the flag is raised",
+    "wait_kernel": "reads a timer by PTX: its stream goes on when the flag is raised",
     "flagged_kernel": "interpreted without its timer and its fence, which are PTX",
     "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
     "pieces_kernel": "interpreted without its timer, fence and wait for stores, which are PTX; pieces go evenly",
@@ -53,7 +53,7 @@ OTHERS = {
     "tl.dot": "in fp32 by torch, which rounds no more: NumPy's of fp16 takes fifty times as long",
     "_patch_lang": "the interpreter prepares `triton.language` at each call of each function: once, half of its time",
     "sanitize_overflow": "the interpreter looks for overflow in each sum of integers, a third of its time: off",
-    "_leave_shared_memory": "a call of the driver by ctypes",
+    "leave_shared_memory": "a call of the driver by ctypes",
     "telemetry.IDLE_S": "a wait for nothing, with the host's own time: none",
 }
 """What does not run as on a GPU, and why. Nor does a launch behind a closed gate, as each timed one is: that takes its
@@ -407,7 +407,7 @@ def launch_wait_kernel(real, args):
     began = DEVICE.take(LAUNCH_S)
     DEVICE.stream.at = max(DEVICE.stream.at, DEVICE.raised_at[args["flag_ptr"].data_ptr()])
     values_of(args["times_ptr"])[:2] = began * 1e9, DEVICE.stream.at * 1e9
-    interpret_after_others(real, args | {"TIMED": False}, began)
+    after_others(lambda: None)
 
 
 def launch_flagged_kernel(real, args):
@@ -424,16 +424,25 @@ def interpret_after_flags(real, args, flags, ranks):
 
 
 def interpret_after_others(real, args, began):
-    """A kernel that waits, once all other streams have done their work."""
-    others = [stream for stream in DEVICE.streams if stream is not DEVICE.stream]
+    """A kernel that waits."""
 
     def work():
-        for stream in others:
-            stream.flush()
         DEVICE.now_ns = round(began * 1e9)
         real(**args | {"patience": LOOKS})
 
-    DEVICE.queue(work)
+    after_others(work)
+
+
+def after_others(work):
+    """What waits is done once all other streams have done their work."""
+    others = [stream for stream in DEVICE.streams if stream is not DEVICE.stream]
+
+    def last():
+        for stream in others:
+            stream.flush()
+        work()
+
+    DEVICE.queue(last)
 
 
 def globaltimer():
@@ -509,7 +518,7 @@ def stand_in_for_others(interpreter):
     import torch
     import triton.language as tl
 
-    from collectives import device_links
+    from collectives import device
     from kernels import flagged
     from roofline.measure import telemetry
 
@@ -523,6 +532,6 @@ def stand_in_for_others(interpreter):
     for function in (flagged.flagged_kernel, tl.cdiv):  # one sees `triton.language`, the other its core
         interpreter._patch_lang(function.fn)
     interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
-    device_links._leave_shared_memory = lambda function: None
+    device.leave_shared_memory = lambda function: None
     flagged.globaltimer = globaltimer
     telemetry.IDLE_S = 0.0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.links import PATIENCE_LOOKS, PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
@@ -86,16 +86,14 @@ def describe(transfer: Transfer) -> list[int]:
     return [*words[:2], rows, *(number // 4 for number in words[2:])]
 
 
-def copy_launch(
-    route: Route, t0: Tensor, bytes_per_s: float, *, timed: bool = True, counted: Signals | None = None
-) -> KernelLaunch:
+def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, counted: Signals | None = None) -> KernelLaunch:
     """Return the copier over all transfers of `route`; with `counted`, each once its counter is up."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
         started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0,
         ns_per_word=4e9 / bytes_per_s,
-        slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS, TIMED=timed,
+        slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS,
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
     if counted:
@@ -109,11 +107,11 @@ def stamp_launch(time: Tensor) -> KernelLaunch:
     return KernelLaunch(copier.stamp_kernel, (1,), dict(time_ptr=time, num_warps=1))
 
 
-def wait_launch(signals: Signals, number: int, times: Tensor, *, timed: bool = True) -> KernelLaunch:
+def wait_launch(signals: Signals, number: int, times: Tensor) -> KernelLaunch:
     """Return the wait for the flag `number` of `signals`, counted from 1. `times[:2]` will be its begin and its end."""
     args = dict(
         flag_ptr=signals.flags[number - 1 :], wanted=signals.wanted, times_ptr=times, lost_ptr=signals.lost,
-        number=number, patience=signals.patience, TIMED=timed, num_warps=1,
+        number=number, patience=signals.patience, num_warps=1,
     )  # fmt: skip
     return KernelLaunch(copier.wait_kernel, (1,), args)
 
@@ -127,14 +125,11 @@ def raise_launch(route: Route, first: int, end: int, by: int) -> KernelLaunch:
 class DeviceLink:
     """What all of them do alike: flags, waits, times."""
 
-    device = "cuda"
+    kind, device = "", "cuda"
     bytes_per_s: float | None = None
     programs = 1
     """Those that bring a transfer: so much its flag grows in a run."""
-    timed = True
-    """False for tests in Triton's interpreter, which has no timer: nothing is paced or stamped then."""
-    patience_s: float | None = None
-    """As `links.PATIENCE_S`, of a link that has another."""
+    patience_s = PATIENCE_S
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -144,11 +139,12 @@ class DeviceLink:
         self._routes: dict[int, Route] = {}
         self._shaped: set[int] = set()
 
-    def _run(self, launch: KernelLaunch) -> None:
-        """What is on an SM beside the matmul must not take shared memory from it, not even a wait or a stamp."""
+    def launch(self, launch: KernelLaunch) -> None:
+        """Launch it on the current stream. What is on an SM beside the matmul must not take shared memory from it, not
+        even a wait or a stamp."""
         kernel = launch.run(self._times.device)
-        if self.timed and kernel.function not in self._shaped:
-            _leave_shared_memory(kernel.function)
+        if kernel.function not in self._shaped:
+            leave_shared_memory(kernel.function)
             self._shaped.add(kernel.function)
 
     def start(
@@ -161,7 +157,7 @@ class DeviceLink:
         that `ready()` lets go are begun then.
         """
         if id(transfers) not in self._routes:
-            self._routes[id(transfers)] = self._prepared(transfers)
+            self._routes[id(transfers)] = self.prepared(transfers)
             if len(self._times) < 2 * len(transfers) + 8:  # begin and end, waits, the link's own
                 self._times = torch.zeros(2 * len(transfers) + 8, dtype=torch.int64, device=self.device)
         self._route, self._waits = self._routes[id(transfers)], []
@@ -169,34 +165,26 @@ class DeviceLink:
         self._raised, self._ready, self._at_once = 0 if ready is None or apart else raised, 0, ready or 0
         self._route.wanted += self._raised
         self._apart = apart
-        self._meet(0)
-        self._stamp(0)
-        self._begun()
+        self.before()
         if not apart:
             self._go(self._route)
         self.ready(ready or 0)
         if not apart:
-            self._gone()
-
-    def _begun(self) -> None:
-        """What comes at the start of a run."""
-
-    def _gone(self) -> None:
-        """What the current stream does when it has let transfers go."""
+            self.began()
 
     def _go(self, route: Route) -> None:
         """Move what `route` has once the current stream has come to here."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._move(route)
+            self.move(route)
 
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
         if count > self._ready:
-            self._run(raise_launch(self._route, self._ready, count, self._raised))
+            self.launch(raise_launch(self._route, self._ready, count, self._raised))
             if self._apart:  # which has raised by nothing, and left the time
                 self._go(self._route.part(self._ready, count))
-                self._gone()
+                self.began()
             self._ready = count
 
     @property
@@ -204,7 +192,7 @@ class DeviceLink:
         """Of this run, for a kernel that raises them itself: the counters and their times, as in `Route`."""
         return self._route.counters, self._route.computed_ns
 
-    def _counted(self) -> Signals | None:
+    def counted(self) -> Signals | None:
         """Return what this run waits for before a transfer goes; None where all may go."""
         if not self._raised:
             return None
@@ -214,22 +202,20 @@ class DeviceLink:
         """Have the current stream wait until the first `count` transfers are here."""
         if count:
             self._waits.append(count)
-            times = self._times[2 * len(self._waits) :]
-            self._run(wait_launch(self.signals(count), count, times, timed=self.timed))
+            self.launch(wait_launch(self.signals(count), count, self._times[2 * len(self._waits) :]))
         return count
 
     def signals(self, count: int | None = None) -> Signals:
         """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
-        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S)
-        patience = int((due_s + (self.patience_s or PATIENCE_S)) * 1e6) if self.timed else PATIENCE_LOOKS
-        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, patience)
+        due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S) + self.patience_s
+        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, int(due_s * 1e6))
 
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
-        self._stamp(1)
+        self.launch(stamp_launch(self._times[1:]))
         torch.cuda.current_stream().wait_stream(self._stream)
-        self._meet(1)
+        self.after()
 
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
@@ -241,25 +227,35 @@ class DeviceLink:
             wanted = route.runs * self.programs
             first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), None)
             computed = first is not None or lost <= self._at_once or not self._raised
-            late_s = self.patience_s or PATIENCE_S
-            why = f"it is {late_s:g} s late" if computed else f"it was not computed for {late_s:g} s"
+            why = f"it {'is' if computed else 'was not computed for'} {self.patience_s:g} s{' late' * computed}"
             raise missing(self.kind, route.transfers[lost - 1 if first is None else first], self.rank, why)
         t0, end, *times = self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
         ready_s = [0.0] * self._at_once + computed_s if self._raised or self._apart else []
-        return Timeline(route.transfers, self._arrivals_s(route, t0), waits, (end - t0) * 1e-9, ready_s)
+        return Timeline(route.transfers, self.arrivals_s(route, t0), waits, (end - t0) * 1e-9, ready_s)
 
-    def _stamp(self, place: int) -> None:
-        if self.timed:
-            self._run(stamp_launch(self._times[place:]))
-
-    def _prepared(self, transfers: Sequence[Transfer]) -> Route:
+    def prepared(self, transfers: Sequence[Transfer]) -> Route:
         return Route.of(transfers, self.device, self.programs)
 
-    def _meet(self, place: int) -> None:
-        """What the current stream does before the link starts (0), and after its end (1)."""
+    def move(self, route: Route) -> None:
+        """Enqueue the transfers of `route` on the link's stream, the current one."""
+        raise NotImplementedError
+
+    def arrivals_s(self, route: Route, t0: int) -> list[float]:
+        """Return when each transfer of `route` arrived, by the globaltimer's `t0`."""
+        return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
+
+    def before(self) -> None:
+        """What the current stream does before a run: it leaves the time."""
+        self.launch(stamp_launch(self._times))
+
+    def began(self) -> None:
+        """What the current stream does when it has let transfers go."""
+
+    def after(self) -> None:
+        """What the current stream does once all is here."""
 
 
 class PacedCopier(DeviceLink):
@@ -275,22 +271,17 @@ class PacedCopier(DeviceLink):
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
 
-    def _move(self, route: Route) -> None:
+    def move(self, route: Route) -> None:
         t0 = route.computed_ns if self._apart else self._times
-        self._run(copy_launch(route, t0, self.bytes_per_s, timed=self.timed, counted=self._counted()))
+        self.launch(copy_launch(route, t0, self.bytes_per_s, counted=self.counted()))
 
-    def _gone(self) -> None:
+    def began(self) -> None:
         self._route.launched += 1
-        wanted = self._route.launched * self.programs
-        signals = replace(self.signals(0), flags=self._route.started, wanted=wanted)
-        self._run(wait_launch(signals, 1, self._times[-2:], timed=self.timed))
-
-    @staticmethod
-    def _arrivals_s(route: Route, t0: int) -> list[float]:
-        return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
+        started = replace(self.signals(0), flags=self._route.started, wanted=self._route.launched * self.programs)
+        self.launch(wait_launch(started, 1, self._times[-2:]))
 
 
-def _leave_shared_memory(function: int) -> None:
+def leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,
     shared memory carve-out)."""

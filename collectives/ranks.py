@@ -1,4 +1,4 @@
-"""Links between real ranks: each process is one rank, and its chunks come from the others over a process group.
+"""What ranks that are processes bring one another: the link `gloo`, and symmetric memory.
 
 `gloo` sends and receives point to point, over whatever network the group was made for. All receives are posted before
 the first send, without which gloo takes twice as long. A rank sends its own shard to those first who want it first, so
@@ -8,7 +8,8 @@ that the order of arrival is that of `theory.schedule` (`direct`).
 import torch
 from torch import Tensor
 
-from collectives.links import Gather, InTurn, Scatter, Threaded, Transfer
+from collectives.paced import Run, Threaded
+from collectives.transfers import Transfer, Transfers
 
 
 class Gloo(Threaded):
@@ -20,39 +21,36 @@ class Gloo(Threaded):
     def __init__(self, ranks):
         super().__init__(ranks.rank)
         self._ranks = ranks
-        self._receives, self._sends = [], []
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Gather | Scatter | InTurn, ready: int | None = None, apart: bool = False) -> None:
+    def start(self, transfers: Transfers, ready: int | None = None, apart: bool = False) -> None:
+        self._sends = []
+        self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
+        self._receives = [
+            self._ranks.group.recv([target], transfer.chunk, transfer.block)
+            for transfer, target in zip(transfers, self._targets, strict=True)
+        ]
         super().start(transfers, ready)
-        self._send(ready)
+        self._send(len(transfers) if ready is None else ready)
 
     def ready(self, count: int) -> None:
         super().ready(count)
         self._send(count)
 
-    def _send(self, count: int | None) -> None:
-        """Send the first `count` of what is to go, or all of it."""
-        for piece, rank, block in self._outgoing[len(self._sends) : count]:
-            self._sends.append(self._ranks.group.send([piece], rank, block))
+    def _send(self, count: int) -> None:
+        """Send what goes out while the first `count` transfers come."""
+        ranks = self._ranks
+        for transfer in self._run.transfers[len(self._sends) : count]:
+            receiver = transfer.receiver(ranks.rank, ranks.size)
+            self._sends.append(ranks.group.send([transfer.sent], receiver, transfer.block))
 
-    def _begin(self, transfers: Gather | Scatter | InTurn) -> None:
-        self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
-        group = self._ranks.group
-        self._receives = [
-            group.recv([landing], transfer.chunk, transfer.block)
-            for transfer, landing in zip(transfers, self._targets, strict=True)
-        ]
-        self._outgoing = transfers.outgoing(self._ranks.rank, self._ranks.size)
-        self._sends = []
-
-    def _bring(self, job, index: int) -> None:
-        here, target = self._targets[index], job.transfers[index].target
+    def bring(self, run: Run, index: int) -> None:
+        landed, target = self._targets[index], run.transfers[index].target
         self._receives[index].wait()
-        if here is not target and not job.failure:
-            target.copy_(here)
+        if landed is not target and not run.failure:
+            target.copy_(landed)
 
-    def _due_s(self, nbytes: int) -> float:
+    def due_s(self, nbytes: int) -> float:
         return self._ranks.late_s
 
     def finish(self) -> None:
@@ -90,8 +88,3 @@ def rendezvous(tensor: Tensor):
     from torch._C._distributed_c10d import _SymmetricMemory
 
     return _SymmetricMemory.rendezvous(tensor)
-
-
-def theirs(tensor: Tensor, rank: int) -> Tensor:
-    """Return what lies in `rank`'s memory where the contiguous `tensor` lies in ours, a part of what was `shared`."""
-    return rendezvous(tensor).get_buffer(rank, tensor.shape, tensor.dtype, tensor.storage_offset())

@@ -1,0 +1,126 @@
+"""The runner of operations that gather over a wire: arms that were checked, and what to compare them with.
+
+Beside the arms take turns: the unsplit matmul on data that is here (the vendor's and ours; the fastest is T_gemm), the
+link alone (T_comm), and the unsplit matmul while the link brings something else, for what the two take from each other.
+On a CPU all of them compute on all cores but one, which is the link's; the arm `ALL_CORES` alone takes that too.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from statistics import median
+
+from collectives.bench import setting as settings
+from collectives.bench.operands import CALIBRATIONS, Call
+from collectives.bench.peers import Peer
+from collectives.transfers import LinkError, WarmUp
+from kernels.bench import checks, matmul
+from kernels.registry import CONTENDERS
+from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.operations.gathering import OFF_PACE
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
+
+LONGEST_GATHER_S = 2.0
+TRIES = 3
+"""A virtual machine may keep the link's thread from its core for a while."""
+
+
+class Runner(matmul.Runner):
+    """Runs the arms of one operation, and their `peers`. A subclass says what they work on."""
+
+    setting: type[settings.Setting]
+    own_arms: dict[str, Callable]
+    """Name -> arm(operands, link), those that run on any device."""
+    peers: tuple[Peer, ...] = ()
+    baseline = "serial"
+
+    def arms(self, device: str) -> dict[str, Callable]:
+        """Name -> arm(operands, link) on `device`. On a GPU those of `BY_PERSISTENT` also by our persistent matmul. The
+        fastest is mostly the vendor's, whose programs leave the copier no room on an SM: they stay off those that it is
+        on, and tiles that were dealt to them begin late."""
+        if device == "cpu":
+            return self.own_arms | {ALL_CORES: self.own_arms["serial"]}
+        ours, names = CONTENDERS["persistent"].load(), [name for name in BY_PERSISTENT if name in self.own_arms]
+        by_ours = {name + PERSISTENT: partial(self.own_arms[name], matmul=ours) for name in names}
+        return self.own_arms | by_ours | self.setting.waiting(device)
+
+    def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
+        """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
+        return self.ranks.agreed(f"preparing {case.id}", lambda: self._prepare(case, names, first_call))
+
+    def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
+        options = self.options
+        prepared = PreparedCase(case, self.baseline, options.device, first_call=first_call)
+        names = list(dict.fromkeys([self.baseline, *names] if options.timed else names))
+        if options.device == "cpu" and case.dtype != "fp32":
+            reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
+        else:  # GPUs of ranks may be unable to take the link
+            reason = (self.ranks.world and self.ranks.world.why_not(case.wire)) or self._fill(prepared, names)
+        if reason:
+            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
+        return prepared
+
+    def _fill(self, prepared: PreparedCase, names: list[str]) -> str | None:
+        """Check `names` and enter them, and where timed the references; returns why nobody can be, None if they are."""
+        options, case = self.options, prepared.case
+        setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
+        prepared.facts = setting.facts
+        if options.timed and not earlier and (reason := off_pace(setting)):
+            return reason
+        for name in names:
+            self.together(prepared, name, partial(self._checked, setting, name, sets=1 if earlier else None))
+        if options.timed:
+            prepared.entrants |= setting.references()
+        setting.restore()  # what a wrong arm left
+        prepared.cache = setting.cache
+
+    def together(self, prepared: PreparedCase, name: str, check: Callable[[], Entrant | Rejection]) -> None:
+        """Take `name` in where all ranks' `check()` does."""
+
+        def check_together() -> Entrant | Rejection:
+            entrant, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
+            return refused._replace(reason=f"{name}: {refused.reason}") if refused else entrant
+
+        prepared.enter(name, check_together)
+
+    def _checked(self, setting, name: str, sets: int | None) -> Entrant | Rejection:
+        """Return the arm or peer `name` if its result is right, twice on each set of operands; in a later process, on
+        the first so many `sets` once."""
+        for peer in self.peers:
+            if peer.name == name:
+                return peer.entrant(setting)
+        if reason := setting.why_not(name):
+            return Rejection(SKIPPED, f"{name}: {reason}")
+        arm, all_cores = (self.arms("cuda") | self.arms("cpu"))[name], name == ALL_CORES
+        link = setting.link(setting.gather if base_arm(name) == self.baseline else None)
+        if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
+            setting.relative_error(arm, WarmUp(), setting.sets[0])
+            with suppress(LinkError):  # one that waits for what is computed may give up
+                setting.relative_error(arm, link, setting.sets[0])
+        checked = setting.sets[:sets] if sets else 2 * setting.sets
+        error = checks.worst([setting.relative_error(arm, link, each, all_cores=all_cores) for each in checked])
+        if wrong := verdict(name, error, setting.case.dtype, setting.limit):
+            return wrong
+        call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
+        return Entrant(name, call, config=setting.config(name), relative_error=error, facts=setting.facts_of(name))
+
+
+def off_pace(setting) -> str | None:
+    """Return why the link voids the case: one gather takes longer than anybody means it to, or misses the bandwidth
+    that it is asked for, `TRIES` times in a row. None if it keeps it, or none is asked for."""
+    if not setting.bytes_per_s:
+        return None
+    wire_bytes, asked = setting.case.work.wire_bytes, setting.bytes_per_s / 1e9
+    if (expected_s := wire_bytes / setting.bytes_per_s) > LONGEST_GATHER_S:
+        return (
+            f"one gather at {asked:.3g} GB/s takes {expected_s:.3g} s, and {LONGEST_GATHER_S:g} s is "
+            "the limit: choose another bandwidth with --ffn-link-bandwidth"
+        )
+    for _ in range(TRIES):
+        reached = wire_bytes / median(setting.gathers_s(CALIBRATIONS))
+        if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
+            return None
+    return (
+        f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked:.3g}, "
+        f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"
+    )

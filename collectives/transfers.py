@@ -1,0 +1,184 @@
+"""What a link moves, and the protocol by which a consumer learns that it is here.
+
+A link makes transfers one after another, in the order it is given. The producer is started before the consumer. The
+consumer says with `wait(count)` how many transfers it needs next; a transfer that never comes is an error that names
+its chunk, within a bound.
+
+    link.start(transfers)      # the producer begins
+    here = link.wait(3)        # the consumer goes on once three have arrived; here >= 3 of them are
+    ...                        # or a kernel looks itself, at link.signals(), where the link is one of a GPU
+    link.finish()              # all have arrived
+    link.timeline()            # when they did, and when the consumer waited
+
+What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
+first `count` transfers go. With `apart=True` link and consumer take turns: on a GPU nothing of the link then waits on
+an SM for what is computed.
+
+Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
+asked for, by a thread (`collectives.paced`) or by a kernel (`collectives.device`): an emulation, whatever its
+bandwidth, which is never called NVLink or InfiniBand. The others are between real ranks: `collectives.ranks`,
+`collectives.device_ranks`.
+"""
+
+import functools
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy
+import torch
+from torch import Tensor
+
+from kernels.contract import Signals
+
+SLICE_BYTES = 2**20
+"""A transfer is cut in slices of at most this, each in its slot of time: traffic as even as a wire's."""
+
+PATIENCE_S = 2.0
+"""A transfer that is this much later than it was due will not come."""
+
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes: NumPy has no bf16."""
+
+
+class LinkError(RuntimeError):
+    """A transfer did not arrive: the message names its chunk and the ranks it goes from and to."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """`source[rows, columns]` is copied to `target`; rows are contiguous. It is of the rank `chunk`'s shard; where the
+    shard goes in several pieces, this is the one of row block `block`.
+
+    Between real ranks this one sends a piece meanwhile, `sent`, to a rank that lies as far before it as `chunk` lies
+    behind it. In a gather that is its own shard's piece. In a scatter it is the `source`, this rank's part for another,
+    and the target takes the part that comes from `chunk`: in one process the two are the same, since each rank is the
+    measured one, turned by its number.
+    """
+
+    chunk: int
+    block: int
+    source: Tensor
+    target: Tensor
+    shard: Tensor | None = None
+    """Of a gather: the piece of this rank's own shard."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.numel() * self.source.element_size()
+
+    @property
+    def sent(self) -> Tensor:
+        return self.source if self.shard is None else self.shard
+
+    @functools.cached_property
+    def slices(self) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+        """Return (source, target) of each slice, as arrays of plain words."""
+        rows = max(1, SLICE_BYTES // max(1, self.nbytes // max(1, len(self.source))))
+        ends = (end.view(WORDS[end.element_size()]).split(rows) for end in (self.source, self.target))
+        return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]
+
+    def receiver(self, rank: int, ranks: int) -> int:
+        """Return which of `ranks` ranks `rank` sends to meanwhile."""
+        return (2 * rank - self.chunk) % ranks
+
+
+class Transfers(list[Transfer]):
+    """Transfers to one rank, in their order. So many of them that follow one another are waited for `together`. With
+    `in_turn` they are a gather and a scatter, one after the other in either order, their blocks other ones. `into` has
+    the targets of a gather and this rank's own shard, in the order of ranks, where these are contiguous parts of it."""
+
+    def __init__(
+        self, transfers: Iterable[Transfer] = (), *, together: int = 1, in_turn=False, into: Tensor | None = None
+    ):
+        super().__init__(transfers)
+        self.together, self.in_turn, self.into = together, in_turn, into
+
+
+def check_rank(name: str, size: int, ranks: int, rank: int) -> None:
+    """Raises ValueError unless `rank` is one of `ranks`, at least 2, that divide `size`, which is called `name`."""
+    if ranks < 2:
+        raise ValueError(f"ranks={ranks}: it takes 2 or more to have something to send; with one, use kernels.matmul")
+    if size % ranks:
+        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
+
+
+def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
+    """Return the error of a link of `kind` to `rank` on which `transfer` did not arrive."""
+    return LinkError(
+        f"the {kind} link is dead: chunk {transfer.chunk} (row block {transfer.block}), which rank {transfer.chunk} "
+        f"sends to rank {rank}, has not arrived: {why}"
+    )
+
+
+@dataclass
+class Timeline:
+    """What happened on a link from its start to the consumer's end, in seconds after the start."""
+
+    transfers: Sequence[Transfer]
+    arrivals_s: list[float]
+    waits: list[tuple[int, float, float]]
+    """(count, from, to): the consumer waited for the first `count` transfers. Between two waits it computed."""
+    end_s: float
+    ready_s: list[float] = field(default_factory=list)
+    """When each transfer could go; empty where all could from the start."""
+
+    def as_dict(self) -> dict:
+        """Plain values, times to the nanosecond."""
+        ready = {"ready_s": [round(time, 9) for time in self.ready_s]} if self.ready_s else {}
+        ready |= {"in_turn": True} if getattr(self.transfers, "in_turn", False) else {}
+        return ready | {
+            "transfers": [(transfer.chunk, transfer.block) for transfer in self.transfers],
+            "arrivals_s": [round(time, 9) for time in self.arrivals_s],
+            "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
+            "end_s": round(self.end_s, 9),
+        }
+
+
+class Preset:
+    """Nothing moves and all flags are up: what waiting for chunks costs where none is ever late. `fill(transfers)`
+    brings the data, once, before anything is timed."""
+
+    kind, bytes_per_s = "preset", None
+
+    @staticmethod
+    def fill(transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            transfer.target.copy_(transfer.source)
+
+    def start(self, transfers: Sequence[Transfer], **about) -> None:
+        self._transfers, self._t0, self._waits = transfers, time.perf_counter(), []
+
+    def ready(self, count: int) -> None:
+        pass
+
+    def signals(self, count: int | None = None) -> Signals:
+        flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
+        return Signals(flags, 0, flags.new_zeros(1), 1)
+
+    @property
+    def counters(self) -> tuple[Tensor, Tensor]:
+        flags = self.signals().flags
+        return flags, flags.long()
+
+    def wait(self, count: int) -> int:
+        now = time.perf_counter() - self._t0
+        self._waits.append((count, now, now))
+        return len(self._transfers)
+
+    def finish(self) -> None:
+        self._end = time.perf_counter() - self._t0
+
+    def timeline(self) -> Timeline:
+        return Timeline(self._transfers, [0.0] * len(self._transfers), self._waits, self._end)
+
+
+class WarmUp(Preset):
+    """Takes an arm through the launches of a link that brings just what is waited for. Each kernel is loaded then: that
+    may wait for the device, where over a link another one spins until what was to be launched next has run."""
+
+    def wait(self, count: int) -> int:
+        super().wait(count)
+        return count

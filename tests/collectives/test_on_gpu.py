@@ -1,0 +1,207 @@
+"""What takes a GPU, to the bit: arms that are one launch, parts that are late, and ranks, one each where there are
+several GPUs, else two on the one, over symmetric memory alone. Of ranks and parts never run yet: there was no GPU.
+
+No time of it says anything of a wire. A whole run of ranks is `torchrun --nproc-per-node N -m pytest --benchmark-only`,
+a check of all that gathers the same without the option.
+"""
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from gather_cases import whole_numbers
+
+from collectives import all_gather_matmul, flagged_arms, matmul_reduce_scatter, signalled
+from collectives.bench.setting import make_link
+from collectives.copier import copy_kernel
+from collectives.device import PacedCopier
+from collectives.ranks import shared
+from collectives.transfers import LinkError, Preset
+from kernels import hopper
+from kernels.contract import interpreted
+from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
+
+NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
+RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
+B, D, F, CALLS = 512, 256, 256, 3
+
+
+def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
+    """They add the same chunks in the same order, and a spill in fp32 is exact."""
+    results = {}
+    for arm in flagged_arms.ARMS:
+        mine = operands(1)
+        poison(mine)
+        results[arm] = flagged_arms.ARMS[arm](mine, link(rank=1))
+    assert mine.out.isfinite().all()
+    assert all(torch.equal(result, mine.out) for result in results.values())
+
+
+@pytest.mark.parametrize("arm", flagged_arms.ARMS)
+def test_preset_kernel_waits_for_nothing(arm, operands, close):
+    mine = operands()
+    Preset.fill(mine.by_chunk)
+    flagged_arms.preset(mine, arm)
+    close(mine)
+    assert int(mine.prepared[arm].up.lost) == 0
+
+
+class Held(PacedCopier):
+    """Moves nothing before it is let go, where it is `held`."""
+
+    held = False
+
+    def move(self, route):
+        self.route = route
+        if not self.held:
+            super().move(route)
+
+    def began(self):
+        if not self.held:
+            super().began()
+
+    def let_go(self):
+        self.held = False
+        with torch.cuda.stream(self._stream):
+            self.move(self.route)
+
+
+def test_copier_finishes_while_the_matmul_holds_every_sm(operands, monkeypatch):
+    """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
+    monkeypatch.setattr(hopper, "programs", lambda of: torch.cuda.get_device_properties(of).multi_processor_count)
+    mine, link = operands(rows=4096, columns=2048), Held(100e9)
+    ready = flagged_arms.prepare(mine, "row_block")
+    assert len(ready.plan.grid.tiles) >= hopper.programs(mine.out.device)
+    flagged_arms.ARMS["row_block"](mine, link)  # loads the kernels
+    link.timeline()
+    link.held = True
+    link.start(ready.transfers)
+    mine.out.fill_(torch.nan)
+    flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
+    time.sleep(0.2)
+    assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
+    link.let_go()
+    link.finish()
+    link.timeline()  # raises where a flag was given up
+    assert mine.out.isfinite().all()
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float16], ids=str)
+def scatter(request, monkeypatch):
+    monkeypatch.undo()  # as many programs as there are SMs
+    out = torch.empty(HEIGHT, COLUMNS, dtype=request.param, device="cuda")
+    return signalled.added_by_kernel(
+        matmul_reduce_scatter.Operands(values(0, out), values(1, out)[:COLUMNS], out, RANKS)
+    )
+
+
+def values(seed, like):
+    """Whole numbers whose sums every dtype holds."""
+    numbers, kept = (whole_numbers(2 * seed + part, RANKS * HEIGHT, DEPTH, most=10**part) for part in (0, 1))
+    return (numbers * (kept == 0)).to(like)  # one in 21 is left
+
+
+def poison_parts(scatter):
+    for tensor in (scatter.products, scatter.arrived, scatter.out):
+        tensor.fill_(torch.nan)
+
+
+def right(scatter):
+    return sum(part.float() @ scatter.w.float().T for part in scatter.x.chunk(RANKS)).to(scatter.out.dtype)
+
+
+@pytest.mark.parametrize("late", range(RANKS))
+def test_part_that_is_computed_late_is_waited_for(scatter, late):
+    link, multiply, calls = PacedCopier(500e9), scatter.matmul, []
+
+    def slow(x, w, out):
+        calls.append(x)
+        if len(calls) % RANKS == late:
+            torch.cuda._sleep(20_000_000)
+        return multiply(x, w, out)
+
+    scatter.matmul = slow
+    for _ in range(2):
+        poison_parts(scatter)
+        assert torch.equal(matmul_reduce_scatter.ARMS["block_launches"](scatter, link), right(scatter))
+        link.timeline()
+
+
+def test_part_that_never_goes_is_an_error_within_a_bound(scatter, monkeypatch):
+    link = PacedCopier(500e9)
+    monkeypatch.setattr(link, "ready", lambda count: None)
+    matmul_reduce_scatter.ARMS["block_launches"](scatter, link)
+    with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived"):
+        link.timeline()
+
+
+def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("signalled needs a Hopper GPU")
+    monkeypatch.setattr(hopper, "programs", lambda device: 4)  # so it takes a while
+    link = PacedCopier(500e9)
+    for _ in range(2):
+        signalled.run(scatter, link)
+        timeline = link.timeline()
+    assert timeline.arrivals_s[0] < timeline.ready_s[-1]
+
+
+def few(seed, *shape):
+    """Small whole numbers: bf16 holds their sums."""
+    return whole_numbers(seed, *shape, most=1).cuda().bfloat16()
+
+
+def product(x, w):
+    return (x.float() @ w.float().T).bfloat16()
+
+
+def a_rank(rank, count, path, kind):
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+    from roofline.measure import device_ranks, ranks
+
+    own = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    own.world = device_ranks.World(own)
+    assert own.world.why_not(kind.partition("_")[0]) is None
+    link, w = make_link(kind, "cuda", None, own), few(rank, F, D)
+    share = (lambda shard: shared(shard, own)) if kind == "symmetric" else torch.clone
+
+    arms = dict(all_gather_matmul.ARMS)
+    if kind.endswith("all_gather"):
+        arms = {"serial": arms["serial"]}
+    elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
+        arms |= flagged_arms.ARMS
+    x, gathered = few(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
+    shards = [torch.full_like(part, torch.nan).contiguous() for part in x.chunk(count, 1)]
+    shards[rank] = share(x.chunk(count, 1)[rank].contiguous())
+    operands = all_gather_matmul.Operands(shards, gathered, w, gathered.new_empty(B, F), rank, blocks=4)
+    for late in (None, *range(count)):
+        for name, arm in arms.items():
+            for call in range(CALLS):
+                x = few(100 * call + 7, B, D)
+                gathered.fill_(torch.nan)
+                operands.out.fill_(torch.nan)
+                shards[rank].copy_(x.chunk(count, 1)[rank])
+                operands.columns(rank, gathered).copy_(shards[rank])
+                torch.cuda.synchronize()
+                time.sleep(0.05 * (late == rank))
+                arm(operands, link)
+                timeline = link.timeline()
+                assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
+                assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+    clock = own.clock(own)
+    times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
+    assert len(times) == len(clock.readings) == 3
+    own.gather(None)  # none ends while others read its memory
+
+
+@pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], ALL_GATHER])
+def test_ranks_with_gpus(kind, tmp_path, monkeypatch):
+    count = min(torch.cuda.device_count(), 4)
+    if count == 1 and kind.startswith("nccl"):
+        pytest.skip("NCCL takes a GPU for each rank, and there is one")
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", str(int(count == 1)))
+    multiprocessing.start_processes(a_rank, (max(count, 2), str(tmp_path / "store"), kind), max(count, 2))
