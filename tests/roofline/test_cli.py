@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_balance_of_the_exercise_in_half_a_second(in_a_blink):
-    told = in_a_blink("balance", "--flops", "275e12", "--bandwidth", "100e9")
-    assert "balance: 2750 FLOP/byte" in told
-    assert "waits for its bytes" in told
+    printed = in_a_blink("balance", "--flops", "275e12", "--bandwidth", "100e9")
+    assert "balance: 2750 FLOP/byte" in printed
+    assert "waits for its bytes" in printed
 
 
 def test_balance_of_a_chip(capsys):
@@ -33,7 +33,7 @@ def test_a_reader_that_has_read_enough_is_no_error():
 
 
 def test_doctests_of_every_package_run(pytestconfig):
-    """With plain `pytest`, as `make test` calls it: they are looked for in the folders of `testpaths` alone."""
+    """Plain `pytest`, as `make test` calls it, looks for them in the folders of `testpaths` alone."""
     packages = {path.parent for path in ROOT.glob("[!.]*/__init__.py")}
     examples = {package.name for package in packages if any(">>> " in p.read_text() for p in package.rglob("*.py"))}
     assert {"kernels", "collectives", "roofline"} <= examples <= set(pytestconfig.getini("testpaths"))
@@ -49,7 +49,7 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["balance", "--flops", "275", "--bandwidth", "1e11"], "did you mean 275e12 FLOP/s"),
         (["balance", "--flops", "2e14", "--bandwidth", "100"], "did you mean 100e9 bytes/s, which is 100 GB/s?"),
@@ -73,5 +73,5 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
         ([], "required: command"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, said, refused):
-    assert said in refused(*arguments)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
+    assert expected in refused(*arguments)

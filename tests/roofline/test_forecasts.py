@@ -46,7 +46,7 @@ RECORDS = [
 
 @pytest.fixture
 def h100(tmp_path, monkeypatch):
-    """A run of the chip of `FORECAST`, beside which another has one."""
+    """Return a run of the chip of `FORECAST`, beside which another chip has a forecast."""
     monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
     (tmp_path / "new.json").write_text(json.dumps(FORECAST))
     (tmp_path / "another.json").write_text(json.dumps(FORECAST | {"chip": "A100", "cases": []}))

@@ -25,7 +25,7 @@ BACKWARD_S = S / BYTES_PER_S
 
 
 def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
-    """A run whose arms take what the model says, with rounds that are slower and faster for all."""
+    """Return a run whose arms take what the model says, with rounds that are slower and faster for all."""
     model = Model(BACKWARD_S, S, L, in_flight, overhead_s, BYTES_PER_S)
     alone = {"collectives": 1, "nbytes": S}
     entrants = {
@@ -42,7 +42,7 @@ def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
         entrants[name] = {"bucket_bytes": size, "collectives": S // size}, model.time_s(size)
     ranks = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": loopback}
     run = Run({key: value for key, value in HEAD.items() if key != "kind"} | {"ranks": ranks})
-    about = {name: {"config": "known", "relative_error": 0.0} | own for name, (own, _) in entrants.items()}
+    about = {name: {"config": "known", "relative_error": 0.0} | fields for name, (fields, _) in entrants.items()}
     shape = Shape(
         CASE.id, CASE.op, "gradients", CASE.__dict__, CASE.dtype, CASE.work, "flat", "warm", about, round_count=30,
         facts=CASE.facts | {"in_flight": 2}, stopped_by="width", telemetry={}, late=dict.fromkeys(entrants, 0),
@@ -58,10 +58,10 @@ def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight):
     (shape,) = made_up(in_flight).shapes.values()
-    found = gradients.fit(shape)
-    assert found.in_flight == in_flight
-    assert found[:3] == pytest.approx((BACKWARD_S, S, L))
-    assert found[4:] == pytest.approx((OVERHEAD_S, BYTES_PER_S))
+    model = gradients.fit(shape)
+    assert model.in_flight == in_flight
+    assert model[:3] == pytest.approx((BACKWARD_S, S, L))
+    assert model[4:] == pytest.approx((OVERHEAD_S, BYTES_PER_S))
 
 
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
@@ -82,13 +82,13 @@ def test_records_have_what_was_hidden_and_the_model():
     run = made_up()
     records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
-    for name, own in records.items():
-        assert own.keys() <= FIELDS.keys(), name
-        hidden = hidden_fraction(own["t_gemm_s"], own["t_comm_s"], own["time_s"])
-        assert own["hidden_fraction"] == pytest.approx(hidden), name
-        assert own["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / own["time_s"]), name
+    for name, record in records.items():
+        assert record.keys() <= FIELDS.keys(), name
+        hidden = hidden_fraction(record["t_gemm_s"], record["t_comm_s"], record["time_s"])
+        assert record["hidden_fraction"] == pytest.approx(hidden), name
+        assert record["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / record["time_s"]), name
         swept = name == "overlapped" or name.startswith("bucketed")
-        assert own["model_s"] == (pytest.approx(own["time_s"]) if swept else None), name
+        assert record["model_s"] == (pytest.approx(record["time_s"]) if swept else None), name
     assert records["flat"]["hidden_fraction"] == pytest.approx(0, abs=1e-6)
     assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
     cases = frame(run)
@@ -112,7 +112,7 @@ def test_figure_has_a_point_for_each_arm():
 
 def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
     shape = made_up().shapes[CASE.id]
-    save(tmp_path, [HEAD, shape.line(), *(one.line(CASE.id) for one in shape.rounds)])
+    save(tmp_path, [HEAD, shape.line(), *(round_.line(CASE.id) for round_ in shape.rounds)])
     assert "buckets.svg" in {path.name for path in write(tmp_path)}
     text = (tmp_path / "report.md").read_text()
     assert "## Which bucket?" in text

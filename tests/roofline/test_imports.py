@@ -31,7 +31,7 @@ def modules(*packages: str) -> dict[str, Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Whole names of what `path` imports, by a string too: modules, and names of modules."""
+    """Return the whole names of what `path` imports, by a string too: modules, and names of modules."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -79,18 +79,18 @@ def test_no_imports_run_in_a_circle():
 
 
 def measures(module: str) -> bool:
-    """Whether it is a runner's, which may import what measures, or the tuning."""
+    """Return whether `module` is a runner's, which may import what measures, or the tuning."""
     return module.split(".")[1:2] in (["bench"], ["tune"])
 
 
 @pytest.mark.parametrize("package", ["kernels", "collectives"])
 def test_what_kernels_and_collectives_may_import(package):
-    known = FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
+    allowed = FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
     wrong = {
         (module, name)
         for module, path in modules(package).items()
         for name in imported(path)
-        if not f"{name}.".startswith(tuple(f"{own}." for own in (FOR_BENCH if measures(module) else known)))
+        if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in (FOR_BENCH if measures(module) else allowed)))
     }
     assert not wrong
 

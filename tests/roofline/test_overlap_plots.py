@@ -50,8 +50,8 @@ def points_of(axes, arm):
 def test_every_figure_names_link_source_and_run(sweep):
     for name in NAMES:
         text = "|".join(sweep.texts[name])
-        for said in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
-            assert said in text, name
+        for words in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
+            assert words in text, name
         assert "NVLink" not in text, name
     wire_bytes = gather_matmul().work.wire_bytes
     slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
@@ -109,8 +109,8 @@ def test_title_claims_nothing_where_no_arm_is_faster(draw):
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, wire, asked):
     drawn = draw([HERE, *gathering(gather_matmul(16, wire))], "network_roofline")
     balance = style.range_of(frame(drawn.run)["balance"])
-    said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
-    assert said == [
+    notes = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
+    assert notes == [
         "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
         f"here {balance} measured on wire {wire}, each by its own matmul",
         *asked,
@@ -143,20 +143,20 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "note"),
     [
         ({"pace": 0.8}, "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)"),
         ({"without": ["link"]}, "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=26 balance86"),
     ],
 )
-def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, said):
+def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, note):
     drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), **fault)], *NAMES[:2])
     roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
-    assert said in roofline
+    assert note in roofline
     assert "tp=26" not in roofline
     assert len(points_of(drawn.axes("network_roofline", "all_gather_matmul"), "serial")) == 1
     void = "pace" in fault  # which the other figure still shows
-    assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, said in overlap) == (void, void, not void)
+    assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, note in overlap) == (void, void, not void)
 
 
 def test_run_of_void_cases_alone_is_drawn(draw):

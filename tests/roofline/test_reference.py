@@ -47,8 +47,8 @@ def test_committed_json_is_of_the_same_samples(name):
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
         times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"]).values()
-        found = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
-        assert found == [len(times), min(times), max(times), median(times)]
+        statistics = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
+        assert statistics == [len(times), min(times), max(times), median(times)]
         assert "data" not in row["stats"]
 
 
@@ -137,20 +137,20 @@ def test_readme_answers_whether_communication_hides():
 def test_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
     runs = [journal.load(REFERENCE / name) for name in RUNS]
     newest = max(run.metadata["method_version"] for run in runs)
-    found = [
+    records = [
         record
         for run in runs
         if run.metadata["method_version"] == newest
         for record in records_of(run)
         if (record.get("wire"), record.get("ranks")) == ("ridge", 8)
     ]
-    assert all(record["m"] >= 4096 for record in found)
+    assert all(record["m"] >= 4096 for record in records)
     page = (ROOT / "docs/how.md").read_text()
     for arm in ("serial", *(f"{kind}_launches" for kind in ("chunk", "row_block", "block", "layer", "chained"))):
-        own = [record["of_own_ideal"] for record in found if record["arm"] == arm]
-        assert len(own) >= 2
-        assert min(own) > 0.8
-        assert f"`{arm}` {100 * min(own):.0f} to {100 * max(own):.0f} %" in page
+        shares = [record["of_own_ideal"] for record in records if record["arm"] == arm]
+        assert len(shares) >= 2
+        assert min(shares) > 0.8
+        assert f"`{arm}` {100 * min(shares):.0f} to {100 * max(shares):.0f} %" in page
 
 
 def test_exercise_shows_the_overlap_table_of_a_committed_run():
@@ -165,15 +165,17 @@ def test_exercise_shows_the_overlap_table_of_a_committed_run():
         for tp, wire, row in zip(rows["tp"], rows["wire"], texts, strict=True)
     }
     assert set(shown) <= expected
-    own = [r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]
-    best = max(own, key=lambda r: r["ratio_to_vendor"])
-    said = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
-    assert said.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
+    records = [
+        r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")
+    ]
+    best = max(records, key=lambda r: r["ratio_to_vendor"])
+    gains = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
+    assert gains.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """An empty results/reference, and a run to put there."""
+    """Return a checkout with an empty results/reference, and a run to put there."""
     (tmp_path / "results" / "reference").mkdir(parents=True)
     (tmp_path / "results" / "README.md").write_text(f"before\n{references.START}\nold\n{references.END}\nafter\n")
     lines = [json.loads(json.dumps(line)) for line in LINES]
@@ -209,7 +211,7 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda text: text.replace("abc1234", "abc1234+dirty"), "of commit abc1234+dirty"),
         (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off"),
@@ -225,13 +227,13 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
         (lambda text: text.replace('"why"', '"on thehost7"'), "holds this host's name 'thehost7'"),
     ],
 )
-def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, monkeypatch, change, said):
+def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, monkeypatch, change, message):
     root, run = checkout
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     path = run / journal.NAME
     path.write_text(change(path.read_text()))
     assert add(checkout) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list((root / "results" / "reference").iterdir())
 
 
@@ -257,9 +259,9 @@ def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
     (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "docs/start.md").read_text(), re.DOTALL)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    found = {}
-    exec(snippet, found)
-    frame = found["frame"]
+    namespace = {}
+    exec(snippet, namespace)
+    frame = namespace["frame"]
     assert set(frame["op"]) == {"matmul", "all_gather_matmul", "matmul_reduce_scatter", "ffn", "weight_prefetch"}
     run = journal.load(Path(re.search(r'load\("(.*?)"\)', snippet)[1]))
     again = frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -73,9 +73,9 @@ def test_without_ceilings_there_are_rates_but_no_shares(tmp_path):
 
 def test_what_an_empty_call_takes_is_told_beside_the_ceilings(tmp_path, folder):
     head = LINES[0] | {"machine": LINES[0]["machine"] | {"empty_call_s": 0.9e-6}}
-    write(known := save(tmp_path / "known", [head, *LINES[1:]]))
-    said = (known / "report.md").read_text().partition("## Ceilings")[2]
-    assert "- an empty call takes 0.9 us: that much is in every sample" in said
+    write(measured := save(tmp_path / "known", [head, *LINES[1:]]))
+    section = (measured / "report.md").read_text().partition("## Ceilings")[2]
+    assert "- an empty call takes 0.9 us: that much is in every sample" in section
     assert "empty call" not in "".join(ceilings(journal.load(folder)))
 
 
@@ -101,7 +101,7 @@ def test_ceilings_show_interval_and_datasheet(folder):
 
 
 def probed(m, times, probe_s, *, drift=lambda index: 1.0):
-    """Lines of a shape beside which a probe of the matmul ceiling took turns, with calls of 1e9 FLOP."""
+    """Return lines of a shape beside which a probe of the matmul ceiling took turns, with calls of 1e9 FLOP."""
     line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=drift)
     line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": 1e9}
     return [line, *samples]
@@ -136,7 +136,7 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_
     slow[0]["entrants"]["probe matmul"]["config"] = "torch"
     fast = probed(4096, {"cublas": flop / 500e12, "tiled": flop / fast_contender}, 1e9 / 600e12)
     run = journal.load(save(tmp_path / "run", [*LINES[:5], *slow, *fast]))
-    (matmul,) = (one for one in ceilings_of(run) if one.kind == "matmul")
+    (matmul,) = (roof for roof in ceilings_of(run) if roof.kind == "matmul")
     assert (matmul.value, matmul.by) == (pytest.approx(ceiling), by)
     shares = [200e12 / slow_probe, 500 / 600, fast_contender / 600e12]
     assert [r["of_roof"] for r in records_of(run)] == pytest.approx(shares)  # of the probe in the same rounds
@@ -148,20 +148,20 @@ def memory_roofline(folder, lines):
 
 
 def made_up(tokens, rate=1.0, source="gpu"):
-    """Lines of a machine `rate` times as fast as that of `LINES`, with a datasheet of `rate` times the bytes/s."""
+    """Return lines of a machine `rate` times as fast as that of `LINES`, by its datasheet too."""
     sheet = DATASHEET | {name: rate * DATASHEET[name] for name in ["memory_bandwidth_bytes_per_s"]}
     sheet |= {"flops": {"bf16": rate * DATASHEET["flops"]["bf16"]}}
     head = HEAD | {"machine": HEAD["machine"] | {"source": source, "datasheet": sheet}}
     ceilings = [ceiling("matmul", rate * 750e12, dtype="bf16"), ceiling("read", rate * 4e12)]
     times = ({"cublas": (m * 1e-8 + 1e-6) / rate, "tiled": (m * 2e-8 + 2e-6) / rate} for m in tokens)
-    return [head, *ceilings, *(line for m, own in zip(tokens, times, strict=True) for line in shape(m, own))]
+    return [head, *ceilings, *(line for m, seconds in zip(tokens, times, strict=True) for line in shape(m, seconds))]
 
 
 SPEEDS = {"cublas": 1.0, "persistent": 0.97, "tiled": 0.88}
 
 
 def sharded():
-    """Lines of three contenders on both layers of xxl, whole and on one of 8 chips."""
+    """Return lines of three contenders on both layers of xxl, whole and on one of 8 chips."""
     lines = [HEAD, ceiling("matmul", 735e12, dtype="bf16"), ceiling("read", 4.35e12)]
     for layer, tp, m in product(("up", "down"), (1, 8), (1, 16, 64, 256, 1024, 4096, 8192)):
         case = Matmul("xxl", layer, tp, m, "bf16")
@@ -186,14 +186,14 @@ def test_small_machines_are_told_in_gflops(tmp_path, rate, unit, scale):
     assert axes.get_ylabel() == unit
     assert {f"measured: 750 {unit}", f"datasheet: 989 {unit}"} <= {text.get_text() for text in axes.texts}
     records = records_of(journal.load(tmp_path / "run"))
-    ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
+    ys = [y for bars in axes.containers for y in bars.lines[0].get_ydata()]
     assert sorted(ys) == pytest.approx(sorted(scale * record["tflops"] for record in records))
 
 
 def test_few_rows_are_told_in_bytes_over_time_under_both_bounds(tmp_path):
     _, axes = memory_roofline(tmp_path, made_up((1, 16, 64, 8192), 1e-3, "cpu")).axes
     records = [r for r in records_of(journal.load(tmp_path / "run")) if r["m"] <= 64]
-    ys = [y for found in axes.containers for y in found.lines[0].get_ydata()]
+    ys = [y for bars in axes.containers for y in bars.lines[0].get_ydata()]
     assert sorted(ys) == pytest.approx(sorted(r["device_bytes"] / r["time_s"] / 1e9 for r in records))
     roof = next(line for line in axes.get_lines() if line.get_linewidth() == 2)
     assert roof.get_ydata()[0] == pytest.approx(4)

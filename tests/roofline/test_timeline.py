@@ -50,11 +50,15 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     assert chip("all_reduce", reduced) == [(0, 2, None), (3, 3.5, None), (4, 5, None)]
     assert [b[:3] for b in timeline.link_blocks(reduced)] == [(2, 3, 1), (3, 4, 2), (5, 6, 1), (6, 7, 2)]
     alone = line | {"in_turn": False}
-    assert [timeline.unit_of(one) for one in (line, alone | {"ready_s": []}, alone)] == ["rank", "row block", "chunk"]
+    assert [timeline.unit_of(by_unit) for by_unit in (line, alone | {"ready_s": []}, alone)] == [
+        "rank",
+        "row block",
+        "chunk",
+    ]
 
 
 def test_pieces_of_a_part_are_sent_together():
-    """Parts for ranks 1 and 2, in two row blocks each, and the own one, by one kernel that tells of each piece."""
+    """One kernel computes parts for ranks 1 and 2, in two row blocks each, and the own one, and tells of each piece."""
     line = {"transfers": [[2, 0], [2, 1], [1, 0], [1, 1]], "arrivals_s": [2, 3, 4, 6], "ready_s": [1, 2, 3, 5]}
     line |= {"waits": [[4, 7, 7]], "end_s": 8}
     assert [b[:3] for b in timeline.link_blocks(line)] == [(1, 3, 2), (3, 6, 1)]

@@ -23,7 +23,7 @@ SHOWN = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1
 
 
 def planted(lines, **head):
-    """`lines` with BAD for the name of a contender and for every text that a reader is shown."""
+    """Return `lines` with BAD for the name of a contender and for every text that a reader is shown."""
     text = json.dumps(lines).replace("tiled", json.dumps(BAD)[1:-1])
     first, *others = json.loads(text)
     machine = first["machine"] | {"chip": BAD, "versions": {"torch": BAD}}
@@ -57,7 +57,7 @@ def test_no_text_of_any_file_commands_a_terminal(folder):
 
 
 class Page(HTMLParser):
-    """What a browser would take for elements, the attributes of all, and the words."""
+    """`Page` holds what a browser would take for elements, the attributes of all, and the words."""
 
     def __init__(self, text):
         super().__init__()
@@ -94,12 +94,12 @@ def test_markdown_has_neither_html_nor_links_nor_further_cells(folder):
 
 
 def test_pictures_show_it_and_are_not_typeset(folder):
-    found = [ElementTree.parse(path) for path in folder.glob("*.svg")]
-    assert found
-    for picture in found:
+    pictures = [ElementTree.parse(path) for path in folder.glob("*.svg")]
+    assert pictures
+    for picture in pictures:
         words = "".join(picture.getroot().itertext())
         assert r"</script>|`a`$\frac{$ [b]" in words
-        assert not [one for one in picture.iter() if one.tag.endswith(("}script", "}foreignObject"))]
+        assert not [element for element in picture.iter() if element.tag.endswith(("}script", "}foreignObject"))]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_pictures_show_it_and_are_not_typeset(folder):
 def test_commands_print_no_control_characters(command, tmp_path, capsys):
     runs = {name: str(save(tmp_path / name, planted(LINES))) for name in ("RUN", "RUN2")}
     main([runs.get(word, word) for word in command.split()])
-    said = capsys.readouterr()
-    assert (SHOWN in said.out) == (command != "report RUN")
-    assert all(c.isprintable() or c == "\n" for c in said.out + said.err)
+    output = capsys.readouterr()
+    assert (SHOWN in output.out) == (command != "report RUN")
+    assert all(c.isprintable() or c == "\n" for c in output.out + output.err)
 
 
 def test_copy_for_reference_stays_in_its_folder(tmp_path):
@@ -149,10 +149,10 @@ def test_line_of_100_mb_is_refused_without_being_read_whole(packed, end, tmp_pat
             file.write(b"x" * 10**6)
         file.write(end)
     tracemalloc.start()
-    said = refused("report", str(tmp_path))
+    message = refused("report", str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert "has a line above 16 MiB" in said
+    assert "has a line above 16 MiB" in message
     assert peak < 70e6
 
 
@@ -190,5 +190,5 @@ def test_work_cut_into_absurdly_many_parts_is_refused(change, tmp_path):
 def test_numbers_are_finite(value, tmp_path, refused):
     line = json.dumps(LINES[1]).replace("700000000000000.0", value)
     (save(tmp_path / "run", [HEAD]) / journal.NAME).open("a").write(line + "\n")
-    said = refused("report", str(tmp_path / "run"))
-    assert "no number above 0" in said or "is not JSON" in said
+    message = refused("report", str(tmp_path / "run"))
+    assert "no number above 0" in message or "is not JSON" in message
