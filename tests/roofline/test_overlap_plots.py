@@ -165,11 +165,27 @@ def test_run_of_void_cases_alone_is_drawn(draw):
     assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
 
 
-def test_without_any_link_time_only_the_timeline_is_left(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
-    assert drawn.names == [*drawn.texts] == ["timeline"]
-    assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
-    assert not any("T_comm" in text for text in drawn.texts["timeline"])
+def preset_lines():
+    lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
+    return [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (LINES[1:], []),
+        (preset_lines(), []),
+        (gathering(gather_matmul(), without=("link",)), ["timeline"]),
+        ([line for line in gathering(gather_matmul()) if line["kind"] != "timeline"], ["network_roofline", "overlap"]),
+    ],
+    ids=["plain matmuls", "preset link", "no link alone", "no timelines"],
+)
+def test_figures_that_lack_their_data_are_left_out(draw, lines, names):
+    drawn = draw([HERE, *lines])
+    assert drawn.names == [*drawn.texts] == names
+    if names == ["timeline"]:
+        assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
+        assert not any("T_comm" in text for text in drawn.texts["timeline"])
 
 
 @pytest.mark.parametrize(
@@ -181,17 +197,6 @@ def test_arm_that_failed_is_not_there(draw, failed, best):
     for name in NAMES:
         assert arms & {*drawn.texts[name]} == arms - {*failed}
     assert [text for text in drawn.texts["overlap"] if text.endswith(" %")] == best
-
-
-def preset_lines():
-    lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
-    return [HERE, *(line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines)]
-
-
-@pytest.mark.parametrize("lines", [LINES, preset_lines()], ids=["plain matmuls", "preset link"])
-def test_where_nothing_comes_over_a_wire_there_are_no_figures(draw, lines):
-    drawn = draw(lines)
-    assert drawn.names == []
 
 
 def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(gpu):

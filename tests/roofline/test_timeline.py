@@ -72,11 +72,6 @@ def test_pieces_of_a_part_are_sent_together():
     assert chip == [(0, 3, None), (3, 4, 1), (4, 5, 1), (5, 6, 2), (6, 7, 2), (7, 9, timeline.HOME_UNIT), (9, 10, None)]
 
 
-def test_without_timelines_the_other_two_are_left(draw):
-    drawn = draw([HERE, *without_timelines(gathering(gather_matmul()), *made_up.OURS)])
-    assert drawn.names == [*drawn.texts] == ["network_roofline", "overlap"]
-
-
 def test_timeline_prefers_the_wire_that_was_asked_to_be_at_the_ridge(draw):
     nearer, ridge = gather_matmul(), gather_matmul(16, "ridge")
     drawn = draw(
@@ -92,10 +87,6 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == IDLE]
     spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
     assert spans == pytest.approx([0, 16, 7, 16])
-
-
-def without_timelines(lines, *arms):
-    return [line for line in lines if line["kind"] != "timeline" or line["contender"] not in arms]
 
 
 def test_kernel_that_waits_on_the_chip_is_one_block():
