@@ -45,7 +45,7 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-def shaped(verb: str, burst: str) -> None:
+def shape_wire(verb: str, burst: str) -> None:
     for node in NODES:
         shape = f"qdisc {verb} dev wire root tbf rate {BITS_PER_S:.0f} burst {burst} latency 400ms".split()
         subprocess.run(["ip", "netns", "exec", node, "tc", *shape], check=True)
@@ -65,7 +65,7 @@ def wire():
             ip("-n", node, "link", "set", "lo", "up")
             ip("-n", node, "address", "add", f"{address}/24", "dev", "wire")
             ip("-n", node, "link", "set", "wire", "mtu", "9000", "up")
-        shaped("add", "128kb")
+        shape_wire("add", "128kb")
         yield
     finally:
         for node in made:
@@ -134,7 +134,7 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
     A burst comes at once. A large one, saved up while nothing is sent, would hide what a collective costs beside its
     bytes.
     """
-    shaped("change", "64kb")
+    shape_wire("change", "64kb")
     folder, run = measure(tmp_path, GRADIENTS, over_wire=True)
     records = records_of(run)
     (best,) = gradients.best(as_frame(records)).to_dict("records")

@@ -105,11 +105,11 @@ def boxes_of(figure, panels=()):
     return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
 
 
-def touching(boxes):
+def touching_pairs(boxes):
     return [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
 
 
-def on_points(figure):
+def words_on_points(figure):
     """Return the words that lie on a point of their axes, but those that run along a line."""
     words = []
     for axes in figure.axes:

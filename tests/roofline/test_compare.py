@@ -84,8 +84,9 @@ def test_a_contender_that_is_slower_in_the_mean_alone_fails_the_command(tmp_path
     rng = np.random.default_rng(6)
     folders = []
     for factor in (1.0, 1.06):
-        shapes = [shape(m, {"cublas": 1e-4, "tiled": noisy(rng, factor * 1e-4, spread=0.15)}) for m in range(1, 29)]
-        folders.append(str(run(tmp_path / str(factor), *shapes)))
+        times = [draw_times(rng, factor * 1e-4, spread=0.15) for _ in range(28)]
+        shapes = [shape(m, {"cublas": 1e-4, "tiled": tiled}) for m, tiled in enumerate(times, 1)]
+        folders.append(str(save_run(tmp_path / str(factor), *shapes)))
     assert main(["compare", *folders]) == 1
     out = capsys.readouterr().out
     assert "0 SLOWER, 0 FASTER" in out
@@ -117,8 +118,9 @@ def test_change_by_hand():
 
 def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
     rng = np.random.default_rng(2)
-    loaded_run = journal.load(run(tmp_path / "run", shape(16, {"cublas": [3e-4] * 80, "tiled": noisy(rng, 1e-4, 80)})))
-    (timed_shape,), (_, record) = loaded_run.shapes.values(), records_of(loaded_run)
+    times = {"cublas": [3e-4] * 80, "tiled": draw_times(rng, 1e-4, 80)}
+    run = journal.load(save_run(tmp_path / "run", shape(16, times)))
+    (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
     ratios = math.log(3e-4) - np.log(list(timed_shape.times_s("tiled").values()))
 
     def middle_halves(count):
@@ -127,25 +129,25 @@ def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
         return of_each[:, cut:-cut].mean(axis=1)
 
     blocks = middle_halves(8)
-    spread = spread_of([values_of(loaded_run, record)])
+    spread = spread_of([values_of(run, record)])
     assert (spread.value, spread.variance, spread.freedom) == pytest.approx((blocks.mean(), blocks.var(ddof=1) / 8, 7))
     for round_ in timed_shape.rounds:
         round_.process, round_.pass_index = round_.index // 20, round_.index // 10 % 2
     processes = middle_halves(4)
-    spread = spread_of([values_of(loaded_run, record)])
+    spread = spread_of([values_of(run, record)])
     assert (spread.value, spread.variance, spread.freedom) == pytest.approx(
         (processes.mean(), processes.var(ddof=1) / 4, 3)
     )
-    by_time = spread_of([values_of(loaded_run, record, "time")])
+    by_time = spread_of([values_of(run, record, "time")])
     assert by_time.value == pytest.approx(spread.value - math.log(3e-4))
     timed_shape.rounds = timed_shape.rounds[:1]
-    assert spread_of([values_of(loaded_run, record)]) is None
+    assert spread_of([values_of(run, record)]) is None
 
 
 CASES, PROCESSES, PASSES = 28, 5, 6
 
 
-def made_up(rng, runs, between_runs):
+def draw_spreads(rng, runs, between_runs):
     """Return the spreads of `CASES` cases in `runs` runs of equal machines.
 
     The standard deviation is 1.3 % between processes, and 0.9 % between passes.
@@ -167,7 +169,7 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
     rng = np.random.default_rng(3)
     equal, held, seen = [], [], []
     for _ in range(60):
-        pair = zip(made_up(rng, runs, between_runs), made_up(rng, runs, between_runs), strict=True)
+        pair = zip(draw_spreads(rng, runs, between_runs), draw_spreads(rng, runs, between_runs), strict=True)
         changes = [change(*sides) for sides in pair]
         equal += verdicts(changes)
         held += [c.interval.low <= 1 <= c.interval.high for c in changes]
@@ -182,11 +184,11 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
     assert share >= at_least
 
 
-def noisy(rng, seconds, rounds=100, spread=0.02):
+def draw_times(rng, seconds, rounds=100, spread=0.02):
     return (seconds * rng.lognormal(sigma=spread, size=rounds)).tolist()
 
 
-def run(folder, *cases, **head):
+def save_run(folder, *cases, **head):
     about = HEAD | head
     return save(
         folder, [about, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12), *itertools.chain(*cases)]
@@ -196,7 +198,7 @@ def run(folder, *cases, **head):
 CHANGE = {16: 1.1, 64: 1.0, 256: 1 / 1.1}
 
 
-def sides(folder, runs=1):
+def save_sides(folder, runs=1):
     """Return folders of BASE and NEW: `tiled` is 10 % slower at m=16, equal at m=64, 10 % faster at m=256.
 
     In NEW all are 20 % slower.
@@ -204,38 +206,42 @@ def sides(folder, runs=1):
     rng = np.random.default_rng(0)
     folders = [], []
     for number in range(runs):
-        base = [shape(m, {"cublas": noisy(rng, 1e-4), "tiled": noisy(rng, 2e-4)}) for m in CHANGE]
-        new = [shape(m, {"cublas": noisy(rng, 1.2e-4), "tiled": noisy(rng, 2.4e-4 * f)}) for m, f in CHANGE.items()]
-        folders[0].append(run(folder / f"base-{number}", *base))
-        folders[1].append(run(folder / f"new-{number}", *new))
+        base = [shape(m, {"cublas": draw_times(rng, 1e-4), "tiled": draw_times(rng, 2e-4)}) for m in CHANGE]
+        new = [
+            shape(m, {"cublas": draw_times(rng, 1.2e-4), "tiled": draw_times(rng, 2.4e-4 * factor)})
+            for m, factor in CHANGE.items()
+        ]
+        folders[0].append(save_run(folder / f"base-{number}", *base))
+        folders[1].append(save_run(folder / f"new-{number}", *new))
     return folders
 
 
-def loaded(folders):
+def load_runs(folders):
     return [[journal.load(folder) for folder in side] for side in folders]
 
 
-def verdict_at(comparison):
+def verdicts_by_m(comparison):
     return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in comparison.cases}
 
 
 def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several_runs_tell_what_is_the_same(tmp_path):
-    folders = sides(tmp_path, runs=4)
-    single, several = compare(*loaded([side[:1] for side in folders])), compare(*loaded(folders))
-    assert verdict_at(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
+    folders = save_sides(tmp_path, runs=4)
+    first_runs = load_runs([side[:1] for side in folders])
+    single, several = compare(*first_runs), compare(*load_runs(folders))
+    assert verdicts_by_m(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
     assert single.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
     assert single.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
     assert (single.exit_code(), single.exit_code(strict=True)) == (1, 1)
-    assert verdict_at(several) == {16: SLOWER, 64: SAME, 256: FASTER}
+    assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
     widths = [report.cases[1].change_high - report.cases[1].change_low for report in (single, several)]
     assert widths[1] < 0.6 * widths[0]
-    by_time = compare(*loaded([side[:1] for side in folders]), by="time")  # the machine counts, the baseline is judged
+    by_time = compare(*first_runs, by="time")  # the machine counts, the baseline is judged
     assert len(by_time.cases) == 6
     assert {case.verdict for case in by_time.cases if case.case.endswith("cublas")} == {SLOWER}
 
 
 def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
-    (base,), new = ([str(folder) for folder in side] for side in sides(tmp_path))
+    (base,), new = ([str(folder) for folder in side] for side in save_sides(tmp_path))
     texts = []
     for arguments in ([base, *new], [base, "--new", *new], [base, *new, "--markdown"], [base, *new, "--json"]):
         assert main(["compare", *arguments]) == 1
@@ -262,7 +268,7 @@ def compared(tmp_path, capsys):
 
     def call(base, new, *options, more=(), **head):
         base, new = ([shape(m, times) for m, times in side.items()] for side in (base, new))
-        folders = run(tmp_path / "base", *base), run(tmp_path / "new", *new, more, **head)
+        folders = save_run(tmp_path / "base", *base), save_run(tmp_path / "new", *new, more, **head)
         code = main(["compare", *map(str, folders), *options])
         return code, "".join(capsys.readouterr())
 
@@ -285,7 +291,7 @@ def test_missing_cases_are_named_with_what_is_known_of_them(compared):
 
 def test_unclear_is_an_error_only_if_strict(compared):
     rng = np.random.default_rng(1)
-    wild = [{16: {name: noisy(rng, 1e-4, 30, 0.3) for name in BOTH}} for _ in range(2)]
+    wild = [{16: {name: draw_times(rng, 1e-4, 30, 0.3) for name in BOTH}} for _ in range(2)]
     code, out = compared(*wild)
     assert (code, "1 UNCLEAR" in out, compared(*wild, "--strict")[0]) == (0, True, 1)
 
@@ -331,7 +337,7 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     times = {16: BOTH, 64: BOTH}
 
     def folder(name, times=times, **head):
-        return str(run(tmp_path / name, *(shape(m, times_of_shape) for m, times_of_shape in times.items()), **head))
+        return str(save_run(tmp_path / name, *(shape(*item) for item in times.items()), **head))
 
     old, alike, other = folder("old"), folder("alike", {16: BOTH}), folder("other", method_version=9)
     assert main(["compare", old, other, "--new", alike]) == 2
@@ -356,7 +362,7 @@ def test_page_has_every_pair_of_committed_runs():
         )
 
 
-def over_a_wire(folder, comm_s, lost):
+def load_gathering(folder, comm_s, lost):
     """Return a run whose arm hides all but `lost` of a gather that takes `comm_s`."""
     case = gather_matmul(tp=16)
     lines = gathering(case, 20e-3, comm_s, lost={"serial": 1.0, "chunk_launches": lost, "serial_all_cores": 0.4})
@@ -364,8 +370,8 @@ def over_a_wire(folder, comm_s, lost):
 
 
 def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
-    base = [over_a_wire(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
-    faster_wire = [over_a_wire(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
+    base = [load_gathering(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
+    faster_wire = [load_gathering(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
     same = compare(base, faster_wire)
     (arm,) = same.cases
     assert (arm.judged_by, arm.verdict) == ("hidden", SAME)
@@ -378,14 +384,14 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert same.vendor_speed is arm.baseline_speed is None  # `serial` goes over another wire
     with pytest.raises(ValueError, match="nothing can be compared"):
         compare(base, faster_wire, by="time")
-    worse = compare(base, [over_a_wire(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
+    worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
     assert worse.cases[0].change == pytest.approx(-0.2, abs=1e-3)
     assert "hidden -0.20 [" in "\n".join(terminal(worse))
 
 
 def test_an_arm_that_hides_nothing_is_judged_by_speed_where_the_wires_are_alike(tmp_path):
-    runs = [[over_a_wire(tmp_path / f"{side}{n}", 16e-3, 0.2) for n in range(3)] for side in ("base", "new")]
+    runs = [[load_gathering(tmp_path / f"{side}{n}", 16e-3, 0.2) for n in range(3)] for side in ("base", "new")]
     assert {case.case.rpartition("-")[2]: case.judged_by for case in compare(*runs).cases} == {
         "chunk_launches": "hidden", "serial_all_cores": "speed",
     }  # fmt: skip

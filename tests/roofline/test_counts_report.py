@@ -17,7 +17,7 @@ LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
 SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
 
 
-def counted(m, contender, dram_bytes, tensor_ops):
+def counter_line(m, contender, dram_bytes, tensor_ops):
     return {
         "kind": "counters", "shape": SHAPES[m], "contender": contender, "dram_bytes": dram_bytes, "l2_bytes": 10**9,
         "tensor_ops": tensor_ops, "counter_source": SOURCE,
@@ -29,9 +29,9 @@ NAMES |= {"kernel_names": {"cublas": f"{NVJET} + {REDUCE}", "tiled": "tiled_kern
 COUNTED = [
     HEAD,
     *LINES[1:-2],
-    counted(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
-    counted(16, "tiled", None, 0),
-    counted(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
+    counter_line(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
+    counter_line(16, "tiled", None, 0),
+    counter_line(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
     NAMES,
     {"kind": "note", "about": "counters", "text": "Counters: none were read: before."},
     {"kind": "note", "about": "counters", "text": "Counters: 3 of 4."},
@@ -44,12 +44,12 @@ def folder(tmp_path):
     return save(tmp_path / "run", COUNTED)
 
 
-def records(folder):
+def read_records(folder):
     return {(r["m"], r["contender"]): r for r in records_of(journal.load(folder))}
 
 
 def test_derived_fields_by_hand(folder):
-    by_case = records(folder)
+    by_case = read_records(folder)
     cublas = by_case[16, "cublas"]
     assert cublas["dram_bytes"] == 2 * LEAST[16]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
@@ -92,7 +92,7 @@ def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folde
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"hollow: each byte moved once", "filled: bytes counted, from a cold cache"} <= {*legend}
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
-    by_case = records(folder)
+    by_case = read_records(folder)
     ends = sorted({tuple(line.get_xdata()) for line in joined})
     for (left, right), r in zip(ends, (by_case[16, "cublas"], by_case[8192, "tiled"]), strict=True):
         assert right / left == pytest.approx(r["counted_intensity"] / r["device_intensity"])
@@ -109,7 +109,7 @@ def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folde
 def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
     odd = NAMES | {"shape": SHAPES[8192], "kernel_names": {"nobody": "k"}}  # of no contender: it does no harm
     lines = [*COUNTED[:-1], odd, *shape(16, {"cublas": 2e-6, "tiled": 4e-6}), COUNTED[-1]]
-    by_case = records(save(tmp_path / "run", lines))
+    by_case = read_records(save(tmp_path / "run", lines))
     assert (by_case[16, "cublas"]["dram_bytes"], by_case[16, "cublas"]["kernel_name"]) == (None, None)
     assert by_case[8192, "tiled"]["dram_bytes"] is not None
 

@@ -24,7 +24,7 @@ OVERHEAD_S, BYTES_PER_S = 1.5e-3, 128e6
 BACKWARD_S = S / BYTES_PER_S
 
 
-def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
+def make_run(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
     """Return a run whose arms take what the model says, with rounds that are slower and faster for all."""
     model = Model(BACKWARD_S, S, L, in_flight, overhead_s, BYTES_PER_S)
     alone = {"collectives": 1, "nbytes": S}
@@ -57,7 +57,7 @@ def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
 
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight):
-    (shape,) = made_up(in_flight).shapes.values()
+    (shape,) = make_run(in_flight).shapes.values()
     model = gradients.fit(shape)
     assert model.in_flight == in_flight
     assert model[:3] == pytest.approx((BACKWARD_S, S, L))
@@ -65,7 +65,7 @@ def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight)
 
 
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
-    run = made_up(overhead_s=-1e-4)
+    run = make_run(overhead_s=-1e-4)
     assert gradients.fit(*run.shapes.values()) is None
     (line,) = shown.summary(frame(run))
     assert line.startswith(f"{CASE.id}: Best bucket: ")
@@ -79,7 +79,7 @@ def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w():
 
 
 def test_records_have_what_was_hidden_and_the_model():
-    run = made_up()
+    run = make_run()
     records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
     for name, record in records.items():
@@ -100,7 +100,7 @@ def test_records_have_what_was_hidden_and_the_model():
 
 
 def test_figure_has_a_point_for_each_arm():
-    (axes,) = plots.buckets(frame(made_up())).axes
+    (axes,) = plots.buckets(frame(make_run())).axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     assert named.keys() == {
         *("in buckets, while the backward pass goes on", "flat", "ddp"),
@@ -111,7 +111,7 @@ def test_figure_has_a_point_for_each_arm():
 
 
 def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
-    shape = made_up().shapes[CASE.id]
+    shape = make_run().shapes[CASE.id]
     save(tmp_path, [HEAD, shape.line(), *(round_.line(CASE.id) for round_ in shape.rounds)])
     assert "buckets.svg" in {path.name for path in write(tmp_path)}
     text = (tmp_path / "report.md").read_text()
@@ -120,7 +120,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
 
 
 def test_times_over_loopback_are_no_records():
-    assert records_of(made_up(loopback=True)) == []
+    assert records_of(make_run(loopback=True)) == []
 
 
 def test_one_process_is_told_to_start_torchrun():

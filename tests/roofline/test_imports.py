@@ -79,7 +79,7 @@ def test_no_imports_run_in_a_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
 
-def measures(module: str) -> bool:
+def may_measure(module: str) -> bool:
     """Return whether `module` is a runner's, which may import what measures, or the tuning."""
     return module.split(".")[1:2] in (["bench"], ["tune"])
 
@@ -91,7 +91,7 @@ def test_what_kernels_and_collectives_may_import(package):
         (module, name)
         for module, path in modules(package).items()
         for name in imported(path)
-        if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in (FOR_BENCH if measures(module) else allowed)))
+        if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in (FOR_BENCH if may_measure(module) else allowed)))
     }
     assert not wrong
 

@@ -16,7 +16,7 @@ from made_up_gathers import (
     gathering,
     prefetch,
 )
-from made_up_run import HEAD, LINES, boxes_of, on_points, touching
+from made_up_run import HEAD, LINES, boxes_of, touching_pairs, words_on_points
 
 from roofline.analysis.records import frame
 from roofline.plots import style
@@ -233,8 +233,8 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_words_do_not_collide(sweep, name):
-    assert touching(boxes_of(sweep.figures[name])) == []
-    assert name == "timeline" or on_points(sweep.figures[name]) == []
+    assert touching_pairs(boxes_of(sweep.figures[name])) == []
+    assert name == "timeline" or words_on_points(sweep.figures[name]) == []
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):

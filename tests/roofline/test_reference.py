@@ -1,5 +1,6 @@
 """Committed runs and the documents: what they show comes out of the raw samples again, and nothing is overwritten."""
 
+import functools
 import json
 import re
 import shutil
@@ -26,6 +27,11 @@ SHOWN |= {"of ideal", "of own ideal", "T_gemm / T_comm"}
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 
+@functools.cache
+def load_committed(name):
+    return journal.load(REFERENCE / name)
+
+
 def test_newest_committed_run_is_redrawn_from_its_samples_alone(tmp_path):
     committed, again = REFERENCE / RUNS[-1], tmp_path / "run"
     again.mkdir()
@@ -42,7 +48,7 @@ def test_newest_committed_run_is_redrawn_from_its_samples_alone(tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_json_is_of_the_same_samples(name):
-    run = journal.load(REFERENCE / name)
+    run = load_committed(name)
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
@@ -74,7 +80,7 @@ ON_A_GPU = [HEAD, *gathering(gather_matmul(), lost=ON_GPU)]
 
 @pytest.mark.parametrize("lines", [ON_A_GPU, LINES, *RUNS])
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
-    run = journal.load(REFERENCE / lines if isinstance(lines, str) else save(tmp_path / "run", lines))
+    run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
     optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
     optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
@@ -87,7 +93,7 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_columns_of_a_row_do_not_contradict_one_another(name):
-    records = records_of(journal.load(REFERENCE / name))
+    records = records_of(load_committed(name))
     for r in records:
         quotient = r["vendor_time_s"] / r["time_s"]
         assert quotient == pytest.approx(r["ratio_to_vendor"], rel=1e-9)
@@ -126,7 +132,7 @@ def test_readme_answers_whether_communication_hides():
         r"hides ([\d.]+) of the gather. That makes it ([\d.]+) times as fast as `serial`, and ([\d.]+) times as fast "
         "as a serial gather with a matmul on all cores", text
     ).groups()  # fmt: skip
-    run = journal.load(REFERENCE / re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
+    run = load_committed(re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
     record = next(r for r in records_of(run) if r["case"].endswith("p8-tp16-m4096-fp32-ridge-chunk_launches"))
     assert record["op"] == "all_gather_matmul"
     assert [hidden, gain, all_cores] == [
@@ -135,7 +141,7 @@ def test_readme_answers_whether_communication_hides():
 
 
 def test_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
-    runs = [journal.load(REFERENCE / name) for name in RUNS]
+    runs = [load_committed(name) for name in RUNS]
     newest = max(run.metadata["method_version"] for run in runs)
     records = [
         record
@@ -155,7 +161,7 @@ def test_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
 
 def test_exercise_shows_the_overlap_table_of_a_committed_run():
     page = (ROOT / "docs/exercise.md").read_text()
-    run = journal.load(ROOT / re.search(r"\(\.\./(results/reference/[\w-]+)/overlap.png\)", page)[1])
+    run = load_committed(re.search(r"\(\.\./results/reference/([\w-]+)/overlap.png\)", page)[1])
     shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", page, re.MULTILINE)
     assert len(shown) == 8
     rows = frame(run).query("op == 'all_gather_matmul'")

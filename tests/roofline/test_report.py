@@ -10,10 +10,10 @@ from made_up_run import (
     boxes_of,
     ceiling,
     lines_of,
-    on_points,
     save,
     shape,
-    touching,
+    touching_pairs,
+    words_on_points,
 )
 
 from roofline import plots
@@ -96,7 +96,7 @@ def test_ceilings_show_interval_datasheet_and_what_an_empty_call_takes(folder):
     assert ceilings(run) == [*lines, "an empty call takes 0.9 us: that much is in every sample"]
 
 
-def probed(m, times, probe_s, *, drift=lambda index: 1.0):
+def lines_with_probe(m, times, probe_s, *, drift=lambda index: 1.0):
     """Return lines of a shape beside which a probe of the matmul ceiling took turns, with calls of 1e9 FLOP."""
     line, *samples = shape(m, times | {"probe matmul": probe_s}, slower=drift)
     line["entrants"]["probe matmul"] |= {"role": "probe", "ceiling": "matmul", "amount": 1e9}
@@ -108,7 +108,7 @@ def test_share_of_the_roof_is_of_what_the_probe_reached_in_the_same_rounds(tmp_p
         return 1 + index / 10  # by the last round all takes four times as long
 
     flop = 2 * 4096 * 1024**2
-    lines = probed(4096, {"cublas": flop / 500e12, "tiled": flop / 400e12}, 1e9 / 600e12, drift=drift)
+    lines = lines_with_probe(4096, {"cublas": flop / 500e12, "tiled": flop / 400e12}, 1e9 / 600e12, drift=drift)
     records = list(by_case(save(tmp_path / "run", [*LINES[:5], *lines])).values())
     assert [r["of_roof"] for r in records] == pytest.approx([5 / 6, 4 / 6])
     assert [(r["of_roof_low"], r["of_roof_high"]) for r in records] == [
@@ -128,9 +128,9 @@ def test_share_of_the_roof_is_of_what_the_probe_reached_in_the_same_rounds(tmp_p
 )
 def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_probe, fast_contender, ceiling, by):
     flop = 2 * 4096 * 1024**2
-    slow = probed(64, {"cublas": flop / 64 / 200e12}, 1e9 / slow_probe)
+    slow = lines_with_probe(64, {"cublas": flop / 64 / 200e12}, 1e9 / slow_probe)
     slow[0]["entrants"]["probe matmul"]["config"] = "torch"
-    fast = probed(4096, {"cublas": flop / 500e12, "tiled": flop / fast_contender}, 1e9 / 600e12)
+    fast = lines_with_probe(4096, {"cublas": flop / 500e12, "tiled": flop / fast_contender}, 1e9 / 600e12)
     run = journal.load(save(tmp_path / "run", [*LINES[:5], *slow, *fast]))
     (matmul,) = (roof for roof in ceilings_of(run) if roof.kind == "matmul")
     assert (matmul.value, matmul.by) == (pytest.approx(ceiling), by)
@@ -143,7 +143,7 @@ def memory_roofline(folder, lines):
     return plots.memory_roofline(frame(journal.load(save(folder / "run", lines))))
 
 
-def made_up(tokens, rate=1.0, source="gpu"):
+def lines_of_machine(tokens, rate=1.0, source="gpu"):
     """Return lines of a machine `rate` times as fast as that of `LINES`, by its datasheet too."""
     sheet = DATASHEET | {name: rate * DATASHEET[name] for name in ["memory_bandwidth_bytes_per_s"]}
     sheet |= {"flops": {"bf16": rate * DATASHEET["flops"]["bf16"]}}
@@ -156,7 +156,7 @@ def made_up(tokens, rate=1.0, source="gpu"):
 SPEEDS = {"cublas": 1.0, "persistent": 0.97, "tiled": 0.88}
 
 
-def sharded():
+def lines_of_shards():
     """Return lines of three contenders on both layers of xxl, whole and on one of 8 chips."""
     lines = [HEAD, ceiling("matmul", 735e12, dtype="bf16"), ceiling("read", 4.35e12)]
     for layer, tp, m in product(("up", "down"), (1, 8), (1, 16, 64, 256, 1024, 4096, 8192)):
@@ -167,12 +167,12 @@ def sharded():
 
 
 def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path):
-    figure = memory_roofline(tmp_path, sharded())
+    figure = memory_roofline(tmp_path, lines_of_shards())
     boxes = boxes_of(figure)
     labels = [f"M={m}" for m in (1, 16, 64, 256, 1024)] + [f"M={m}\ntp={tp}" for m in (4096, 8192) for tp in (1, 8)]
     assert sorted(text for text, _ in boxes if text.startswith("M=")) == sorted(labels)
-    assert touching([box for box in boxes if not box[0].endswith("%")]) == []
-    assert on_points(figure) == []
+    assert touching_pairs([box for box in boxes if not box[0].endswith("%")]) == []
+    assert words_on_points(figure) == []
 
 
 def heights(axes):
@@ -183,7 +183,7 @@ def heights(axes):
     ("rate", "unit", "scale", "read"), [(1, "TFLOP/s", 1, "4000 GB/s"), (1e-3, "GFLOP/s", 1000, "4.00 GB/s")]
 )
 def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path, rate, unit, scale, read):
-    figure = memory_roofline(tmp_path, made_up((1, 16, 64, 8192), rate, "cpu"))
+    figure = memory_roofline(tmp_path, lines_of_machine((1, 16, 64, 8192), rate, "cpu"))
     records = records_of(journal.load(tmp_path / "run"))
     axes, few_rows = figure.axes
     assert axes.get_ylabel() == unit
@@ -197,7 +197,7 @@ def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path, rate,
 
 
 def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
-    figure = memory_roofline(tmp_path, made_up((4096, 8192)))
+    figure = memory_roofline(tmp_path, lines_of_machine((4096, 8192)))
     finding = "tiled is 0.50 x as fast as cublas in the geometric mean over 2 shapes; 14 % of the roof"
     assert figure.get_suptitle().startswith(finding)
     assert len(figure.axes) == 1

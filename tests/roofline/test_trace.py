@@ -11,14 +11,14 @@ from roofline.report import trace
 from roofline.store.journal import load
 
 
-def written(folder, lines):
+def write_trace(folder, lines):
     run = load(save(folder, lines))
     path = trace.write(run, folder)
     assert path.name == "timeline.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def processes(trace_json):
+def read_processes(trace_json):
     """Return {name of a process: (names of its threads, its spans)}."""
     names = {e["pid"]: e["args"]["name"] for e in trace_json["traceEvents"] if e["name"] == "process_name"}
     lanes = {pid: {} for pid in names}
@@ -41,7 +41,7 @@ def assert_valid(trace_json):
             assert event["ts"] >= 0
             assert event["dur"] >= 0
             assert event["cat"] in ("transfer", "matmul", "wait")
-    for name, (lanes, spans) in processes(trace_json).items():
+    for name, (lanes, spans) in read_processes(trace_json).items():
         assert lanes[0] == "link"
         assert {span["tid"] for span in spans} <= {*lanes}, name
         for lane in lanes:  # what a lane does never overlaps
@@ -50,9 +50,9 @@ def assert_valid(trace_json):
 
 
 def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
-    trace_json = written(tmp_path / "run", [HERE, *SWEEP])
+    trace_json = write_trace(tmp_path / "run", [HERE, *SWEEP])
     assert_valid(trace_json)
-    by_name = processes(trace_json)
+    by_name = read_processes(trace_json)
     ridge, small = gather_matmul(16, "ridge").id, prefetch(172).id
     arms = [f"{arm}, {ridge}" for arm in ("serial", "chunk_launches", "row_block_launches")]
     assert [*by_name] == [*arms, f"serial, {small}", f"overlapped, {small}"]
@@ -67,8 +67,8 @@ def test_each_arm_is_a_process_with_a_link_and_a_chip(tmp_path):
 
 
 def test_size_is_bounded_and_what_is_left_out_is_counted(tmp_path, monkeypatch):
-    whole = len(written(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
+    whole = len(write_trace(tmp_path / "whole", [HERE, *SWEEP])["traceEvents"])
     monkeypatch.setattr(trace, "MOST_EVENTS", 20)
-    trace_json = written(tmp_path / "run", [HERE, *SWEEP])
+    trace_json = write_trace(tmp_path / "run", [HERE, *SWEEP])
     assert len(trace_json["traceEvents"]) == 20
     assert trace_json["otherData"]["left_out"] == whole - 20

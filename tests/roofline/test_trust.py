@@ -44,13 +44,13 @@ class DriftingClock:
         return times
 
 
-def measured(seed, correlation, **truth):
+def take_samples(seed, correlation, **truth):
     """Return the turns of contenders with these true seconds."""
     calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth.items()}
     return take_turns(calls, DriftingClock(seed, correlation), PLAN, seed=seed)
 
 
-def speed(turns):
+def speed_of(turns):
     return ratio_of(turns.times_s["vendor"], turns.times_s["ours"])
 
 
@@ -60,7 +60,7 @@ def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at
     trials = 150
     hits = 0
     for seed in range(trials):
-        ratio = speed(measured(seed, correlation, vendor=1.0, ours=0.8))
+        ratio = speed_of(take_samples(seed, correlation, vendor=1.0, ours=0.8))
         hits += ratio.low <= 1 / 0.8 <= ratio.high
     print(f"correlation {correlation}: {hits / trials:.2f} of {trials} intervals cover the true ratio")
     assert hits / trials >= at_least

@@ -22,7 +22,7 @@ BAD = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\x1b[3
 SHOWN = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1b[31m\\x07\\u202e\\ud800 end"
 
 
-def planted(lines, **head):
+def plant_text(lines, **head):
     """Return `lines` with BAD for the name of a contender and for every text that a reader is shown."""
     text = json.dumps(lines).replace("tiled", json.dumps(BAD)[1:-1])
     first, *others = json.loads(text)
@@ -41,7 +41,7 @@ def planted(lines, **head):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = save(tmp_path_factory.mktemp("around") / "run", planted(LINES))
+    folder = save(tmp_path_factory.mktemp("around") / "run", plant_text(LINES))
     assert {path.parent for path in write(folder)} == {folder}
     return folder
 
@@ -106,7 +106,7 @@ def test_pictures_show_it_and_are_not_typeset(folder):
     "command", ["compare RUN RUN2", "compare --markdown RUN RUN2", "predict --tokens 64 --run RUN"]
 )
 def test_commands_print_no_control_characters(command, tmp_path, capsys):
-    runs = {name: str(save(tmp_path / name, planted(LINES))) for name in ("RUN", "RUN2")}
+    runs = {name: str(save(tmp_path / name, plant_text(LINES))) for name in ("RUN", "RUN2")}
     main([runs.get(word, word) for word in command.split()])
     output = capsys.readouterr()
     assert SHOWN in output.out
@@ -117,7 +117,7 @@ def test_copy_for_reference_stays_in_its_folder(tmp_path):
     outside, into = tmp_path / "a" / "results", tmp_path / "a" / "results" / "reference"
     into.mkdir(parents=True)
     (outside / "README.md").write_text(f"{references.START}\n{references.END}\n")
-    run = save(tmp_path / "run", planted(LINES, started="../../../x", commit="abc"))
+    run = save(tmp_path / "run", plant_text(LINES, started="../../../x", commit="abc"))
     assert references.add(run, into).parent == into
     assert {path.name for path in tmp_path.iterdir()} == {"a", "run"}
     assert sorted(path.name for path in outside.iterdir()) == ["README.md", "reference"]
