@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
+from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings, forecasts
-from roofline.report.write import write
+from roofline.stats import grouped
 from roofline.store.journal import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
@@ -22,14 +22,16 @@ LOW_ROOF = ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9)
 MISSING = {"kind": "not_measured", "case": "a", "reason": "wrong"}
 
 
-def findings_by_rule(folder, lines):
-    """Return {rule: its lines} of a run."""
-    run = load(save(folder, lines))
-    lines_by_rule = {}
-    for line in findings.findings(run, frame(run)):
-        rule, _, text = line.partition(": ")
-        lines_by_rule.setdefault(rule, []).append(text)
-    return lines_by_rule
+@pytest.fixture
+def findings_by_rule(tmp_path):
+    """`findings_by_rule(lines)` returns {rule: its lines} of the run that is journalled so."""
+
+    def find(lines):
+        run = load(save(tmp_path / "run", lines))
+        texts = [line.partition(": ") for line in findings.findings(run, frame(run))]
+        return grouped((rule, text) for rule, _, text in texts)
+
+    return find
 
 
 def run_of(*lines, **head):
@@ -37,53 +39,42 @@ def run_of(*lines, **head):
     return [HEAD | head, *lines, END]
 
 
-def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(tmp_path):
-    rules = findings_by_rule(tmp_path / "run", run_of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6})))
-    assert f"{rules.pop('nothing wrong')}" == "['no rule of docs/start.md speaks against these numbers']"
-    assert rules == {
-        "faster": [
-            "matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: tiled on up, tp 1, M 16, bf16"
-        ]
+def run_of_arms(lost):
+    """Return the lines of a whole run on a CPU, whose arms hide all but `lost`."""
+    return [HERE, *gathering(gather_matmul(), lost=lost), END]
+
+
+def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(findings_by_rule):
+    text = "matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: tiled on up, tp 1, M 16, bf16"
+    assert findings_by_rule(run_of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6}))) == {
+        "nothing wrong": ["no rule of docs/start.md speaks against these numbers"],
+        "faster": [text],
     }
 
 
-def test_slower_ones_are_one_line_for_a_baseline(tmp_path):
+def test_slower_ones_are_one_line_for_a_baseline(findings_by_rule):
     cases = [line for m in (1, 2, 4) for line in shape(m, {"cublas": 2e-6, "tiled": 2e-6 + m * 1e-7, "b": 2.2e-6})]
-    rules = findings_by_rule(tmp_path / "run", run_of(*cases))
-    assert rules == {
-        "slower": [
-            "matmul: tiled on 3 of 3 shapes, b on 3 of 3 shapes, than cublas; worst 0.833 [0.833, 0.833]: "
-            "tiled on up, tp 1, M 4, bf16"
-        ]
-    }
+    text = "matmul: tiled on 3 of 3 shapes, b on 3 of 3 shapes, than cublas; worst 0.833 [0.833, 0.833]: tiled on up, "
+    assert findings_by_rule(run_of(*cases)) == {"slower": [f"{text}tp 1, M 4, bf16"]}
 
 
-def test_arms_are_measured_by_what_a_user_has_without_them(tmp_path):
-    lost = ON_CPU | {"serial_all_cores": 0.15}
-    rules = findings_by_rule(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=lost), END])
+def test_arms_are_measured_by_what_a_user_has_without_them(findings_by_rule):
+    rules = findings_by_rule(run_of_arms(ON_CPU | {"serial_all_cores": 0.15}))
     (slower,), (faster,) = rules["slower"], rules["faster"]
     # 20 ms + lost of 16 ms: row_block_launches 23.2, all cores 22.4, chunk_launches 21.6
     assert slower.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, than serial_all_cores; worst 0.9")
     assert faster.startswith("all_gather_matmul: chunk_launches on 1 of 1 shapes, than serial_all_cores; best 1.037")
-    fabric = findings_by_rule(
-        tmp_path / "own", [HERE, *gathering(gather_matmul(), lost={"serial": 1.0, "symm_mem": 0.1}), END]
-    )
-    assert "faster" not in fabric
-    on_gpu = findings_by_rule(tmp_path / "gpu", [HERE, *gathering(gather_matmul()), END])
-    assert "2 of" not in on_gpu["faster"][0]
-    assert "than serial; best" in on_gpu["faster"][0]
+    assert "faster" not in findings_by_rule(run_of_arms({"serial": 1.0, "symm_mem": 0.1}))
+    (faster,) = findings_by_rule(run_of_arms(OURS))["faster"]
+    assert "2 of" not in faster
+    assert "than serial; best" in faster
 
 
-def test_arm_below_its_own_ideal_names_what_it_lost_to(tmp_path):
-    rules = findings_by_rule(
-        tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.7}), END]
-    )
-    (line,) = rules["below own ideal"]
+def test_arm_below_its_own_ideal_names_what_it_lost_to(findings_by_rule):
+    (line,) = findings_by_rule(run_of_arms(ON_CPU | {"row_block_launches": 0.7}))["below own ideal"]
     assert line.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, lost mostly to launches and what ")
     assert line.endswith("least 77 %: row_block_launches on up, tp 16, P 8, M 4096, fp32, wire balance86")
-    assert "below own ideal" not in findings_by_rule(
-        tmp_path / "b", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.1}), END]
-    )
+    assert "below own ideal" not in findings_by_rule(run_of_arms(ON_CPU | {"row_block_launches": 0.1}))
 
 
 def waiting(count, **about):
@@ -124,8 +115,8 @@ def disturbed(**telemetry):
         (disturbed(others_share=0.21), "disturbed", "2 of 2 cases, other processes took up to 21 % of the CPU: m"),
     ],
 )  # fmt: skip
-def test_each_rule_is_triggered(lines, rule, text, tmp_path):
-    rules = findings_by_rule(tmp_path / "run", lines)
+def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):
+    rules = findings_by_rule(lines)
     assert rules[rule][0].startswith(text)
     assert "nothing wrong" not in rules
 
@@ -140,30 +131,23 @@ def test_each_rule_is_triggered(lines, rule, text, tmp_path):
         waiting(7, method_version=4),
     ],
 )
-def test_what_is_within_its_limit_is_no_finding(lines, tmp_path):
-    assert [*findings_by_rule(tmp_path / "run", lines)] == ["nothing wrong"]
+def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
+    assert [*findings_by_rule(lines)] == ["nothing wrong"]
 
 
 @pytest.mark.parametrize(("low", "missed"), [(1e-6, False), (3e-6, True)])
-def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
+def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch, findings_by_rule):
     monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
     row = {"case": f"{M16}-tiled", "time_s": 2 * low, "time_s_low": low, "time_s_high": 4 * low, "bound": "memory"}
     (tmp_path / "h.json").write_text(json.dumps({"chip": "H200", "version": 1, "interval": 0.8, "cases": [row]}))
-    rules = findings_by_rule(tmp_path / "run", run_of(*shape(16, PLAIN)))
+    rules = findings_by_rule(run_of(*shape(16, PLAIN)))
     expected = ["time_s of 1 of 1 cases lies outside its interval in h.json"]
     assert rules.get("forecast missed") == (expected if missed else None)
 
 
-def test_reports_begin_with_them_and_the_most_important_is_first(tmp_path):
-    assert [*findings_by_rule(tmp_path / "run", LINES)] == [
-        "throttled",
-        "slower",
-        "roof drifted",
-        "not measured",
-        "faster",
-    ]
-    write(tmp_path / "run")
-    assert (tmp_path / "run" / "report.md").read_text().split("\n\n")[2] == "## Findings"
+def test_the_most_important_is_first(findings_by_rule):
+    rules = [*findings_by_rule(LINES)]
+    assert rules == ["throttled", "slower", "roof drifted", "not measured", "faster"]
 
 
 def test_page_lists_the_rules_in_their_order_with_their_limits():

@@ -212,6 +212,7 @@ def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_
     folder = save(tmp_path / "run", lines)
     assert main(["report", str(folder)]) == 0
     report = (folder / "report.md").read_text()
+    assert report.split("\n\n")[2] == "## Findings"
     assert "| matmul-1024x1024-up-tp1-m16-bf16 | tiled |" in report
     assert "- skipped: matmul-1024x1024-up-tp1-m16-bf16-other: why" in report
     assert "cut off" not in report
