@@ -13,7 +13,7 @@ from roofline.analysis.gradients import Model
 from roofline.analysis.records import frame, records_of
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
-from roofline.report import gradients as shown
+from roofline.report import gradients as gradients_report
 from roofline.report.write import write
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
@@ -67,7 +67,7 @@ def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight)
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
     run = make_run(overhead_s=-1e-4)
     assert gradients.fit(*run.shapes.values()) is None
-    (line,) = shown.summary(frame(run))
+    (line,) = gradients_report.summary(frame(run))
     assert line.startswith(f"{CASE.id}: Best bucket: ")
     assert "sqrt" not in line
 
@@ -93,7 +93,7 @@ def test_records_have_what_was_hidden_and_the_model():
     assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
     cases = frame(run)
     assert list(gradients.best(cases)["contender"]) == ["bucketed_1MiB"]
-    (line,) = shown.summary(cases)
+    (line,) = gradients_report.summary(cases)
     assert line == (
         f"{CASE.id}: Best bucket: 1 MiB measured, 0.83 of sqrt(s o w) = 1.21 MiB, by o = 1.5 ms and w = 0.128 GB/s"
     )

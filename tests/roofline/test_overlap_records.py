@@ -7,7 +7,7 @@ from roofline.analysis import overlap
 from roofline.analysis.records import as_frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.plots import style
-from roofline.report import overlap as shown
+from roofline.report import overlap as overlap_report
 from roofline.report import tables
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
@@ -107,12 +107,6 @@ def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, l
     assert record["link_off_pace"] == (void and pytest.approx(void))
 
 
-def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
-    arms = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, op="weight_prefetch")
-    assert arms["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
-    assert arms["overlapped_persistent"]["of_own_ideal"] == pytest.approx(4 / 4.2)
-
-
 def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
     clocks = {"gemm slow": 1.5e9, "gemm fast": 1.6e9, "chunk_launches": 1.68e9, "serial": 1.6e9}
     arms = records(drift=0.1, clocks=clocks)
@@ -148,7 +142,7 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
     assert [record["preset_slowdown"] for record in arms.values()] == pytest.approx([1.05] * 4)
     assert arms["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
     assert arms["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in shown.summary(as_frame([*arms.values()])) if "all flags up" in line]
+    (line,) = [line for line in overlap_report.summary(as_frame([*arms.values()])) if "all flags up" in line]
     assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
     assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
 
@@ -165,7 +159,7 @@ def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own
             assert record[field] == base[field], field
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in shown.summary(as_frame([*arms.values()])))
+    assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
 def test_arms_may_differ_in_row_blocks_and_spill(records):
@@ -230,7 +224,7 @@ def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
     assert chunks["gain_all_cores_low"] == pytest.approx(chunks["gain_all_cores_high"])  # the drift cancels
     for name in ("hidden_fraction", "of_ideal", "of_own_ideal", "of_roof", "t_own_ideal_s", "diagnosis"):
         assert all_cores[name] is None
-    assert not any("serial_all_cores" in line for line in shown.summary(as_frame([*arms.values()])))
+    assert not any("serial_all_cores" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
 @pytest.mark.parametrize(
