@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.theory import schedule
@@ -19,7 +19,6 @@ SHAPES = {2560: Grid(64, 10), 3328: Grid(64, 13)}
 TWO_DIGITS = 0.0051
 """The known answers are rounded to two digits, some of them half way."""
 
-unhurried = settings(deadline=None)  # a busy machine can stall any example
 
 times = st.floats(0.01, 100)
 
@@ -81,7 +80,6 @@ def simulated(draw):
     return table, arrival_s, chunk_s
 
 
-@unhurried
 @given(simulated())
 def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_once(made):
     table, arrival_s, chunk_s = made
@@ -97,7 +95,6 @@ def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_on
     assert ran.end_s == max(free_s)
 
 
-@unhurried
 @given(simulated())
 def test_without_losses_a_program_is_as_fast_as_one_that_takes_chunk_after_chunk(made):
     table, arrival_s, chunk_s = made
@@ -118,7 +115,6 @@ def test_pieces_arrive_at_equal_intervals(blocks, first_row, last_row):
     assert arrivals(3, 6.0, row_tiles=4, blocks=blocks) == (first_row, first_row, last_row, last_row)
 
 
-@unhurried
 @given(st.sampled_from(ARMS), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), times, times)
 def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     arm, chunks, blocks, columns, programs, gemm, comm

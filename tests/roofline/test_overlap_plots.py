@@ -28,16 +28,6 @@ def sweep(draw):
     return draw([HERE, *SWEEP])
 
 
-@pytest.fixture(scope="module")
-def layer(draw):
-    return draw([HERE, *LAYER, *gathering(prefetch(172), 18.1e-3)])
-
-
-@pytest.fixture(scope="module")
-def gpu(draw):
-    return draw([HEAD, *gathering(gather_matmul(), lost=ON_GPU)])
-
-
 def lines_of(axes):
     return {line.get_label(): line for line in axes.get_lines()}
 
@@ -78,12 +68,13 @@ def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
     assert numbers == pytest.approx([2750 * tick for tick in above.get_xticks()])
 
 
-def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
-    first, second = layer.figures["network_roofline"].axes
+def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(draw):
+    drawn = draw([HERE, *LAYER, *gathering(prefetch(172), 18.1e-3)], "network_roofline")
+    first, second = drawn.figures["network_roofline"].axes
     assert points_of(second, "overlapped")
     assert [len(points_of(first, arm)) for arm in ("serial", "row_block_launches", "block_launches")] == [9, 3, 3]
     assert [len(points_of(first, arm)) for arm in ("all_reduce", "chained_launches")] == [3, 3]
-    texts, gain = layer.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
+    texts, gain = drawn.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
     assert f"Overlapping buys, over serial, {gain:.2f} x in ffn and 1.80 x in weight_prefetch" in texts
     assert any(text.startswith(f"ffn: {gain:.2f} x at T_gemm / T_comm = 1.01, ") for text in texts)
     assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
@@ -188,7 +179,8 @@ def test_arms_that_failed_are_not_there(draw):
     assert not any(text.endswith(" %") for text in drawn.texts["overlap"])
 
 
-def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(gpu):
+def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(draw):
+    gpu = draw([HEAD, *gathering(gather_matmul(), lost=ON_GPU)])
     (axes,) = gpu.figures["overlap"].axes
     records = [record for record in gpu.records if record["arm"] == "symm_mem"]
     times = sorted(record["time_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in records)
@@ -209,7 +201,7 @@ def test_every_arm_has_a_look_of_its_own():
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     case = gather_matmul()
-    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block_launches": 0.8})])
+    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block_launches": 0.8})], *NAMES[:2])
     texts = drawn.texts["overlap"]
     best = texts.index("hidden by the best arm")
     assert "serial_all_cores" in texts  # of the legend

@@ -1,13 +1,11 @@
 """Chunks arrive once each in the order of their topology, and every tile meets every chunk once."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, arrival_order, inner_loops, pieces
-
-unhurried = settings(deadline=None)  # a busy machine can stall any example
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 17])
@@ -93,7 +91,6 @@ def test_tables_that_do_not_fit_are_refused(table, message):
         schedule.check(table, Grid(1, 1), 2)
 
 
-@unhurried
 @given(
     st.integers(1, 6), st.integers(1, 5), st.integers(1, 8), st.integers(1, 4), st.floats(0.01, 3),
     st.lists(st.floats(0, 10), min_size=1, max_size=9).map(sorted),
