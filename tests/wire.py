@@ -16,8 +16,8 @@ from statistics import median
 import pytest
 
 import roofline
-from roofline.analysis import gradients
-from roofline.analysis.records import records_of
+from roofline.analysis import gradients, overlap
+from roofline.analysis.records import as_frame, records_of
 from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-def shaped(verb: str, burst: str) -> None:
+def shape_wire(verb: str, burst: str) -> None:
     for node in NODES:
         shape = f"qdisc {verb} dev wire root tbf rate {BITS_PER_S:.0f} burst {burst} latency 400ms".split()
         subprocess.run(["ip", "netns", "exec", node, "tc", *shape], check=True)
@@ -52,7 +52,7 @@ def shaped(verb: str, burst: str) -> None:
 
 @pytest.fixture(scope="module")
 def wire():
-    """Two namespaces, and a wire between them whose two ends are shaped."""
+    """Make two namespaces, and a wire between them whose two ends are shaped."""
     made = []
     try:
         for node in NODES:
@@ -64,15 +64,15 @@ def wire():
             ip("-n", node, "link", "set", "lo", "up")
             ip("-n", node, "address", "add", f"{address}/24", "dev", "wire")
             ip("-n", node, "link", "set", "wire", "mtu", "9000", "up")
-        shaped("add", "128kb")
+        shape_wire("add", "128kb")
         yield
     finally:
         for node in made:
             ip("netns", "delete", node)
 
 
-def measured(folder: Path, arguments: tuple[str, ...], *, over_wire: bool):
-    """The run that two ranks measured, each on a core of its own."""
+def measure(folder: Path, arguments: tuple[str, ...], *, over_wire: bool):
+    """Return the folder and the run that two ranks measured, each on a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"OMP_NUM_THREADS": "1"}
     common = ["-m", "pytest", "--benchmark-only", "-p", "no:cacheprovider", f"--ffn-results={folder}", *arguments]
@@ -89,16 +89,16 @@ def measured(folder: Path, arguments: tuple[str, ...], *, over_wire: bool):
     else:
         commands = [[*command, "--nproc-per-node=2", *common]]
     agents = [
-        subprocess.Popen(one, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for one in commands
+        subprocess.Popen(words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for words in commands
     ]
     until = time.monotonic() + LIMIT_S
     try:
-        said = [agent.communicate(timeout=max(1.0, until - time.monotonic()))[0] for agent in agents]
+        outputs = [agent.communicate(timeout=max(1.0, until - time.monotonic()))[0] for agent in agents]
     finally:
         for agent in agents:
             agent.kill()
-    print(*said, sep="\n")
+    print(*outputs, sep="\n")
     assert [agent.returncode for agent in agents] == [0] * len(agents)
     (run,) = folder.glob("2*")
     return run, roofline.load(run)
@@ -107,11 +107,11 @@ def measured(folder: Path, arguments: tuple[str, ...], *, over_wire: bool):
 @pytest.mark.parametrize("operation", ["weight_prefetch", "all_gather_matmul", "matmul_reduce_scatter", "ffn"])
 def test_arms_over_the_wire(operation, wire, tmp_path):
     shape = PREFETCH if operation == "weight_prefetch" else (*LAYER, f"-k={operation}")
-    _, run = measured(tmp_path, shape, over_wire=True)
+    _, run = measure(tmp_path, shape, over_wire=True)
     about = run.metadata["ranks"]
     assert (about["world"], about["nodes"], about["loopback"]) == (2, 2, False)
     assert {about["interfaces"][rank] for rank in range(2)} == {"wire"}
-    overlapped = [one for one in records_of(run) if one["arm"] not in ("serial", "gloo_reduce_scatter")]
+    overlapped = [record for record in records_of(run) if record["arm"] not in ("serial", "gloo_reduce_scatter")]
     assert overlapped
     for record in overlapped:
         assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["arm"]
@@ -121,32 +121,33 @@ def test_arms_over_the_wire(operation, wire, tmp_path):
 
 
 def expected_s(run, record: dict) -> float:
-    """What the arm's schedule takes with T_gemm as long as beside the link."""
-    from roofline.analysis.overlap.metrics import plan_of
-
+    """Return the seconds of the arm's schedule with T_gemm as long as beside the link."""
     (shape,) = run.shapes.values()
     contended_s = median(shape.values("gemm beside link", "first_wait_s").values())
-    return plan_of(shape, record["arm"]).ideal_s(contended_s, record["t_comm_s"])
+    return overlap.plan_of(shape, record["arm"]).ideal_s(contended_s, record["t_comm_s"])
 
 
 def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(wire, tmp_path):
-    """8 MiB in 128 layers, in buckets by factors of two, of which one step is let pass. A burst comes at once: a large
-    one, saved up while nothing is sent, hides what a collective costs beside its bytes."""
-    shaped("change", "64kb")
-    folder, run = measured(tmp_path, GRADIENTS, over_wire=True)
+    """8 MiB in 128 layers are sent in buckets by factors of two, and one step off the model's best is let pass.
+
+    A burst comes at once. A large one, saved up while nothing is sent, would hide what a collective costs beside its
+    bytes.
+    """
+    shape_wire("change", "64kb")
+    folder, run = measure(tmp_path, GRADIENTS, over_wire=True)
     records = records_of(run)
-    (best,) = gradients.best(records)
+    (best,) = gradients.best(as_frame(records)).to_dict("records")
     assert abs(math.log2(best["bucket_bytes"] / best["model_bucket_bytes"])) <= 1
     assert best["all_reduce_bytes_per_s"] == pytest.approx(BITS_PER_S / 8, rel=0.25)
-    assert all(one["ratio_low"] > 1 for one in records if 2**19 <= one["bucket_bytes"] <= 2**21)
-    for one in records:
-        if one["model_s"] and one["bucket_bytes"] >= 2**19:  # smaller ones are between one and two in flight
-            assert one["time_s"] == pytest.approx(one["model_s"], rel=0.15), one["contender"]
+    assert all(record["ratio_low"] > 1 for record in records if 2**19 <= record["bucket_bytes"] <= 2**21)
+    for record in records:
+        if record["model_s"] and record["bucket_bytes"] >= 2**19:  # smaller ones are between one and two in flight
+            assert record["time_s"] == pytest.approx(record["model_s"], rel=0.15), record["contender"]
     assert (folder / "buckets.svg").exists()
 
 
 def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):
-    folder, run = measured(tmp_path, SHORT, over_wire=False)
+    folder, run = measure(tmp_path, SHORT, over_wire=False)
     assert records_of(run) == []
     assert {entry["reason"] for entry in run.missing} == {run.void}
     assert not [path.name for path in folder.glob("*.svg")]

@@ -1,6 +1,6 @@
 """How far runs of one machine agree: what `compare` says of every pair of them, where FASTER and SLOWER are false.
 
-    .venv/bin/python tests/roofline/agreement.py PREFIX RUN...
+    .venv/bin/python tests/roofline/agreement.py PREFIX RUN RUN...
 
 prints a table of docs/how.md, of the cases whose id begins with PREFIX, or with one of several between commas. A
 change is planted by making NEW slower by so much in all cases. It is seen in a case where the verdict of that is
@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean, median, variance
 from typing import NamedTuple
@@ -43,7 +43,7 @@ COLUMNS += ["width of a ratio's interval", *(f"{100 * share:g} % seen: in a case
 
 
 class Values(NamedTuple):
-    """What a run says of its cases: {case: ...}, and the widths of the intervals of ratios, over the ratio."""
+    """A run has values, a kind of verdict and a spread for each case, and the relative widths of its intervals."""
 
     name: str
     values: dict
@@ -52,7 +52,8 @@ class Values(NamedTuple):
     widths: list[float]
 
 
-def values(folder: Path, prefix: str) -> Values:
+def read_values(folder: Path, prefix: str) -> Values:
+    """Return the values of the cases in `folder` whose id begins with a part of `prefix`, which commas divide."""
     run = load(folder)
     records = [r for r in records_of(run) if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
     records = [r for r in records if r["contender"] != r["vendor"]]
@@ -63,8 +64,8 @@ def values(folder: Path, prefix: str) -> Values:
     return Values(Path(folder).name, of_case, judged_by, {k: spread_of([v]) for k, v in of_case.items()}, widths)
 
 
-def agreement(runs: Sequence[Values]) -> str:
-    """Markdown: a row for each pair of `runs`, one for all pairs, and how far a ratio varies from run to run."""
+def write_table(runs: Sequence[Values]) -> str:
+    """Return Markdown: a row for each pair of `runs`, one for all pairs, and how far a ratio varies from run to run."""
     pairs = [*combinations(runs, 2)]
     rows = [row(f"{base.name}, {new.name}", [(base, new)]) for base, new in pairs]
     rows.append(row(f"all {len(pairs)} pairs", pairs))
@@ -81,18 +82,18 @@ def agreement(runs: Sequence[Values]) -> str:
 
 
 def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> list:
-    """The cells of `COLUMNS`."""
+    """Return the cells of `COLUMNS` for `pairs`."""
     changes_of_pair, means = zip(*(changes(*pair) for pair in pairs), strict=True)
-    all_changes = [one for of_pair in changes_of_pair for one in of_pair]
+    all_changes = [*chain(*changes_of_pair)]
     of_cases = Counter(verdict for of_pair in changes_of_pair for verdict in verdicts(of_pair))
     of_means = Counter(verdict for mean in means for verdict in verdicts([mean]))
-    near = sum(abs(one.value) <= math.log1p(MARGIN) for one in all_changes)
+    near = sum(abs(case_change.value) <= math.log1p(MARGIN) for case_change in all_changes)
     alone_and_together = changes_of_pair, [[mean] for mean in means]
     seen = [[fmean(seen_share(of_pair, share) for of_pair in each) for each in alone_and_together] for share in PLANTED]
     return [
         name,
         f"{near} of {len(all_changes)}",
-        f"{fmean(is_held(one) for one in all_changes):.2f}",
+        f"{fmean(holds_no_change(case_change) for case_change in all_changes):.2f}",
         *(of_cases[verdict] for verdict in VERDICTS),
         ", ".join(f"{of_means[verdict]} {verdict}" for verdict in VERDICTS if of_means[verdict]),
         percent(median(width for pair in pairs for run in pair for width in run.widths)),
@@ -101,22 +102,22 @@ def row(name: str, pairs: Sequence[tuple[Values, Values]]) -> list:
 
 
 def changes(base: Values, new: Values) -> tuple[list[Change], Change]:
-    """The change of each case that both have, and that of the mean over them."""
+    """Return the change of each case that both have, and that of the mean over them."""
     cases = [case for case in base.spreads if case in new.spreads]
     of = HIDDEN if all(base.judged_by[case] == HIDDEN for case in cases) else SPEED
     of_case = [change([base.spreads[case]], [new.spreads[case]], of=base.judged_by[case]) for case in cases]
     return of_case, together([[[base.values[case]], [new.values[case]]] for case in cases], of=of)
 
 
-def is_held(one: Change) -> bool:
-    """Whether its interval holds no change."""
-    return one.interval.low <= (one.of == SPEED) <= one.interval.high
+def holds_no_change(case_change: Change) -> bool:
+    """Return whether the interval of `case_change` holds the value of no change."""
+    return case_change.interval.low <= (case_change.of == SPEED) <= case_change.interval.high
 
 
-def seen_share(found: Sequence[Change], share: float) -> float:
-    """Which share of the changes is SLOWER once NEW takes longer by `share` in all of them."""
-    slower = [replace(one, value=one.value - math.log1p(share)) for one in found]
-    return verdicts(slower).count(SLOWER) / len(found)
+def seen_share(case_changes: Sequence[Change], planted: float) -> float:
+    """Return which share of the changes is SLOWER once NEW takes longer by the share `planted` in all of them."""
+    slower = [replace(case_change, value=case_change.value - math.log1p(planted)) for case_change in case_changes]
+    return verdicts(slower).count(SLOWER) / len(case_changes)
 
 
 def percent(share: float) -> str:
@@ -124,4 +125,6 @@ def percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    print(agreement([values(folder, sys.argv[1]) for folder in sorted(map(Path, sys.argv[2:]))]))
+    if len(sys.argv) < 4:
+        sys.exit("usage: agreement.py PREFIX RUN RUN...: the folders of two runs or more")
+    print(write_table([read_values(folder, sys.argv[1]) for folder in sorted(map(Path, sys.argv[2:]))]))

@@ -35,7 +35,7 @@ def arms_of(case, lost):
 
 
 def timeline_line(case, arm, gemm_s, comm_s, end_s):
-    """As an arm would leave it that waits for every transfer in turn, or on the device."""
+    """Return the line of an arm that waits for every transfer in turn, or on the device."""
     blocks = 4 if arm.startswith("row_block") else 1
     transfers = [[chunk, block] for block in range(blocks) for chunk in range(1, case.ranks)]
     arrivals_s = [comm_s * (i + 1) / len(transfers) for i in range(len(transfers))]
@@ -58,11 +58,11 @@ def timeline_line(case, arm, gemm_s, comm_s, end_s):
 
 
 def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, without=(), rounds=30, lost=OURS):
-    """Lines of a shape whose arms hide all but `lost`. `without`: contenders that have no samples."""
+    """Return the lines of a shape whose arms hide all but `lost`. Contenders of `without` have no samples."""
     arms, roles = arms_of(case, lost), {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
     times = {arm: max(gemm_s, comm_s) + lost[arm] * min(gemm_s, comm_s) for arm in arms}
     entrants = times | {"gemm torch": gemm_s, "link": comm_s}
-    found = lines_of(
+    shape_lines = lines_of(
         case, entrants, about=roles | {"symm_mem": {"link": "NVLink"}}, rounds=rounds,
         slower=lambda index: 1.02 ** (index % 3 - 1), values={"link": {"last_arrival_s": comm_s}},
         baseline="serial", without=without, link=link,
@@ -70,7 +70,7 @@ def gathering(case, gemm_s=GEMM_S, comm_s=COMM_S, *, link="paced", pace=1.0, wit
         row_blocks=4, workers=1, row_tiles=4, column_tiles=1,
     )  # fmt: skip
     shown = [arm for arm in arms if arm not in without and arm != "symm_mem"]
-    return found + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
+    return shape_lines + [timeline_line(case, arm, gemm_s, comm_s, times[arm]) for arm in shown]
 
 
 def gather_matmul(tp=16, wire="balance86", model="xxl/16", dtype="fp32", ranks=8, m=4096):
@@ -112,7 +112,7 @@ NAMES = ["network_roofline", "overlap", "timeline"]
 
 
 class Drawn:
-    """What `draw` made of some lines: the texts of each SVG, and the figures themselves."""
+    """`Drawn` holds what `draw` made of some lines: the texts of each SVG, and the figures themselves."""
 
     def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
@@ -124,13 +124,13 @@ class Drawn:
         self.names = [*self.figures]
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(theme, "ENDINGS", ("svg",))
-            paths = [path for name, one in self.figures.items() for path in theme.save(one, folder, name)]
+            paths = [path for name, figure in self.figures.items() for path in theme.save(figure, folder, name)]
         self.texts = {
             path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
             for path in paths
         }
 
     def axes(self, name, title):
-        """The panel of a figure that is entitled so."""
+        """Return the panel of a figure that is entitled so."""
         panels = self.figures[name].axes
         return next(axes for axes in panels if any(t.get_text().startswith(title) for t in axes.texts))

@@ -33,7 +33,7 @@ def lines_of(
     case, times, *, baseline, about=None, rounds=30, slower=lambda index: 1.0, values=None, without=(), work=None,
     op=None, telemetry=None, stopped_by="width", **facts,
 ):  # fmt: skip
-    """Lines of the shape of `case`: its own, and its rounds.
+    """Return the lines of the shape of `case`: its own, and its rounds.
 
     `times` is {entrant: seconds in every round, or a list of them}; in a round all take `slower(index)` times as long,
     and so do `values`, {entrant: {field: what was read beside}}. `about` are further fields of entrants, `facts` those
@@ -48,20 +48,22 @@ def lines_of(
         round_count=rounds, telemetry=telemetry or {"throttled": None, "throttle_reasons": ""},
         late=dict.fromkeys(times, 0),
     )  # fmt: skip
-    series = {name: own if isinstance(own, list) else [own] * rounds for name, own in times.items()}
-    found = []
+    series = {name: times_s if isinstance(times_s, list) else [times_s] * rounds for name, times_s in times.items()}
+    round_lines = []
     for index in range(max(map(len, series.values()))):
-        order = [name for name, own in series.items() if index < len(own) and name not in without]
+        order = [name for name, times_s in series.items() if index < len(times_s) and name not in without]
         read = {
-            name: {key: own * slower(index) for key, own in values[name].items()} for name in order if name in values
+            name: {key: value * slower(index) for key, value in values[name].items()}
+            for name in order
+            if name in values
         }
         turn = {name: series[name][index] * slower(index) for name in order}
-        found.append(Round(index, order, turn, read).line(case.id))
-    return [of_case.line(), *found]
+        round_lines.append(Round(index, order, turn, read).line(case.id))
+    return [of_case.line(), *round_lines]
 
 
 def shape(m, times, *, throttled=False, **more):
-    """Lines of a shape of 1024 x 1024 weights."""
+    """Return the lines of a shape of 1024 x 1024 weights."""
     telemetry = {"throttled": throttled, "throttle_reasons": "power cap" if throttled else ""}
     case = Matmul("1024x1024", "up", 1, m, "bf16")
     return lines_of(
@@ -95,7 +97,7 @@ def save(folder, lines, tail=""):
 
 
 def boxes_of(figure, panels=()):
-    """(text, where it is drawn) of all words on the axes, or on some of them, that do not run along a line."""
+    """Return (text, where it is drawn) of all words on the axes, or on some of them, that do not run along a line."""
     renderer = figure.canvas.get_renderer()
     texts = [
         text for axes in panels or figure.axes for text in axes.texts if text.get_text() and not text.get_rotation()
@@ -103,15 +105,15 @@ def boxes_of(figure, panels=()):
     return [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
 
 
-def touching(boxes):
+def touching_pairs(boxes):
     return [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
 
 
-def on_points(figure):
-    """Words that lie on a point of their axes, but those that run along a line."""
-    found = []
+def words_on_points(figure):
+    """Return the words that lie on a point of their axes, but those that run along a line."""
+    words = []
     for axes in figure.axes:
         lines = [line for line in axes.get_lines() if line.get_linestyle() == "None" and line.get_marker() != "None"]
         points = [at for line in lines for at in line.get_transform().transform(line.get_xydata())]
-        found += [said for said, box in boxes_of(figure, [axes]) if any(box.contains(*at) for at in points)]
-    return found
+        words += [text for text, box in boxes_of(figure, [axes]) if any(box.contains(*at) for at in points)]
+    return words

@@ -33,7 +33,7 @@ def test_a_reader_that_has_read_enough_is_no_error():
 
 
 def test_doctests_of_every_package_run(pytestconfig):
-    """With plain `pytest`, as `make test` calls it: they are looked for in the folders of `testpaths` alone."""
+    """Plain `pytest`, as `make test` calls it, looks for them in the folders of `testpaths` alone."""
     packages = {path.parent for path in ROOT.glob("[!.]*/__init__.py")}
     examples = {package.name for package in packages if any(">>> " in p.read_text() for p in package.rglob("*.py"))}
     assert {"kernels", "collectives", "roofline"} <= examples <= set(pytestconfig.getini("testpaths"))

@@ -40,24 +40,24 @@ REFERENCE = ROOT / "results" / "reference"
 HOW = ROOT / "docs" / "how.md"
 
 
-def of(speed, error=0.001, freedom=20):
+def change_of_speed(speed, error=0.001, freedom=20):
     return Change(math.log(speed), error, freedom)
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("case_change", "verdict"),
     [
-        (of(1.06), FASTER),
-        (of(0.94), SLOWER),
-        (of(1.02), SAME),  # surely faster, and by less than counts
-        (of(1.029, 0.01), UNCLEAR),
-        (of(1.06, 0.04), UNCLEAR),
-        (of(0.94, 0.04), UNCLEAR),
-        (of(1.0, 0.04), UNCLEAR),
+        (change_of_speed(1.06), FASTER),
+        (change_of_speed(0.94), SLOWER),
+        (change_of_speed(1.02), SAME),  # surely faster, and by less than counts
+        (change_of_speed(1.029, 0.01), UNCLEAR),
+        (change_of_speed(1.06, 0.04), UNCLEAR),
+        (change_of_speed(0.94, 0.04), UNCLEAR),
+        (change_of_speed(1.0, 0.04), UNCLEAR),
     ],
 )
-def test_verdict_is_by_the_test_of_no_change_the_margin_and_the_interval(one, said):
-    assert verdicts([one], 0.03) == [said]
+def test_verdict_is_by_the_test_of_no_change_the_margin_and_the_interval(case_change, verdict):
+    assert verdicts([case_change], 0.03) == [verdict]
 
 
 def test_holm_by_hand():
@@ -70,11 +70,11 @@ def test_holm_by_hand():
 def test_what_no_case_tells_alone_the_mean_over_all_does():
     rng = np.random.default_rng(5)
     cases = [[[dict(enumerate(rng.normal(change, 0.05, 5)))] for change in (0.0, -0.06)] for _ in range(28)]
-    alone = [change(*([spread_of([own]) for own in side] for side in case)) for case in cases]
+    alone = [change(*([spread_of([values]) for values in side] for side in case)) for case in cases]
     assert verdicts(alone).count(UNCLEAR) > 25
     whole = together(cases)
     assert verdicts([whole]) == [SLOWER]
-    assert whole.value == pytest.approx(np.mean([one.value for one in alone]))
+    assert whole.value == pytest.approx(np.mean([case_change.value for case_change in alone]))
     assert whole.error == pytest.approx(math.sqrt(2) * BETWEEN_RUNS, rel=0.3)  # which a mean over cases does not lessen
     lacking = [[[{0: 0.1, 1: 0.2, 2: 0.3}], [{0: 0.1, 2: 0.5}]]] * 2
     assert together(lacking).value == pytest.approx(0.3 - 0.2)
@@ -85,8 +85,9 @@ def test_a_contender_that_is_slower_in_the_mean_alone_fails_the_command(tmp_path
     rng = np.random.default_rng(6)
     folders = []
     for factor in (1.0, 1.06):
-        shapes = [shape(m, {"cublas": 1e-4, "tiled": noisy(rng, factor * 1e-4, spread=0.15)}) for m in range(1, 29)]
-        folders.append(str(run(tmp_path / str(factor), *shapes)))
+        times = [draw_times(rng, factor * 1e-4, spread=0.15) for _ in range(28)]
+        shapes = [shape(m, {"cublas": 1e-4, "tiled": tiled}) for m, tiled in enumerate(times, 1)]
+        folders.append(str(save_run(tmp_path / str(factor), *shapes)))
     assert main(["compare", *folders]) == 1
     out = capsys.readouterr().out
     assert "0 SLOWER, 0 FASTER" in out
@@ -94,33 +95,34 @@ def test_a_contender_that_is_slower_in_the_mean_alone_fails_the_command(tmp_path
 
 
 def test_many_tests_ask_more_of_each():
-    one = of(1.05, 0.02)  # 0.025 by itself
-    assert one.chance == pytest.approx(0.0240, abs=2e-4)
-    assert verdicts([one], 0.03) == [FASTER]
-    assert verdicts([one, of(1.0)], 0.03) == [FASTER, SAME]
-    assert verdicts([one, of(1.0), of(1.0)], 0.03) == [UNCLEAR, SAME, SAME]
+    barely = change_of_speed(1.05, 0.02)  # 0.025 by itself
+    assert barely.chance == pytest.approx(0.0240, abs=2e-4)
+    assert verdicts([barely], 0.03) == [FASTER]
+    assert verdicts([barely, change_of_speed(1.0)], 0.03) == [FASTER, SAME]
+    assert verdicts([barely, change_of_speed(1.0), change_of_speed(1.0)], 0.03) == [UNCLEAR, SAME, SAME]
 
 
 def test_change_by_hand():
     base, new = [Spread(0.0, 0.0004, 4)], [Spread(0.1, 0.0002, 4)]
-    found = change(base, new)
-    one = 0.0003 + BETWEEN_RUNS**2
+    single = change(base, new)
+    variance = 0.0003 + BETWEEN_RUNS**2
     welch = (0.0003 * 2) ** 2 / (0.0004**2 / 4 + 0.0002**2 / 4)  # of the processes alone
-    freedom = min(KNOWN, welch * (one / 0.0003) ** 2)
-    assert (found.value, found.error) == pytest.approx((0.1, math.sqrt(2 * one)))
-    assert found.freedom == int(freedom)
+    freedom = min(KNOWN, welch * (variance / 0.0003) ** 2)
+    assert (single.value, single.error) == pytest.approx((0.1, math.sqrt(2 * variance)))
+    assert single.freedom == int(freedom)
     apart = change([*base, Spread(0.2, 0.0004, 4)], [*new, Spread(0.1, 0.0002, 4)])
     assert apart.value == pytest.approx(0.0)
     assert apart.error == pytest.approx(math.sqrt(0.02 / 2))  # runs of a side that differ more than is known say it
     quiet = change(base * 10, new * 10)
-    assert quiet.error < found.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
+    assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
 
 
 def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
     rng = np.random.default_rng(2)
-    known = journal.load(run(tmp_path / "run", shape(16, {"cublas": [3e-4] * 80, "tiled": noisy(rng, 1e-4, 80)})))
-    (own,), (_, record) = known.shapes.values(), records_of(known)
-    ratios = math.log(3e-4) - np.log(list(own.times_s("tiled").values()))
+    times = {"cublas": [3e-4] * 80, "tiled": draw_times(rng, 1e-4, 80)}
+    run = journal.load(save_run(tmp_path / "run", shape(16, times)))
+    (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
+    ratios = math.log(3e-4) - np.log(list(timed_shape.times_s("tiled").values()))
 
     def middle_halves(count):
         of_each = np.sort(ratios.reshape(count, -1), axis=1)
@@ -128,32 +130,33 @@ def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
         return of_each[:, cut:-cut].mean(axis=1)
 
     blocks = middle_halves(8)
-    found = spread_of([values_of(known, record)])
-    assert (found.value, found.variance, found.freedom) == pytest.approx((blocks.mean(), blocks.var(ddof=1) / 8, 7))
-    for one in own.rounds:
-        one.process, one.pass_index = one.index // 20, one.index // 10 % 2
+    spread = spread_of([values_of(run, record)])
+    assert (spread.value, spread.variance, spread.freedom) == pytest.approx((blocks.mean(), blocks.var(ddof=1) / 8, 7))
+    for round_ in timed_shape.rounds:
+        round_.process, round_.pass_index = round_.index // 20, round_.index // 10 % 2
     processes = middle_halves(4)
-    found = spread_of([values_of(known, record)])
-    assert (found.value, found.variance, found.freedom) == pytest.approx(
+    spread = spread_of([values_of(run, record)])
+    assert (spread.value, spread.variance, spread.freedom) == pytest.approx(
         (processes.mean(), processes.var(ddof=1) / 4, 3)
     )
-    by_time = spread_of([values_of(known, record, "time")])
-    assert by_time.value == pytest.approx(found.value - math.log(3e-4))
-    own.rounds = own.rounds[:1]
-    assert spread_of([values_of(known, record)]) is None
+    by_time = spread_of([values_of(run, record, "time")])
+    assert by_time.value == pytest.approx(spread.value - math.log(3e-4))
+    timed_shape.rounds = timed_shape.rounds[:1]
+    assert spread_of([values_of(run, record)]) is None
 
 
 CASES, PROCESSES, PASSES = 28, 5, 6
 
 
-def made_up(rng, runs, between_runs):
-    """What `runs` runs of equal machines say of `CASES` cases: 1.3 % (sd) between processes, 0.9 % between passes."""
+def draw_spreads(rng, runs, between_runs):
+    """Return the spreads of `CASES` cases in `runs` runs of equal machines.
+
+    The standard deviation is 1.3 % between processes, and 0.9 % between passes.
+    """
     logs = between_runs * rng.standard_normal((CASES, runs, 1))
     logs = logs + 0.013 * rng.standard_normal((CASES, runs, PROCESSES))
     logs += 0.009 * rng.standard_normal((CASES, runs, PROCESSES, PASSES)).mean(axis=-1)
-    return [
-        [Spread(one.mean(), one.var(ddof=1) / PROCESSES, PROCESSES - 1) for one in case] for case in logs
-    ]  # fmt: skip
+    return [[Spread(log.mean(), log.var(ddof=1) / PROCESSES, PROCESSES - 1) for log in case] for case in logs]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +166,16 @@ def made_up(rng, runs, between_runs):
      (5, 0.028, 0.1, 0.95)],  # a machine twice as restless as is known: then several runs tell
 )  # fmt: skip
 def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, planted, at_least):
-    """Goals of issue 19, where a change hits all cases."""
+    """A change hits all cases: intervals hold the truth, equal runs seldom differ, and a planted change is seen."""
     rng = np.random.default_rng(3)
     equal, held, seen = [], [], []
     for _ in range(60):
-        pair = zip(made_up(rng, runs, between_runs), made_up(rng, runs, between_runs), strict=True)
-        found = [change(*sides) for sides in pair]
-        equal += verdicts(found)
-        held += [one.interval.low <= 1 <= one.interval.high for one in found]
-        seen += [said == SLOWER for said in verdicts([replace(c, value=c.value - math.log1p(planted)) for c in found])]
+        pair = zip(draw_spreads(rng, runs, between_runs), draw_spreads(rng, runs, between_runs), strict=True)
+        changes = [change(*sides) for sides in pair]
+        equal += verdicts(changes)
+        held += [c.interval.low <= 1 <= c.interval.high for c in changes]
+        slower = [replace(c, value=c.value - math.log1p(planted)) for c in changes]
+        seen += [verdict == SLOWER for verdict in verdicts(slower)]
     false, covered, share = 1 - (equal.count(SAME) + equal.count(UNCLEAR)) / len(equal), np.mean(held), np.mean(seen)
     print(
         f"{runs} a side, {between_runs:.1%}: covered {covered:.3f}, false {false:.4f}, {planted:.0%} seen {share:.3f}"
@@ -181,18 +185,11 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
     assert share >= at_least
 
 
-def test_a_change_just_above_the_resolution_is_told_from_none():
-    unclear = of(1.0, 0.02, 16)
-    for factor, told in ((1.01, True), (0.99, False)):
-        interval = of(math.exp(factor * math.log1p(unclear.resolution)), 0.02, 16).interval
-        assert (interval.low > 1) is told
-
-
-def noisy(rng, seconds, rounds=100, spread=0.02):
+def draw_times(rng, seconds, rounds=100, spread=0.02):
     return (seconds * rng.lognormal(sigma=spread, size=rounds)).tolist()
 
 
-def run(folder, *cases, **head):
+def save_run(folder, *cases, **head):
     about = HEAD | head
     return save(
         folder, [about, ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12), *itertools.chain(*cases)]
@@ -202,54 +199,60 @@ def run(folder, *cases, **head):
 CHANGE = {16: 1.1, 64: 1.0, 256: 1 / 1.1}
 
 
-def sides(folder, runs=1):
-    """Folders of BASE and NEW: `tiled` 10 % slower at m=16, equal at m=64, 10 % faster at m=256; all 20 % slower in
-    NEW."""
+def save_sides(folder, runs=1):
+    """Return folders of BASE and NEW: `tiled` is 10 % slower at m=16, equal at m=64, 10 % faster at m=256.
+
+    In NEW all are 20 % slower.
+    """
     rng = np.random.default_rng(0)
-    found = [], []
+    folders = [], []
     for number in range(runs):
-        base = [shape(m, {"cublas": noisy(rng, 1e-4), "tiled": noisy(rng, 2e-4)}) for m in CHANGE]
-        new = [shape(m, {"cublas": noisy(rng, 1.2e-4), "tiled": noisy(rng, 2.4e-4 * f)}) for m, f in CHANGE.items()]
-        found[0].append(run(folder / f"base-{number}", *base))
-        found[1].append(run(folder / f"new-{number}", *new))
-    return found
+        base = [shape(m, {"cublas": draw_times(rng, 1e-4), "tiled": draw_times(rng, 2e-4)}) for m in CHANGE]
+        new = [
+            shape(m, {"cublas": draw_times(rng, 1.2e-4), "tiled": draw_times(rng, 2.4e-4 * factor)})
+            for m, factor in CHANGE.items()
+        ]
+        folders[0].append(save_run(folder / f"base-{number}", *base))
+        folders[1].append(save_run(folder / f"new-{number}", *new))
+    return folders
 
 
-def loaded(found):
-    return [[journal.load(folder) for folder in side] for side in found]
+def load_runs(folders):
+    return [[journal.load(folder) for folder in side] for side in folders]
 
 
-def verdict_at(found):
-    return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in found.cases}
+def verdicts_by_m(comparison):
+    return {int(case.case.split("-m")[1].split("-")[0]): case.verdict for case in comparison.cases}
 
 
 def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several_runs_tell_what_is_the_same(tmp_path):
-    folders = sides(tmp_path, runs=4)
-    one, several = compare(*loaded([side[:1] for side in folders])), compare(*loaded(folders))
-    assert verdict_at(one) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
-    assert one.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
-    assert one.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
-    assert (one.exit_code(), one.exit_code(strict=True)) == (1, 1)
-    assert verdict_at(several) == {16: SLOWER, 64: SAME, 256: FASTER}
-    width = [found.cases[1].change_high - found.cases[1].change_low for found in (one, several)]
-    assert width[1] < 0.6 * width[0]
-    by_time = compare(*loaded([side[:1] for side in folders]), by="time")  # the machine counts, the baseline is judged
+    folders = save_sides(tmp_path, runs=4)
+    first_runs = load_runs([side[:1] for side in folders])
+    single, several = compare(*first_runs), compare(*load_runs(folders))
+    assert verdicts_by_m(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
+    assert single.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
+    assert single.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
+    assert (single.exit_code(), single.exit_code(strict=True)) == (1, 1)
+    assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
+    widths = [report.cases[1].change_high - report.cases[1].change_low for report in (single, several)]
+    assert widths[1] < 0.6 * widths[0]
+    by_time = compare(*first_runs, by="time")  # the machine counts, the baseline is judged
     assert len(by_time.cases) == 6
     assert {case.verdict for case in by_time.cases if case.case.endswith("cublas")} == {SLOWER}
 
 
 def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
-    (base,), new = ([str(folder) for folder in side] for side in sides(tmp_path))
+    (base,), new = ([str(folder) for folder in side] for side in save_sides(tmp_path))
     texts = []
     for arguments in ([base, *new], [base, "--new", *new], [base, *new, "--markdown"], [base, *new, "--json"]):
         assert main(["compare", *arguments]) == 1
         texts.append(capsys.readouterr().out)
-    found = json.loads(texts.pop())
-    assert found["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
-    assert (found["exit_code"], found["schema"], found["base_runs"], found["new_runs"]) == (1, 4, 1, 1)
+    answer = json.loads(texts.pop())
+    assert answer["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
+    assert (answer["exit_code"], answer["schema"], answer["base_runs"], answer["new_runs"]) == (1, 4, 1, 1)
     assert texts[0] == texts[1]
     assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
-    for case in found["cases"]:
+    for case in answer["cases"]:
         assert case["baseline_speed"] == pytest.approx(1 / 1.2, rel=0.01)
         assert re.fullmatch(r"baseline 1[67]\.\d % slower", case["notes"])
         assert case["resolution"] == pytest.approx(case["change_high"] / case["change"] - 1)
@@ -262,11 +265,11 @@ def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
 
 @pytest.fixture
 def compared(tmp_path, capsys):
-    """`compared(base, new, options...)`: exit code and all that is printed. Runs are {m: {contender: seconds}}."""
+    """`compared(base, new, options...)` returns exit code and output. Runs are {m: {contender: seconds}}."""
 
     def call(base, new, *options, more=(), **head):
-        base, new = ([shape(m, times) for m, times in one.items()] for one in (base, new))
-        folders = run(tmp_path / "base", *base), run(tmp_path / "new", *new, more, **head)
+        base, new = ([shape(m, times) for m, times in side.items()] for side in (base, new))
+        folders = save_run(tmp_path / "base", *base), save_run(tmp_path / "new", *new, more, **head)
         code = main(["compare", *map(str, folders), *options])
         return code, "".join(capsys.readouterr())
 
@@ -289,45 +292,39 @@ def test_missing_cases_are_named_with_what_is_known_of_them(compared):
 
 def test_unclear_is_an_error_only_if_strict(compared):
     rng = np.random.default_rng(1)
-    wild = [{16: {name: noisy(rng, 1e-4, 30, 0.3) for name in BOTH}} for _ in range(2)]
+    wild = [{16: {name: draw_times(rng, 1e-4, 30, 0.3) for name in BOTH}} for _ in range(2)]
     code, out = compared(*wild)
     assert (code, "1 UNCLEAR" in out, compared(*wild, "--strict")[0]) == (0, True, 1)
 
 
-OTHERS = [
-    ({"machine": HEAD["machine"] | {"chip": "another"}}, "chip"),
-    ({"machine": HEAD["machine"] | {"driver": "600.1"}}, "driver"),
-    ({"method_version": 9}, "method"),
-]
-
-
-@pytest.mark.parametrize(("head", "name"), OTHERS)
-def test_other_conditions_are_refused_unless_told(compared, head, name):
+@pytest.mark.parametrize(
+    ("head", "flags", "message"),
+    [
+        ({"machine": HEAD["machine"] | {"chip": "another"}}, "--allow chip", "another chip: BASE has"),
+        ({"machine": HEAD["machine"] | {"driver": "600.1"}}, "--allow driver", "another driver: BASE has"),
+        ({"method_version": 9}, "--allow method", "another method: BASE has"),
+        ({"options": {"quick": True}}, "--quick", "to compare them all the same"),
+    ],
+)
+def test_other_conditions_are_refused_unless_told(compared, head, flags, message):
     code, error = compared({16: BOTH}, {16: BOTH}, **head)
     assert (code, error.count("\n")) == (2, 1)
-    assert f"another {name}: BASE has" in error
-    assert f"--allow {name}" in error
-    code, out = compared({16: BOTH}, {16: BOTH}, "--allow", name, **head)
-    assert (code, f"{name}: BASE has" in out) == (0, True)
-
-
-def test_a_quick_run_is_compared_only_where_that_is_asked_for(compared):
-    code, out = compared({16: BOTH}, {16: BOTH}, options={"quick": True})
-    assert (code, "--quick to compare them all the same" in out) == (2, True)
-    assert compared({16: BOTH}, {16: BOTH}, "--quick", options={"quick": True})[0] == 0
+    assert message in error
+    assert flags in error
+    assert compared({16: BOTH}, {16: BOTH}, *flags.split(), **head)[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("base", "new", "said", "by_time"),
+    ("base", "new", "message", "by_time"),
     [
         ({16: {"cublas": 1e-4}}, {16: {"cublas": 9e-4}}, "say --by time", 1),  # baselines alone
         ({16: BOTH}, {16: {"tiled": 2e-4}}, "say --by time", 0),
         ({16: BOTH}, {64: BOTH}, "no case in common", 2),
     ],
 )
-def test_runs_without_a_common_case_or_baseline_are_refused(compared, base, new, said, by_time):
+def test_runs_without_a_common_case_or_baseline_are_refused(compared, base, new, message, by_time):
     code, error = compared(base, new)
-    assert (code, said in error) == (2, True)
+    assert (code, message in error) == (2, True)
     assert compared(base, new, "--by", "time")[0] == by_time
 
 
@@ -341,7 +338,7 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     times = {16: BOTH, 64: BOTH}
 
     def folder(name, times=times, **head):
-        return str(run(tmp_path / name, *(shape(m, own) for m, own in times.items()), **head))
+        return str(save_run(tmp_path / name, *(shape(*item) for item in times.items()), **head))
 
     old, alike, other = folder("old"), folder("alike", {16: BOTH}), folder("other", method_version=9)
     assert main(["compare", old, other, "--new", alike]) == 2
@@ -361,19 +358,21 @@ def test_page_has_every_pair_of_committed_runs():
     shown = TABLE.findall(HOW.read_text())
     assert [prefix for prefix, _ in shown] == ["matmul-", "all_gather_matmul,weight_prefetch,matmul_reduce_scatter,ffn"]
     for prefix, text in shown:
-        assert text == agreement.agreement([agreement.values(run, prefix) for run in sorted(REFERENCE.iterdir())])
+        assert text == agreement.write_table(
+            [agreement.read_values(run, prefix) for run in sorted(REFERENCE.iterdir())]
+        )
 
 
-def over_a_wire(folder, comm_s, lost):
-    """A run whose arm hides all but `lost` of a gather that takes `comm_s`."""
+def load_gathering(folder, comm_s, lost):
+    """Return a run whose arm hides all but `lost` of a gather that takes `comm_s`."""
     case = gather_matmul(tp=16)
     lines = gathering(case, 20e-3, comm_s, lost={"serial": 1.0, "chunk_launches": lost, "serial_all_cores": 0.4})
     return journal.load(save(folder, [HEAD, *lines]))
 
 
 def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
-    base = [over_a_wire(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
-    faster_wire = [over_a_wire(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
+    base = [load_gathering(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
+    faster_wire = [load_gathering(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
     same = compare(base, faster_wire)
     (arm,) = same.cases
     assert (arm.judged_by, arm.verdict) == ("hidden", SAME)
@@ -386,14 +385,14 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert same.vendor_speed is arm.baseline_speed is None  # `serial` goes over another wire
     with pytest.raises(ValueError, match="nothing can be compared"):
         compare(base, faster_wire, by="time")
-    worse = compare(base, [over_a_wire(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
+    worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
     assert worse.cases[0].change == pytest.approx(-0.2, abs=1e-3)
     assert "hidden -0.20 [" in "\n".join(terminal(worse))
 
 
 def test_an_arm_that_hides_nothing_is_judged_by_speed_where_the_wires_are_alike(tmp_path):
-    runs = [[over_a_wire(tmp_path / f"{side}{n}", 16e-3, 0.2) for n in range(3)] for side in ("base", "new")]
+    runs = [[load_gathering(tmp_path / f"{side}{n}", 16e-3, 0.2) for n in range(3)] for side in ("base", "new")]
     assert {case.case.rpartition("-")[2]: case.judged_by for case in compare(*runs).cases} == {
         "chunk_launches": "hidden", "serial_all_cores": "speed",
     }  # fmt: skip

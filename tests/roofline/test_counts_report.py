@@ -17,7 +17,7 @@ LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
 SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
 
 
-def counted(m, contender, dram_bytes, tensor_ops):
+def counter_line(m, contender, dram_bytes, tensor_ops):
     return {
         "kind": "counters", "shape": SHAPES[m], "contender": contender, "dram_bytes": dram_bytes, "l2_bytes": 10**9,
         "tensor_ops": tensor_ops, "counter_source": SOURCE,
@@ -29,9 +29,9 @@ NAMES |= {"kernel_names": {"cublas": f"{NVJET} + {REDUCE}", "tiled": "tiled_kern
 COUNTED = [
     HEAD,
     *LINES[1:-2],
-    counted(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
-    counted(16, "tiled", None, 0),
-    counted(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
+    counter_line(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
+    counter_line(16, "tiled", None, 0),
+    counter_line(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
     NAMES,
     {"kind": "note", "about": "counters", "text": "Counters: none were read: before."},
     {"kind": "note", "about": "counters", "text": "Counters: 3 of 4."},
@@ -44,21 +44,21 @@ def folder(tmp_path):
     return save(tmp_path / "run", COUNTED)
 
 
-def records(folder):
+def read_records(folder):
     return {(r["m"], r["contender"]): r for r in records_of(journal.load(folder))}
 
 
 def test_derived_fields_by_hand(folder):
-    found = records(folder)
-    cublas = found[16, "cublas"]
+    by_case = read_records(folder)
+    cublas = by_case[16, "cublas"]
     assert cublas["dram_bytes"] == 2 * LEAST[16]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
     assert (cublas["dram_of_device_bytes"], cublas["tensor_ops_of_flop"]) == (2, 4)
     assert cublas["counter_source"] == "ncu 2025.1; a + b"
-    unknown = found[16, "tiled"]
+    unknown = by_case[16, "tiled"]
     assert (unknown["dram_bytes"], unknown["counted_intensity"], unknown["dram_of_device_bytes"]) == (None, None, None)
     assert unknown["tensor_ops_of_flop"] == 0
-    never = found[8192, "cublas"]
+    never = by_case[8192, "cublas"]
     fields = ("dram_bytes", "l2_bytes", "tensor_ops", "counter_source", "kernel_name")
     assert [never[field] for field in fields] == [None] * 5
     assert cublas["kernel_name"] == f"{NVJET} + {REDUCE}"
@@ -73,9 +73,9 @@ def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(folder):
         f"more tensor operations than FLOP: tiles reach past the end of the matrices, in {SHAPES[16]}-cublas (4)",
     ]
     assert source == "counted by ncu 2025.1; a + b"
-    for share, said in ((1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])):
+    for share, first_words in ((1.0, []), (1.005, []), (1.04, ["more"]), (0.96, ["fewer"])):
         *lines, _ = throughput.counted(cases[:1].assign(tensor_ops_of_flop=share)).lines
-        assert [line.split()[0] for line in lines] == said
+        assert [line.split()[0] for line in lines] == first_words
 
 
 def test_report_has_the_columns_and_the_last_note_alone(folder):
@@ -92,9 +92,9 @@ def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folde
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"hollow: each byte moved once", "filled: bytes counted, from a cold cache"} <= {*legend}
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
-    found = records(folder)
+    by_case = read_records(folder)
     ends = sorted({tuple(line.get_xdata()) for line in joined})
-    for (left, right), r in zip(ends, (found[16, "cublas"], found[8192, "tiled"]), strict=True):
+    for (left, right), r in zip(ends, (by_case[16, "cublas"], by_case[8192, "tiled"]), strict=True):
         assert right / left == pytest.approx(r["counted_intensity"] / r["device_intensity"])
     assert all(line.get_ydata()[0] == line.get_ydata()[1] for line in joined)
     low, high = axes.get_xlim()
@@ -109,9 +109,9 @@ def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folde
 def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
     odd = NAMES | {"shape": SHAPES[8192], "kernel_names": {"nobody": "k"}}  # of no contender: it does no harm
     lines = [*COUNTED[:-1], odd, *shape(16, {"cublas": 2e-6, "tiled": 4e-6}), COUNTED[-1]]
-    found = records(save(tmp_path / "run", lines))
-    assert (found[16, "cublas"]["dram_bytes"], found[16, "cublas"]["kernel_name"]) == (None, None)
-    assert found[8192, "tiled"]["dram_bytes"] is not None
+    by_case = read_records(save(tmp_path / "run", lines))
+    assert (by_case[16, "cublas"]["dram_bytes"], by_case[16, "cublas"]["kernel_name"]) == (None, None)
+    assert by_case[8192, "tiled"]["dram_bytes"] is not None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ PAGES += sorted((ROOT / "docs").glob("*.md"))
 
 
 def blocks(language: str):
-    """A parameter for each block of `language` in the documents."""
+    """Return a parameter for each block of `language` in the documents."""
     return [
         pytest.param(block, id=f"{page.name}-{number}")
         for page in PAGES
@@ -30,7 +30,7 @@ def test_commands_print_what_the_documents_show(block, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     commands = re.split(r"^\$ roofline ", block, flags=re.MULTILINE)
     assert commands.pop(0) == ""
-    for command, _, shown in (one.partition("\n") for one in commands):
+    for command, _, shown in (part.partition("\n") for part in commands):
         assert main(shlex.split(command)) == 0
         printed = capsys.readouterr().out
         assert [line for line in shown.splitlines() if line not in [*printed.splitlines(), "..."]] == []
@@ -40,9 +40,9 @@ def test_commands_print_what_the_documents_show(block, capsys, monkeypatch):
 
 @pytest.mark.parametrize("block", blocks("pycon"))
 def test_python_prints_what_the_documents_show(block):
-    found = doctest.DocTestParser().get_doctest(block, {}, "block", None, 0)
-    assert found.examples
-    assert doctest.DocTestRunner().run(found).failed == 0
+    examples = doctest.DocTestParser().get_doctest(block, {}, "block", None, 0)
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up_gathers import HERE, ON_CPU, gather_matmul, gathering
+from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings, forecasts
-from roofline.report.write import write
+from roofline.stats import grouped
 from roofline.store.journal import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
@@ -18,82 +18,81 @@ RULES = PAGE.partition("\n## Findings\n")[2].partition("\n## ")[0]
 
 M16 = "matmul-1024x1024-up-tp1-m16-bf16"
 PLAIN = {"cublas": 2e-6, "tiled": 2e-6}
+LOW_ROOF = ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9)
+MISSING = {"kind": "not_measured", "case": "a", "reason": "wrong"}
 
 
-def said(folder, lines):
-    """{rule: its lines} of a run."""
-    run = load(save(folder, lines))
-    found = {}
-    for line in findings.findings(run, frame(run)):
-        rule, _, text = line.partition(": ")
-        found.setdefault(rule, []).append(text)
-    return found
+@pytest.fixture
+def findings_by_rule(tmp_path):
+    """`findings_by_rule(lines)` returns {rule: its lines} of the run that is journalled so."""
+
+    def find(lines):
+        run = load(save(tmp_path / "run", lines))
+        texts = [line.partition(": ") for line in findings.findings(run, frame(run))]
+        return grouped((rule, text) for rule, _, text in texts)
+
+    return find
 
 
-def of(*lines, **head):
+def run_of(*lines, **head):
+    """Return the lines of a whole run."""
     return [HEAD | head, *lines, END]
 
 
-def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(tmp_path):
-    found = said(tmp_path / "run", of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6})))
-    assert f"{found.pop('nothing wrong')}" == "['no rule of docs/start.md speaks against these numbers']"
-    assert found == {
-        "faster": [
-            "matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: tiled on up, tp 1, M 16, bf16"
-        ]
+def run_of_arms(lost):
+    """Return the lines of a whole run on a CPU, whose arms hide all but `lost`."""
+    return [HERE, *gathering(gather_matmul(), lost=lost), END]
+
+
+def test_well_behaved_run_has_nothing_wrong_and_says_what_is_good(findings_by_rule):
+    text = "matmul: tiled on 1 of 1 shapes, than cublas; best 1.053 [1.053, 1.053]: tiled on up, tp 1, M 16, bf16"
+    assert findings_by_rule(run_of(*shape(16, {"cublas": 2e-6, "tiled": 1.9e-6}))) == {
+        "nothing wrong": ["no rule of docs/start.md speaks against these numbers"],
+        "faster": [text],
     }
 
 
-def test_slower_ones_are_one_line_for_a_baseline(tmp_path):
+def test_slower_ones_are_one_line_for_a_baseline(findings_by_rule):
     cases = [line for m in (1, 2, 4) for line in shape(m, {"cublas": 2e-6, "tiled": 2e-6 + m * 1e-7, "b": 2.2e-6})]
-    found = said(tmp_path / "run", of(*cases))
-    assert found == {
-        "slower": [
-            "matmul: tiled on 3 of 3 shapes, b on 3 of 3 shapes, than cublas; worst 0.833 [0.833, 0.833]: "
-            "tiled on up, tp 1, M 4, bf16"
-        ]
-    }
+    text = "matmul: tiled on 3 of 3 shapes, b on 3 of 3 shapes, than cublas; worst 0.833 [0.833, 0.833]: tiled on up, "
+    assert findings_by_rule(run_of(*cases)) == {"slower": [f"{text}tp 1, M 4, bf16"]}
 
 
-def test_arms_are_measured_by_what_a_user_has_without_them(tmp_path):
-    lost = ON_CPU | {"serial_all_cores": 0.15}
-    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=lost), END])
-    (slower,), (faster,) = found["slower"], found.pop("faster", [None]) or [None]
+def test_arms_are_measured_by_what_a_user_has_without_them(findings_by_rule):
+    rules = findings_by_rule(run_of_arms(ON_CPU | {"serial_all_cores": 0.15}))
+    (slower,), (faster,) = rules["slower"], rules["faster"]
     # 20 ms + lost of 16 ms: row_block_launches 23.2, all cores 22.4, chunk_launches 21.6
     assert slower.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, than serial_all_cores; worst 0.9")
     assert faster.startswith("all_gather_matmul: chunk_launches on 1 of 1 shapes, than serial_all_cores; best 1.037")
-    own = said(tmp_path / "own", [HERE, *gathering(gather_matmul(), lost={"serial": 1.0, "symm_mem": 0.1}), END])
-    assert "faster" not in own
-    on_gpu = said(tmp_path / "gpu", [HERE, *gathering(gather_matmul()), END])
-    assert "2 of" not in on_gpu["faster"][0]
-    assert "than serial; best" in on_gpu["faster"][0]
+    assert "faster" not in findings_by_rule(run_of_arms({"serial": 1.0, "symm_mem": 0.1}))
+    (faster,) = findings_by_rule(run_of_arms(OURS))["faster"]
+    assert "2 of" not in faster
+    assert "than serial; best" in faster
 
 
-def test_arm_below_its_own_ideal_names_what_it_lost_to(tmp_path):
-    found = said(tmp_path / "run", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.7}), END])
-    (line,) = found["below own ideal"]
+def test_arm_below_its_own_ideal_names_what_it_lost_to(findings_by_rule):
+    (line,) = findings_by_rule(run_of_arms(ON_CPU | {"row_block_launches": 0.7}))["below own ideal"]
     assert line.startswith("all_gather_matmul: row_block_launches on 1 of 1 shapes, lost mostly to launches and what ")
     assert line.endswith("least 77 %: row_block_launches on up, tp 16, P 8, M 4096, fp32, wire balance86")
-    assert "below own ideal" not in said(
-        tmp_path / "b", [HERE, *gathering(gather_matmul(), lost=ON_CPU | {"row_block_launches": 0.1}), END]
-    )
+    assert "below own ideal" not in findings_by_rule(run_of_arms(ON_CPU | {"row_block_launches": 0.1}))
 
 
 def waiting(count, **about):
-    """Lines of a CPU's run in which the second contender's threads waited in `count` of thirty samples."""
+    """Return lines of a CPU's run in which the second contender's threads waited in `count` of thirty samples."""
     line, *rounds = shape(16, PLAIN)
     name = list(PLAIN)[1]
     rounds = [
-        one | ({"values": {name: {"waited_s": 1e-6}}} if index < count else {}) for index, one in enumerate(rounds)
+        round_line | ({"values": {name: {"waited_s": 1e-6}}} if index < count else {})
+        for index, round_line in enumerate(rounds)
     ]
     head = HEAD | {"method_version": 5, "machine": HEAD["machine"] | {"source": "cpu"}} | about
     return [head, line, *rounds, END]
 
 
 def disturbed(**telemetry):
-    """Lines of a run whose telemetry says so."""
+    """Return lines of a run with this telemetry."""
     line, *rounds = shape(16, PLAIN)
-    return of(line | {"telemetry": {"throttled": None} | telemetry}, *rounds)
+    return run_of(line | {"telemetry": {"throttled": None} | telemetry}, *rounds)
 
 
 @pytest.mark.parametrize(
@@ -101,55 +100,54 @@ def disturbed(**telemetry):
     [
         ([HEAD, *shape(16, PLAIN)], "cut off", "it did not come to its end; 2 rows by then"),
         ([HEAD, *shape(16, PLAIN), {"kind": "resumed", "started": ""}], "cut off", "it did not"),
-        (of(*shape(16, PLAIN), options={"quick": True}), "quick", "few shapes and few rounds"),
-        (of({"kind": "not_measured", "case": "a", "outcome": "failed", "reason": "wrong"}), "failed", "1 wrong, "),
-        (of({"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "r"}), "not measured", "1 skipped"),
-        (of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
-        (of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
-        (of(*shape(16, PLAIN, rounds=7)), "few rounds", "2 of 2 cases, 7 or more"),
-        (of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
-        (of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),
-        (of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5.0 %"),
-        (of(ceiling("matmul", 1e9, dtype="bf16"), ceiling("read", 1e9), *shape(16, PLAIN)), "above the roof", "2 of 2"),
+        (run_of(*shape(16, PLAIN), options={"quick": True}), "quick", "few shapes and few rounds"),
+        (run_of(MISSING | {"outcome": "failed"}), "failed", "1 wrong, "),
+        (run_of(MISSING | {"outcome": "skipped"}), "not measured", "1 skipped"),
+        (run_of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
+        (run_of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
+        (run_of(*shape(16, PLAIN, rounds=7)), "few rounds", "2 of 2 cases, 7 or more"),
+        (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
+        (run_of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),
+        (run_of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5"),
+        (run_of(*LOW_ROOF, *shape(16, PLAIN)), "above the roof", "2 of 2"),
         (disturbed(stolen_share=0.05), "stolen time", "2 of 2 cases, up to 5.0 %: matmul, cublas on up, tp 1"),
         (waiting(7), "waiting", "1 of 2 cases, threads waited for a core in up to 23 % of the samples: m"),
         (disturbed(others_share=0.21), "disturbed", "2 of 2 cases, other processes took up to 21 % of the CPU: m"),
     ],
 )  # fmt: skip
-def test_each_rule_is_triggered(lines, rule, text, tmp_path):
-    found = said(tmp_path / "run", lines)
-    assert found[rule][0].startswith(text)
-    assert "nothing wrong" not in found
+def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):
+    rules = findings_by_rule(lines)
+    assert rules[rule][0].startswith(text)
+    assert "nothing wrong" not in rules
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})),  # within the margin
-        of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
+        run_of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})),  # within the margin
+        run_of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
         disturbed(stolen_share=0.02, others_share=0.05),
         waiting(1),
         waiting(7, method_version=4),
     ],
 )
-def test_what_is_within_its_limit_is_no_finding(lines, tmp_path):
-    assert [*said(tmp_path / "run", lines)] == ["nothing wrong"]
+def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
+    assert [*findings_by_rule(lines)] == ["nothing wrong"]
 
 
 @pytest.mark.parametrize(("low", "missed"), [(1e-6, False), (3e-6, True)])
-def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch):
+def test_forecast_of_the_chip_is_missed(low, missed, tmp_path, monkeypatch, findings_by_rule):
     monkeypatch.setattr(forecasts, "FOLDER", tmp_path)
     row = {"case": f"{M16}-tiled", "time_s": 2 * low, "time_s_low": low, "time_s_high": 4 * low, "bound": "memory"}
     (tmp_path / "h.json").write_text(json.dumps({"chip": "H200", "version": 1, "interval": 0.8, "cases": [row]}))
-    found = said(tmp_path / "run", of(*shape(16, PLAIN)))
+    rules = findings_by_rule(run_of(*shape(16, PLAIN)))
     expected = ["time_s of 1 of 1 cases lies outside its interval in h.json"]
-    assert found.get("forecast missed") == (expected if missed else None)
+    assert rules.get("forecast missed") == (expected if missed else None)
 
 
-def test_reports_begin_with_them_and_the_most_important_is_first(tmp_path):
-    assert [*said(tmp_path / "run", LINES)] == ["throttled", "slower", "roof drifted", "not measured", "faster"]
-    write(tmp_path / "run")
-    assert (tmp_path / "run" / "report.md").read_text().split("\n\n")[2] == "## Findings"
+def test_the_most_important_is_first(findings_by_rule):
+    rules = [*findings_by_rule(LINES)]
+    assert rules == ["throttled", "slower", "roof drifted", "not measured", "faster"]
 
 
 def test_page_lists_the_rules_in_their_order_with_their_limits():

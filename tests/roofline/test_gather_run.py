@@ -43,14 +43,14 @@ class Gathers(Runner):
 
     def prepare(self, case, names, first_call):
         times = {"serial": 7e-3, "row_block": 5e-3}
-        found = PreparedCase(case, "serial")
+        prepared = PreparedCase(case, "serial")
         for name in dict.fromkeys(["serial", *names]):
-            found.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
+            prepared.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
         for name, role, time_s in (("gemm torch", "gemm", 4e-3), ("link", "link", 3e-3)):
-            found.entrants[name] = Entrant(name, Call(name, time_s), role, "known")
-        found.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
-        found.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
-        return found
+            prepared.entrants[name] = Entrant(name, Call(name, time_s), role, "known")
+        prepared.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
+        prepared.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
+        return prepared
 
 
 OPERATION = operations.all_gather_matmul.OPERATION
@@ -73,24 +73,26 @@ def run(run_project):
     return functools.partial(run_project, "--benchmark-only", conftest=CONFTEST, tests=TESTS)
 
 
-def found(outcome):
+def read_records(outcome):
     return {(r["m"], r["contender"]): r for r in records_of(outcome.kept)}
 
 
 @pytest.mark.parametrize("passes", [1, 3])
 def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
-    outcome = run(passes=passes)
+    outcome = run("--ffn-steady", passes=passes)
     assert outcome.code == 0, outcome.text
     assert outcome.kept.metadata["title"].startswith("all_gather_matmul of ")
-    assert list(found(outcome)) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
-    assert found(outcome)[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
+    assert not outcome.kept.steady  # blocks are for plain matmuls only
+    records = read_records(outcome)
+    assert list(records) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
+    assert records[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
     saved = outcome.saved["benchmarks"]
     assert [row["extra_info"]["arm"] for row in saved] == ["serial", "row_block"] * 2
     rounds = [line for line in outcome.lines if line["kind"] == "round"]
     names = {"serial", "row_block", "gemm torch", "link"}
     assert all(set(line["order"]) == line["time_s"].keys() == line["values"].keys() == names for line in rounds)
-    values = [own for line in rounds for own in line["values"].values()]
-    assert all(own["last_arrival_s"] > 0 and "timeline" not in own for own in values)
+    values = [read for line in rounds for read in line["values"].values()]
+    assert all(read["last_arrival_s"] > 0 and "timeline" not in read for read in values)
     timelines = [(line["shape"], line["contender"]) for line in outcome.lines if line["kind"] == "timeline"]
     assert len(set(timelines)) == len(timelines) == 8
 
@@ -99,8 +101,9 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
 def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_numbers(run, passes):
     outcome = run(fault="row_block dies", passes=passes)
     assert outcome.code == 1
-    assert list(found(outcome)) == [(64, "serial"), (128, "serial")]
-    assert found(outcome)[64, "serial"]["t_comm_s"] == pytest.approx(3e-3, rel=0.1)
+    records = read_records(outcome)
+    assert list(records) == [(64, "serial"), (128, "serial")]
+    assert records[64, "serial"]["t_comm_s"] == pytest.approx(3e-3, rel=0.1)
     missing = outcome.kept.missing
     assert {entry["outcome"] for entry in missing} == {"failed"}
     assert all("row_block: RuntimeError: the paced link is dead: chunk 3" in entry["reason"] for entry in missing)
@@ -109,7 +112,7 @@ def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_n
 def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
     outcome = run(fault="link dies")
     assert outcome.code == 1
-    record = found(outcome)[64, "row_block"]
+    record = read_records(outcome)[64, "row_block"]
     assert record["hidden_fraction"] is None
     assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
     assert [entry["case"].rpartition("-")[2] for entry in outcome.kept.missing] == ["link", "link"]
@@ -118,14 +121,9 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
 def test_interrupted_run_is_gone_on_with(run):
     first = run(fault="gemm torch SIGINT")
     assert first.code == 2
-    assert found(first)[64, "serial"]["stopped_by"] == "interrupt"
+    assert read_records(first)[64, "serial"]["stopped_by"] == "interrupt"
     again = first.go_on()
     assert again.code == 0, again.text
-    assert len(found(again)) == 4
-    assert {record["stopped_by"] for record in found(again).values()} <= {"width", "rounds", "time"}
-
-
-def test_steady_blocks_are_for_plain_matmuls_only(run):
-    outcome = run("--ffn-steady")
-    assert outcome.code == 0, outcome.text
-    assert not outcome.kept.steady
+    records = read_records(again)
+    assert len(records) == 4
+    assert {record["stopped_by"] for record in records.values()} <= {"width", "rounds", "time"}

@@ -13,7 +13,7 @@ from roofline.analysis.gradients import Model
 from roofline.analysis.records import frame, records_of
 from roofline.operations.gradient_all_reduce import GradientAllReduce, sweep
 from roofline.pytest_plugin import selection
-from roofline.report import gradients as shown
+from roofline.report import gradients as gradients_report
 from roofline.report.write import write
 from roofline.store.run import Run, Shape
 from roofline.theory.simulator import hidden_fraction
@@ -24,8 +24,8 @@ OVERHEAD_S, BYTES_PER_S = 1.5e-3, 128e6
 BACKWARD_S = S / BYTES_PER_S
 
 
-def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
-    """A run whose arms take what the model says, with rounds that are slower and faster for all."""
+def make_run(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
+    """Return a run whose arms take what the model says, with rounds that are slower and faster for all."""
     model = Model(BACKWARD_S, S, L, in_flight, overhead_s, BYTES_PER_S)
     alone = {"collectives": 1, "nbytes": S}
     entrants = {
@@ -42,7 +42,7 @@ def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
         entrants[name] = {"bucket_bytes": size, "collectives": S // size}, model.time_s(size)
     ranks = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": loopback}
     run = Run({key: value for key, value in HEAD.items() if key != "kind"} | {"ranks": ranks})
-    about = {name: {"config": "known", "relative_error": 0.0} | own for name, (own, _) in entrants.items()}
+    about = {name: {"config": "known", "relative_error": 0.0} | fields for name, (fields, _) in entrants.items()}
     shape = Shape(
         CASE.id, CASE.op, "gradients", CASE.__dict__, CASE.dtype, CASE.work, "flat", "warm", about, round_count=30,
         facts=CASE.facts | {"in_flight": 2}, stopped_by="width", telemetry={}, late=dict.fromkeys(entrants, 0),
@@ -57,17 +57,17 @@ def made_up(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
 
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_overhead_bandwidth_and_collectives_in_flight_are_found_again(in_flight):
-    (shape,) = made_up(in_flight).shapes.values()
-    found = gradients.fit(shape)
-    assert found.in_flight == in_flight
-    assert found[:3] == pytest.approx((BACKWARD_S, S, L))
-    assert found[4:] == pytest.approx((OVERHEAD_S, BYTES_PER_S))
+    (shape,) = make_run(in_flight).shapes.values()
+    model = gradients.fit(shape)
+    assert model.in_flight == in_flight
+    assert model[:3] == pytest.approx((BACKWARD_S, S, L))
+    assert model[4:] == pytest.approx((OVERHEAD_S, BYTES_PER_S))
 
 
 def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
-    run = made_up(overhead_s=-1e-4)
+    run = make_run(overhead_s=-1e-4)
     assert gradients.fit(*run.shapes.values()) is None
-    (line,) = shown.summary(frame(run))
+    (line,) = gradients_report.summary(frame(run))
     assert line.startswith(f"{CASE.id}: Best bucket: ")
     assert "sqrt" not in line
 
@@ -79,28 +79,28 @@ def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w():
 
 
 def test_records_have_what_was_hidden_and_the_model():
-    run = made_up()
+    run = make_run()
     records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
-    for name, own in records.items():
-        assert own.keys() <= FIELDS.keys(), name
-        hidden = hidden_fraction(own["t_gemm_s"], own["t_comm_s"], own["time_s"])
-        assert own["hidden_fraction"] == pytest.approx(hidden), name
-        assert own["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / own["time_s"]), name
+    for name, record in records.items():
+        assert record.keys() <= FIELDS.keys(), name
+        hidden = hidden_fraction(record["t_gemm_s"], record["t_comm_s"], record["time_s"])
+        assert record["hidden_fraction"] == pytest.approx(hidden), name
+        assert record["ratio_to_vendor"] == pytest.approx(records["flat"]["time_s"] / record["time_s"]), name
         swept = name == "overlapped" or name.startswith("bucketed")
-        assert own["model_s"] == (pytest.approx(own["time_s"]) if swept else None), name
+        assert record["model_s"] == (pytest.approx(record["time_s"]) if swept else None), name
     assert records["flat"]["hidden_fraction"] == pytest.approx(0, abs=1e-6)
     assert records["bucketed_1MiB"]["hidden_fraction"] > 0.5
     cases = frame(run)
     assert list(gradients.best(cases)["contender"]) == ["bucketed_1MiB"]
-    (line,) = shown.summary(cases)
+    (line,) = gradients_report.summary(cases)
     assert line == (
         f"{CASE.id}: Best bucket: 1 MiB measured, 0.83 of sqrt(s o w) = 1.21 MiB, by o = 1.5 ms and w = 0.128 GB/s"
     )
 
 
 def test_figure_has_a_point_for_each_arm():
-    (axes,) = plots.buckets(frame(made_up())).axes
+    (axes,) = plots.buckets(frame(make_run())).axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     assert named.keys() == {
         *("in buckets, while the backward pass goes on", "flat", "ddp"),
@@ -111,8 +111,8 @@ def test_figure_has_a_point_for_each_arm():
 
 
 def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
-    shape = made_up().shapes[CASE.id]
-    save(tmp_path, [HEAD, shape.line(), *(one.line(CASE.id) for one in shape.rounds)])
+    shape = make_run().shapes[CASE.id]
+    save(tmp_path, [HEAD, shape.line(), *(round_.line(CASE.id) for round_ in shape.rounds)])
     assert "buckets.svg" in {path.name for path in write(tmp_path)}
     text = (tmp_path / "report.md").read_text()
     assert "## Which bucket?" in text
@@ -120,7 +120,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
 
 
 def test_times_over_loopback_are_no_records():
-    assert records_of(made_up(loopback=True)) == []
+    assert records_of(make_run(loopback=True)) == []
 
 
 def test_one_process_is_told_to_start_torchrun():

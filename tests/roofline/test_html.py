@@ -20,7 +20,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run with every kind of figure, and with times in us and ms."""
+    """Return the folder of a run with every kind of figure, and with times in us and ms."""
     slow = shape(512, {"cublas": 3e-3, "tiled": 2e-3})
     lines = [
         made_up_gathers.HERE | {"notes": ["made up"]},
@@ -75,12 +75,12 @@ def test_second_report_is_the_same_to_the_byte(folder):
      ("2.5.1", None), ("1.5 GB", "1.5e+09"), ("+3.4 %", "3.4"), ("> 20", None)],
 )  # fmt: skip
 def test_cell_sorts_by_the_number_it_begins_with(cell, value):
-    found = html.sort_value(cell).removeprefix(' data-v="').rstrip('"')
-    assert (found or None) == value
+    key = html.sort_value(cell).removeprefix(' data-v="').rstrip('"')
+    assert (key or None) == value
 
 
-def opened(path, *flags):
-    """Chromium's words on stdout, and its console's."""
+def browse(path, *flags):
+    """Return Chromium's output, and its console's lines."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={path.parent / 'profile'}"]
     command += ["--enable-logging=stderr", "--virtual-time-budget=5000", *flags, path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -94,17 +94,17 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 @needs_chromium
 def test_browser_has_nothing_to_complain_of(folder, tmp_path):
     page = shutil.copy(folder / "report.html", tmp_path / "report.html")
-    dom, console = opened(page, "--dump-dom")
+    dom, console = browse(page, "--dump-dom")
     assert console == []
     assert dom.count("</svg>") == len([*folder.glob("*.svg")]) > 1
 
 
 CLICK = """
 <script>
-const table = [...document.querySelectorAll("table")].find(one => one.tHead.textContent.startsWith("shape"));
+const table = [...document.querySelectorAll("table")].find(table => table.tHead.textContent.startsWith("shape"));
 const rows = () => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent));
 const before = rows();
-for (const name of NAMES) [...table.querySelectorAll("th")].find(one => one.textContent === name).firstChild.click();
+for (const name of NAMES) [...table.querySelectorAll("th")].find(cell => cell.textContent === name).firstChild.click();
 document.title = JSON.stringify([before, rows()]);
 </script>
 """
@@ -119,7 +119,7 @@ def test_a_click_sorts_numbers_by_what_they_are(clicks, key, reverse, text, tmp_
     page = re.sub(r"<meta http-equiv=.*?>", "", text)  # which forbids the script that clicks
     path = tmp_path / "report.html"
     path.write_text(page.replace("</body>", CLICK.replace("NAMES", json.dumps(clicks)) + "</body>"), encoding="utf-8")
-    dom, console = opened(path, "--dump-dom")
+    dom, console = browse(path, "--dump-dom")
     assert console == []
     before, (header, *rows) = json.loads(unescape(re.search("<title>(.*?)</title>", dom)[1]))
     assert sorted(rows) == sorted(before[1:])
@@ -136,7 +136,7 @@ def test_a_click_sorts_numbers_by_what_they_are(clicks, key, reverse, text, tmp_
 def test_policy_forbids_a_script_that_is_not_the_pages(text, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(text.replace("</body>", "<script>document.title = 'run'</script></body>"), encoding="utf-8")
-    dom, console = opened(path, "--dump-dom")
+    dom, console = browse(path, "--dump-dom")
     assert "Content Security Policy" in "".join(console)
     assert "<title>run</title>" not in dom
 

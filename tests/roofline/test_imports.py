@@ -1,6 +1,7 @@
 """Imports run down the floors of the house: at the top of a module, inside a function, and by `import_module`."""
 
 import ast
+from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def modules(*packages: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-def imported(path: Path) -> set[str]:
-    """Whole names of what `path` imports, by a string too: modules, and names of modules."""
+def imported(path: Path, packages: Container[str] = ("roofline", "kernels", "collectives")) -> set[str]:
+    """Return the whole names of what `path` imports of `packages`, by a string too: modules, and names of modules."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -40,7 +41,7 @@ def imported(path: Path) -> set[str]:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
-    return {name for name in names if name.split(".")[0] in ("roofline", "kernels", "collectives")}
+    return {name for name in names if name.split(".")[0] in packages}
 
 
 def room_of(name: str) -> str:
@@ -78,32 +79,24 @@ def test_no_imports_run_in_a_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
 
-def measures(module: str) -> bool:
-    """Whether it is a runner's, which may import what measures, or the tuning."""
+def may_measure(module: str) -> bool:
+    """Return whether `module` is a runner's, which may import what measures, or the tuning."""
     return module.split(".")[1:2] in (["bench"], ["tune"])
 
 
 @pytest.mark.parametrize("package", ["kernels", "collectives"])
 def test_what_kernels_and_collectives_may_import(package):
-    known = FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
+    allowed = FOR_KERNELS if package == "kernels" else FOR_COLLECTIVES
     wrong = {
         (module, name)
         for module, path in modules(package).items()
         for name in imported(path)
-        if not f"{name}.".startswith(tuple(f"{own}." for own in (FOR_BENCH if measures(module) else known)))
+        if not f"{name}.".startswith(tuple(f"{prefix}." for prefix in (FOR_BENCH if may_measure(module) else allowed)))
     }
     assert not wrong
 
 
 def test_what_reports_need_is_free_of_torch():
-    heavy = {"torch", "triton", "pytest"}
     free = ("theory", "stats", "store", "operations", "options", "analysis", "report", "account", "predict", "cli")
-    for module, path in HOUSE.items():
-        if room_of(module) in free:
-            names = {
-                alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                if isinstance(node, ast.Import | ast.ImportFrom)
-                for alias in node.names
-            }
-            assert not names & heavy, module
+    paths = [path for module, path in HOUSE.items() if room_of(module) in free]
+    assert [(path, names) for path in paths if (names := imported(path, ("torch", "triton", "pytest")))] == []

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.theory import schedule
@@ -19,7 +19,6 @@ SHAPES = {2560: Grid(64, 10), 3328: Grid(64, 13)}
 TWO_DIGITS = 0.0051
 """The known answers are rounded to two digits, some of them half way."""
 
-unhurried = settings(deadline=None)  # a busy machine can stall any example
 
 times = st.floats(0.01, 100)
 
@@ -62,7 +61,7 @@ def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_com
 
 @st.composite
 def simulated(draw):
-    """A table made from expected arrivals, simulated on others."""
+    """Draw a table made from expected arrivals, and other arrivals to simulate it on."""
     grid = Grid(draw(st.integers(1, 4)), draw(st.integers(1, 3)))
     programs, chunks = draw(st.integers(1, 5)), draw(st.integers(1, 7))
     rows = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
@@ -81,7 +80,6 @@ def simulated(draw):
     return table, arrival_s, chunk_s
 
 
-@unhurried
 @given(simulated())
 def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_once(made):
     table, arrival_s, chunk_s = made
@@ -97,7 +95,6 @@ def test_no_chunk_is_used_before_it_is_here_and_no_program_does_two_things_at_on
     assert ran.end_s == max(free_s)
 
 
-@unhurried
 @given(simulated())
 def test_without_losses_a_program_is_as_fast_as_one_that_takes_chunk_after_chunk(made):
     table, arrival_s, chunk_s = made
@@ -118,7 +115,6 @@ def test_pieces_arrive_at_equal_intervals(blocks, first_row, last_row):
     assert arrivals(3, 6.0, row_tiles=4, blocks=blocks) == (first_row, first_row, last_row, last_row)
 
 
-@unhurried
 @given(st.sampled_from(ARMS), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), times, times)
 def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
     arm, chunks, blocks, columns, programs, gemm, comm
@@ -132,18 +128,18 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
 
 @given(st.integers(2, 16), times, times)
 def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ranks, gemm, comm):
-    """Forwards: each part is sent when it is computed and the one before is gone."""
+    """Forwards, each part is sent when it is computed and the one before is gone."""
     sent_s = computed_s = 0.0
     for _ in range(ranks - 1):
         computed_s += gemm / ranks
         sent_s = max(sent_s, computed_s) + comm / (ranks - 1)
-    found = OverlapPlan("block_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm)
-    assert found.end_s == pytest.approx(max(sent_s, gemm))
-    assert found.end_s == OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm).end_s
-    ends_s = [one.end_s for one in found.spans]
+    backwards = OverlapPlan("block_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm)
+    assert backwards.end_s == pytest.approx(max(sent_s, gemm))
+    assert backwards.end_s == OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm).end_s
+    ends_s = [span.end_s for span in backwards.spans]
     assert ends_s == sorted(ends_s)
-    assert sum(one.end_s - one.start_s for one in found.spans) == pytest.approx(gemm)
-    assert found.spans[-1].end_s <= found.end_s
+    assert sum(span.end_s - span.start_s for span in backwards.spans) == pytest.approx(gemm)
+    assert backwards.spans[-1].end_s <= backwards.end_s
 
 
 @given(st.integers(2, 16), times, times)
@@ -160,9 +156,9 @@ def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between
         sent_s = max(now_s, sent_s) + piece_s
     assert of_chain.end_s == pytest.approx(max(now_s + gemm / ranks / 2, sent_s))
     assert max(gemm, comm) * (1 - 1e-9) <= of_chain.end_s <= of_layer.end_s * (1 + 1e-9)
-    for found in (of_layer, of_chain):
-        assert sum(one.end_s - one.start_s for one in found.spans) == pytest.approx(gemm)
-        assert all(one.end_s <= then.start_s * (1 + 1e-9) for one, then in pairwise(found.spans))
+    for timeline in (of_layer, of_chain):
+        assert sum(span.end_s - span.start_s for span in timeline.spans) == pytest.approx(gemm)
+        assert all(span.end_s <= then.start_s * (1 + 1e-9) for span, then in pairwise(timeline.spans))
 
 
 def test_hidden_is_all_or_nothing_at_the_ends():
@@ -172,7 +168,7 @@ def test_hidden_is_all_or_nothing_at_the_ends():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: OverlapPlan("magic", Grid(1, 1), 1, 2, 1).simulate(1.0, 1.0), "unknown arm 'magic': it is one of"),
         (lambda: OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).simulate(1.0, 1.0), "blocks=3 does not divide"),
@@ -184,8 +180,8 @@ def test_hidden_is_all_or_nothing_at_the_ends():
         (lambda: hidden_fraction(1.0, 0.0, 1.0), "t_comm_s=0: it must be above 0"),
     ],
 )
-def test_bad_overlaps_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_overlaps_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
         call()
 
 

@@ -16,7 +16,7 @@ from made_up_gathers import (
     gathering,
     prefetch,
 )
-from made_up_run import HEAD, LINES, boxes_of, on_points, touching
+from made_up_run import HEAD, LINES, boxes_of, touching_pairs, words_on_points
 
 from roofline.analysis.records import frame
 from roofline.plots import style
@@ -26,16 +26,6 @@ from roofline.theory.arms import ARMS
 @pytest.fixture(scope="module")
 def sweep(draw):
     return draw([HERE, *SWEEP])
-
-
-@pytest.fixture(scope="module")
-def layer(draw):
-    return draw([HERE, *LAYER, *gathering(prefetch(172), 18.1e-3)])
-
-
-@pytest.fixture(scope="module")
-def gpu(draw):
-    return draw([HEAD, *gathering(gather_matmul(), lost=ON_GPU)])
 
 
 def lines_of(axes):
@@ -50,8 +40,8 @@ def points_of(axes, arm):
 def test_every_figure_names_link_source_and_run(sweep):
     for name in NAMES:
         text = "|".join(sweep.texts[name])
-        for said in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
-            assert said in text, name
+        for words in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
+            assert words in text, name
         assert "NVLink" not in text, name
     wire_bytes = gather_matmul().work.wire_bytes
     slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
@@ -71,13 +61,6 @@ def test_all_wires_meet_one_roof_and_serial_is_half_at_the_threshold(sweep):
     assert {"tp=4", "tp=16", "tp=64", "ridge", "M=64", "M=172"} <= {*sweep.texts["network_roofline"]}
 
 
-def test_points_are_shares_of_the_lone_matmul_over_multiples_of_the_threshold(sweep):
-    records = [record for record in sweep.records if record["arm"] == "row_block_launches"]
-    xs, ys = zip(*points_of(sweep.axes("network_roofline", "all_gather_matmul"), "row_block_launches"), strict=True)
-    assert ys == pytest.approx([record["t_gemm_s"] / record["time_s"] for record in records])
-    assert xs == pytest.approx([record["wire_intensity"] / record["balance"] for record in records], rel=0.02)
-
-
 def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
     (above,) = sweep.figures["network_roofline"].axes[0].child_axes
     numbers = [float(label.get_text()) for label in above.get_xticklabels()]
@@ -85,12 +68,13 @@ def test_the_axis_above_is_in_flop_per_byte_of_the_exercises_chip(sweep):
     assert numbers == pytest.approx([2750 * tick for tick in above.get_xticks()])
 
 
-def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(layer):
-    first, second = layer.figures["network_roofline"].axes
+def test_a_layer_and_what_comes_before_and_goes_behind_it_share_a_panel(draw):
+    drawn = draw([HERE, *LAYER, *gathering(prefetch(172), 18.1e-3)], "network_roofline")
+    first, second = drawn.figures["network_roofline"].axes
     assert points_of(second, "overlapped")
     assert [len(points_of(first, arm)) for arm in ("serial", "row_block_launches", "block_launches")] == [9, 3, 3]
     assert [len(points_of(first, arm)) for arm in ("all_reduce", "chained_launches")] == [3, 3]
-    texts, gain = layer.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
+    texts, gain = drawn.texts["network_roofline"], (16.16 + 16) / (16.16 + 0.02 * 16)
     assert f"Overlapping buys, over serial, {gain:.2f} x in ffn and 1.80 x in weight_prefetch" in texts
     assert any(text.startswith(f"ffn: {gain:.2f} x at T_gemm / T_comm = 1.01, ") for text in texts)
     assert "up: all_gather_matmul, down: matmul_reduce_scatter, up_down: ffn" in texts
@@ -109,8 +93,8 @@ def test_title_claims_nothing_where_no_arm_is_faster(draw):
 def test_threshold_is_told_of_the_exercises_chip_and_of_this_one(draw, wire, asked):
     drawn = draw([HERE, *gathering(gather_matmul(16, wire))], "network_roofline")
     balance = style.range_of(frame(drawn.run)["balance"])
-    said = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
-    assert said == [
+    notes = [text for text in drawn.texts["network_roofline"] if re.search(r"asked for|2750 FLOP|measured on", text)]
+    assert notes == [
         "1 is 2750 FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)",
         f"here {balance} measured on wire {wire}, each by its own matmul",
         *asked,
@@ -143,20 +127,20 @@ def test_timeline_shows_the_shape_at_the_ridge(sweep):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "note"),
     [
         ({"pace": 0.8}, "left out, link off its pace: all_gather_matmul tp=26 balance86 (-20 %)"),
         ({"without": ["link"]}, "left out, T_gemm or T_comm was not measured: all_gather_matmul tp=26 balance86"),
     ],
 )
-def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, said):
+def test_shape_that_cannot_be_compared_is_left_out_and_said_to_be(draw, fault, note):
     drawn = draw([HERE, *gathering(gather_matmul()), *gathering(gather_matmul(26), **fault)], *NAMES[:2])
     roofline, overlap = drawn.texts["network_roofline"], drawn.texts["overlap"]
-    assert said in roofline
+    assert note in roofline
     assert "tp=26" not in roofline
     assert len(points_of(drawn.axes("network_roofline", "all_gather_matmul"), "serial")) == 1
     void = "pace" in fault  # which the other figure still shows
-    assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, said in overlap) == (void, void, not void)
+    assert ("tp=26" in overlap, "void: link off its pace (-20 %)" in overlap, note in overlap) == (void, void, not void)
 
 
 def test_run_of_void_cases_alone_is_drawn(draw):
@@ -165,36 +149,38 @@ def test_run_of_void_cases_alone_is_drawn(draw):
     assert any(text.endswith("; void: link off its pace (-20 %)") for text in drawn.texts["timeline"])
 
 
-def test_without_any_link_time_only_the_timeline_is_left(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=("link",))])
-    assert drawn.names == [*drawn.texts] == ["timeline"]
-    assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
-    assert not any("T_comm" in text for text in drawn.texts["timeline"])
+def preset_lines():
+    lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
+    return [line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines]
 
 
 @pytest.mark.parametrize(
-    ("failed", "best"), [(["chunk_launches"], ["80 %"]), (["chunk_launches", "row_block_launches"], [])]
+    ("lines", "names"),
+    [
+        (LINES[1:], []),
+        (preset_lines(), []),
+        (gathering(gather_matmul(), without=("link",)), ["timeline"]),
+        ([line for line in gathering(gather_matmul()) if line["kind"] != "timeline"], ["network_roofline", "overlap"]),
+    ],
+    ids=["plain matmuls", "preset link", "no link alone", "no timelines"],
 )
-def test_arm_that_failed_is_not_there(draw, failed, best):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=failed)])
-    arms = {"serial", "chunk_launches", "row_block_launches"}
+def test_figures_that_lack_their_data_are_left_out(draw, lines, names):
+    drawn = draw([HERE, *lines])
+    assert drawn.names == [*drawn.texts] == names
+    if names == ["timeline"]:
+        assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
+        assert not any("T_comm" in text for text in drawn.texts["timeline"])
+
+
+def test_arms_that_failed_are_not_there(draw):
+    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches", "row_block_launches"))])
     for name in NAMES:
-        assert arms & {*drawn.texts[name]} == arms - {*failed}
-    assert [text for text in drawn.texts["overlap"] if text.endswith(" %")] == best
+        assert {"serial", "chunk_launches", "row_block_launches"} & {*drawn.texts[name]} == {"serial"}
+    assert not any(text.endswith(" %") for text in drawn.texts["overlap"])
 
 
-def preset_lines():
-    lines = gathering(gather_matmul(wire="preset"), link="preset", without=("link",))
-    return [HERE, *(line | {"arrivals_s": [0.0] * 7} if line["kind"] == "timeline" else line for line in lines)]
-
-
-@pytest.mark.parametrize("lines", [LINES, preset_lines()], ids=["plain matmuls", "preset link"])
-def test_where_nothing_comes_over_a_wire_there_are_no_figures(draw, lines):
-    drawn = draw(lines)
-    assert drawn.names == []
-
-
-def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(gpu):
+def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(draw):
+    gpu = draw([HEAD, *gathering(gather_matmul(), lost=ON_GPU)])
     (axes,) = gpu.figures["overlap"].axes
     records = [record for record in gpu.records if record["arm"] == "symm_mem"]
     times = sorted(record["time_s"] / max(record["t_gemm_s"], record["t_comm_s"]) for record in records)
@@ -215,7 +201,7 @@ def test_every_arm_has_a_look_of_its_own():
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     case = gather_matmul()
-    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block_launches": 0.8})])
+    drawn = draw([HERE, *gathering(case, lost=ON_CPU | {"chunk_launches": 0.9, "row_block_launches": 0.8})], *NAMES[:2])
     texts = drawn.texts["overlap"]
     best = texts.index("hidden by the best arm")
     assert "serial_all_cores" in texts  # of the legend
@@ -228,8 +214,8 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_words_do_not_collide(sweep, name):
-    assert touching(boxes_of(sweep.figures[name])) == []
-    assert name == "timeline" or on_points(sweep.figures[name]) == []
+    assert touching_pairs(boxes_of(sweep.figures[name])) == []
+    assert name == "timeline" or words_on_points(sweep.figures[name]) == []
 
 
 def test_link_whose_bandwidth_is_not_chosen_has_none_asked(draw):

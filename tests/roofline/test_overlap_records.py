@@ -7,7 +7,7 @@ from roofline.analysis import overlap
 from roofline.analysis.records import as_frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.plots import style
-from roofline.report import overlap as shown
+from roofline.report import overlap as overlap_report
 from roofline.report import tables
 from roofline.store.journal import load
 from roofline.store.run import REQUESTED, Shape
@@ -32,9 +32,11 @@ def lines(
     waits=None,
     **fields,
 ):
-    """A shape in whose rounds all drift by as much; only what is compared within a round stays the same. `about` are
-    further fields of contenders, `clocks` their SM clocks in Hz, `waits` when first waits began, `fields` those of the
-    shape."""
+    """Return lines of a shape in whose rounds all drift by as much: what is compared within a round stays the same.
+
+    `about` are further fields of contenders, `clocks` their SM clocks in Hz, `waits` when first waits began, `fields`
+    those of the shape.
+    """
     about = {name: {"role": role} for name, role in ROLES.items()} | (about or {})
     read = {name: {"last_arrival_s": 3.3e-3, "first_wait_s": 4.4e-3} for name in times | beside}
     read |= {"link": {"last_arrival_s": T_COMM}}
@@ -50,6 +52,8 @@ def lines(
 
 @pytest.fixture
 def records(tmp_path):
+    """`records(...)` returns {arm: its record} of the shape that `lines(...)` makes."""
+
     def make(*args, **more):
         run = load(save(tmp_path / "run", [HEAD, *lines(*args, **more)]))
         return {record["contender"]: record for record in records_of(run)}
@@ -58,11 +62,11 @@ def records(tmp_path):
 
 
 def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(records):
-    found = records()
+    arms = records()
     expected = {"serial": 0.0, "chunk_launches": 2 / 3, "row_block_launches": 2.5 / 3}
-    assert list(found) == list(expected)
+    assert list(arms) == list(expected)
     for arm, hidden in expected.items():
-        record = found[arm]
+        record = arms[arm]
         assert record["hidden_fraction"] == pytest.approx(hidden, abs=1e-9)
         assert record["hidden_low"] == pytest.approx(record["hidden_high"])  # the drift cancels
         assert record["of_ideal"] == pytest.approx(4e-3 / TIMES[arm])
@@ -70,55 +74,49 @@ def test_hidden_fraction_and_shares_by_the_fastest_matmul_of_the_same_rounds(rec
         assert record["bound"] == "compute"
         assert not record["above_roof"]
     # Chunks of 1 ms come every millisecond, and blocks of 1 ms every 0.75 ms: the first waits for its last piece.
-    assert found["chunk_launches"]["of_own_ideal"] == pytest.approx(4e-3 / 5e-3)
-    assert found["row_block_launches"]["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
-    assert found["serial"]["of_own_ideal"] == pytest.approx(1)
-    assert found["serial"]["t_own_ideal_s"] == pytest.approx(7e-3, rel=0.02)
-    assert found["row_block_launches"]["row_blocks"] == 4
-    assert found["chunk_launches"]["ratio_to_vendor"] == pytest.approx(1.4)
+    assert arms["chunk_launches"]["of_own_ideal"] == pytest.approx(4e-3 / 5e-3)
+    assert arms["row_block_launches"]["of_own_ideal"] == pytest.approx(4.75e-3 / 4.5e-3)
+    assert arms["serial"]["of_own_ideal"] == pytest.approx(1)
+    assert arms["serial"]["t_own_ideal_s"] == pytest.approx(7e-3, rel=0.02)
+    assert arms["row_block_launches"]["row_blocks"] == 4
+    assert arms["chunk_launches"]["ratio_to_vendor"] == pytest.approx(1.4)
 
 
 def test_wire_fields_and_slowdowns(records):
-    found = records(drift=0.0)
-    known = {
+    arms = records(drift=0.0)
+    expected = {
         "wire_intensity": FLOP / WIRE_BYTES, "link_bytes_per_s": WIRE_BYTES / T_COMM, "t_serial_s": 7e-3,
         "balance": FLOP / WIRE_BYTES * T_COMM / T_GEMM, "roof_tflops": FLOP / T_GEMM / 1e12,
         "gemm_slowdown": 1.1, "link_slowdown": 1.1,
     }  # fmt: skip
-    assert {name: found["chunk_launches"][name] for name in known} == pytest.approx(known)
-    assert [found["serial"][name] for name in ("ranks", "wire", "link")] == [4, "ridge", "paced"]
+    assert {name: arms["chunk_launches"][name] for name in expected} == pytest.approx(expected)
+    assert [arms["serial"][name] for name in ("ranks", "wire", "link")] == [4, "ridge", "paced"]
 
 
 @pytest.mark.parametrize(("lag", "void"), [(1.0, None), (1.1, -1 / 11)])
 def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, lag, void):
     run = load(save(tmp_path / "run", [HEAD, *lines(unsplit="fast")]))
     (shape,) = run.shapes.values()
-    for one in shape.rounds:
-        arrival_s = T_COMM * (1 + one.index / 31)
-        one.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
-        one.values["link"]["last_arrival_s"] = arrival_s * (1.5 if one.index % 5 == 4 else 1)  # and outliers
-    found = overlap.record(run, shape, "serial")
-    assert found[REQUESTED] == pytest.approx(lag * found["link_bytes_per_s"])
-    assert found[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
-    assert found["link_off_pace"] == (void and pytest.approx(void))
-
-
-def test_weight_prefetch_has_its_slowdown_from_the_matmul_beside_other_traffic(records):
-    found = records({"serial": 7e-3, "overlapped": 9e-3, "overlapped_persistent": 4.2e-3}, op="weight_prefetch")
-    assert found["overlapped"]["gemm_slowdown"] == pytest.approx(1.1)
-    assert found["overlapped_persistent"]["of_own_ideal"] == pytest.approx(4 / 4.2)
+    for round_ in shape.rounds:
+        arrival_s = T_COMM * (1 + round_.index / 31)
+        round_.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
+        round_.values["link"]["last_arrival_s"] = arrival_s * (1.5 if round_.index % 5 == 4 else 1)  # and outliers
+    record = overlap.record(run, shape, "serial")
+    assert record[REQUESTED] == pytest.approx(lag * record["link_bytes_per_s"])
+    assert record[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
+    assert record["link_off_pace"] == (void and pytest.approx(void))
 
 
 def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
     clocks = {"gemm slow": 1.5e9, "gemm fast": 1.6e9, "chunk_launches": 1.68e9, "serial": 1.6e9}
-    found = records(drift=0.1, clocks=clocks)
-    record = found["chunk_launches"]  # at whose clock, 5 % higher, the matmul would take 3.8 ms
+    arms = records(drift=0.1, clocks=clocks)
+    record = arms["chunk_launches"]  # at whose clock, 5 % higher, the matmul would take 3.8 ms
     assert record["hidden_fraction"] == pytest.approx(2 / 3)
     assert record["hidden_clock_normalised"] == pytest.approx((T_GEMM / 1.05 + T_COMM - 5e-3) / T_COMM)
     assert record["hidden_clock_normalised_low"] == pytest.approx(record["hidden_clock_normalised_high"])
     assert record["sm_clock_hz"] / record["gemm_sm_clock_hz"] == pytest.approx(1.05)
-    assert found["serial"]["hidden_clock_normalised"] == pytest.approx(found["serial"]["hidden_fraction"], abs=1e-9)
-    assert found["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
+    assert arms["serial"]["hidden_clock_normalised"] == pytest.approx(arms["serial"]["hidden_fraction"], abs=1e-9)
+    assert arms["row_block_launches"]["hidden_clock_normalised"] is None  # whose clock was not read
 
 
 @pytest.mark.parametrize(
@@ -134,17 +132,17 @@ def test_hidden_fraction_at_the_clock_of_the_plain_matmul(records):
 def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_comm_s, time_s, hidden):
     clocks = {"gemm fast": 1.6e9, "chunk_launches": 1.03 * 1.6e9}
     beside = BESIDE | {"link": t_comm_s}
-    found = records({"serial": T_GEMM + t_comm_s, "chunk_launches": time_s}, beside, None, clocks=clocks)
-    assert found["chunk_launches"]["hidden_clock_normalised"] == pytest.approx(hidden, abs=1e-9)
+    arms = records({"serial": T_GEMM + t_comm_s, "chunk_launches": time_s}, beside, None, clocks=clocks)
+    assert arms["chunk_launches"]["hidden_clock_normalised"] == pytest.approx(hidden, abs=1e-9)
 
 
 def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
-    found = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
-    assert found["row_block"]["t_preset_s"] == pytest.approx(4.2e-3, rel=0.02)
-    assert [record["preset_slowdown"] for record in found.values()] == pytest.approx([1.05] * 4)
-    assert found["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
-    assert found["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
-    (line,) = [line for line in shown.summary(as_frame([*found.values()])) if "all flags up" in line]
+    arms = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
+    assert arms["row_block"]["t_preset_s"] == pytest.approx(4.2e-3, rel=0.02)
+    assert [record["preset_slowdown"] for record in arms.values()] == pytest.approx([1.05] * 4)
+    assert arms["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
+    assert arms["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
+    (line,) = [line for line in overlap_report.summary(as_frame([*arms.values()])) if "all flags up" in line]
     assert "takes 1.05 of the time of the fastest unsplit matmul, beside other traffic 1.05 of that" in line
     assert "the link takes 1.10 (chunk_launches), 1.10 (row_block_launches), 1.10 (row_block) of its time alone" in line
 
@@ -152,33 +150,33 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
 def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own(records):
     names = {arm: f"{arm}_persistent" for arm in TIMES}
     slow = {"gemm persistent": 4.4e-3, "gemm persistent beside link": 5.5e-3}
-    found = records(TIMES | {names[arm]: time for arm, time in TIMES.items()}, BESIDE | slow)
-    assert len(found) == 6
+    arms = records(TIMES | {names[arm]: time for arm, time in TIMES.items()}, BESIDE | slow)
+    assert len(arms) == 6
     for arm, name in names.items():
-        record, base = found[name], found[arm]
+        record, base = arms[name], arms[arm]
         assert record["arm"] == name
         for field in ("hidden_fraction", "t_gemm_s", "t_own_ideal_s", "of_own_ideal", "row_blocks"):
             assert record[field] == base[field], field
         assert base["gemm_slowdown"] == pytest.approx(1.1)
         assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
-    assert not any("serial" in line for line in shown.summary(as_frame([*found.values()])))
+    assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
 def test_arms_may_differ_in_row_blocks_and_spill(records):
     times = {"serial": 7e-3, "row_block_launches": 5e-3, "row_block": 5e-3, "chunk_outer": 5e-3}
     about = {"row_block": {"row_blocks": 2}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
-    found = records(times, about=about)
-    assert [record["row_blocks"] for record in found.values()] == [None, 4, 2, None]
+    arms = records(times, about=about)
+    assert [record["row_blocks"] for record in arms.values()] == [None, 4, 2, None]
     # A piece of two blocks comes every half millisecond and is multiplied in a quarter: three waits before the rest.
-    assert found["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
-    assert found["chunk_outer"]["spilled_bytes"] == 3 * 10**6
-    assert found["chunk_outer"]["device_intensity"] == pytest.approx(found["serial"]["device_intensity"] / 4)
+    assert arms["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
+    assert arms["chunk_outer"]["spilled_bytes"] == 3 * 10**6
+    assert arms["chunk_outer"]["device_intensity"] == pytest.approx(arms["serial"]["device_intensity"] / 4)
 
 
 def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
     about = {"symm_mem": {"link": "NVLink", "relative_error": 2.5e-3}}
-    found = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about=about)
-    peer = found["symm_mem"]
+    arms = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about=about)
+    peer = arms["symm_mem"]
     assert peer["link"] == "NVLink"
     names = ("hidden_fraction", "of_ideal", "of_own_ideal", "t_own_ideal_s", "of_roof", "roof_tflops", "bound")
     names += ("link_bytes_per_s", "link_bytes_per_s_requested", "gemm_slowdown", "link_slowdown", "preset_slowdown")
@@ -209,24 +207,24 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
 
 
 def test_arm_that_shares_no_round_with_the_link_is_told_beside_the_baseline_as_it_is(tmp_path):
-    found = lines()
-    for line in found[1:]:
+    shape_lines = lines()
+    for line in shape_lines[1:]:
         del line["time_s"]["link" if line["index"] >= 5 else "row_block_launches"]
-    run = load(save(tmp_path / "run", [HEAD, *found]))
+    run = load(save(tmp_path / "run", [HEAD, *shape_lines]))
     record = next(record for record in records_of(run) if record["arm"] == "row_block_launches")
     assert record["hidden_fraction"] == pytest.approx(2.5 / 3)
 
 
 def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
-    found = records(TIMES | {"serial_all_cores": 5.5e-3})
-    gains = {arm: (record["ratio_to_vendor"], record["gain_all_cores"]) for arm, record in found.items()}
-    known = {arm: (7e-3 / time, 5.5e-3 / time) for arm, time in TIMES.items()}
-    assert gains == {arm: pytest.approx(both) for arm, both in (known | {"serial_all_cores": (7 / 5.5, 1)}).items()}
-    chunks, all_cores = found["chunk_launches"], found["serial_all_cores"]
+    arms = records(TIMES | {"serial_all_cores": 5.5e-3})
+    gains = {arm: (record["ratio_to_vendor"], record["gain_all_cores"]) for arm, record in arms.items()}
+    expected = {arm: (7e-3 / time, 5.5e-3 / time) for arm, time in TIMES.items()}
+    assert gains == {arm: pytest.approx(both) for arm, both in (expected | {"serial_all_cores": (7 / 5.5, 1)}).items()}
+    chunks, all_cores = arms["chunk_launches"], arms["serial_all_cores"]
     assert chunks["gain_all_cores_low"] == pytest.approx(chunks["gain_all_cores_high"])  # the drift cancels
     for name in ("hidden_fraction", "of_ideal", "of_own_ideal", "of_roof", "t_own_ideal_s", "diagnosis"):
         assert all_cores[name] is None
-    assert not any("serial_all_cores" in line for line in shown.summary(as_frame([*found.values()])))
+    assert not any("serial_all_cores" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
 @pytest.mark.parametrize(
@@ -249,20 +247,20 @@ def test_both_gains_are_printed_and_the_yardstick_overlaps_nothing(records):
 )  # fmt: skip
 def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, times, waits, parts, diagnosis):
     times = {name: 1e-3 * time_s for name, time_s in times.items()}
-    own, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
+    of_arms, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
     waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
-    record = records(own, beside, drift=0.0, waits=waits)[arm]
-    found = [record[name] for name in overlap.LOST]
-    assert [lost is None for lost in found] == [part is None for part in parts]
-    assert [1e3 * (lost or 0) for lost in found] == pytest.approx([part or 0 for part in parts], abs=0.01)
+    record = records(of_arms, beside, drift=0.0, waits=waits)[arm]
+    losses_s = [record[name] for name in overlap.LOST]
+    assert [lost is None for lost in losses_s] == [part is None for part in parts]
+    assert [1e3 * (lost or 0) for lost in losses_s] == pytest.approx([part or 0 for part in parts], abs=0.01)
     above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
-    assert sum(lost or 0 for lost in found) == pytest.approx(above, rel=1e-12, abs=1e-18)
+    assert sum(lost or 0 for lost in losses_s) == pytest.approx(above, rel=1e-12, abs=1e-18)
     assert record["diagnosis"] == diagnosis
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):
-    found = records(drift=0.5, requested=None)["chunk_launches"] | {"hidden_low": 0.4, "hidden_high": 0.8}
-    (placed,) = style.prepared(as_frame([found])).itertuples()
+    record = records(drift=0.5, requested=None)["chunk_launches"] | {"hidden_low": 0.4, "hidden_high": 0.8}
+    (placed,) = style.prepared(as_frame([record])).itertuples()
     assert (placed.over, placed.over_low, placed.over_high) == pytest.approx((5 / 4, 1.15, 1.45))
     void = records(requested=2 * WIRE_BYTES / T_COMM)["chunk_launches"]
     assert style.prepared(as_frame([void]))["over"].item() == pytest.approx(void["time_s"] / void["t_gemm_s"])

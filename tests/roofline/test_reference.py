@@ -1,5 +1,6 @@
 """Committed runs and the documents: what they show comes out of the raw samples again, and nothing is overwritten."""
 
+import functools
 import json
 import re
 import shutil
@@ -26,6 +27,11 @@ SHOWN |= {"of ideal", "of own ideal", "T_gemm / T_comm"}
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 
 
+@functools.cache
+def load_committed(name):
+    return journal.load(REFERENCE / name)
+
+
 def test_newest_committed_run_is_redrawn_from_its_samples_alone(tmp_path):
     committed, again = REFERENCE / RUNS[-1], tmp_path / "run"
     again.mkdir()
@@ -42,13 +48,13 @@ def test_newest_committed_run_is_redrawn_from_its_samples_alone(tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_json_is_of_the_same_samples(name):
-    run = journal.load(REFERENCE / name)
+    run = load_committed(name)
     saved = json.loads((REFERENCE / name / "benchmark.json").read_text())
     assert saved["benchmarks"]
     for row in saved["benchmarks"]:
         times = run.shapes[row["params"]["shape"]].times_s(row["params"]["contender"]).values()
-        found = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
-        assert found == [len(times), min(times), max(times), median(times)]
+        statistics = [row["stats"][name] for name in ("rounds", "min", "max", "median")]
+        assert statistics == [len(times), min(times), max(times), median(times)]
         assert "data" not in row["stats"]
 
 
@@ -74,7 +80,7 @@ ON_A_GPU = [HEAD, *gathering(gather_matmul(), lost=ON_GPU)]
 
 @pytest.mark.parametrize("lines", [ON_A_GPU, LINES, *RUNS])
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
-    run = journal.load(REFERENCE / lines if isinstance(lines, str) else save(tmp_path / "run", lines))
+    run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
     optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
     optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
@@ -87,7 +93,7 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_columns_of_a_row_do_not_contradict_one_another(name):
-    records = records_of(journal.load(REFERENCE / name))
+    records = records_of(load_committed(name))
     for r in records:
         quotient = r["vendor_time_s"] / r["time_s"]
         assert quotient == pytest.approx(r["ratio_to_vendor"], rel=1e-9)
@@ -126,7 +132,7 @@ def test_readme_answers_whether_communication_hides():
         r"hides ([\d.]+) of the gather. That makes it ([\d.]+) times as fast as `serial`, and ([\d.]+) times as fast "
         "as a serial gather with a matmul on all cores", text
     ).groups()  # fmt: skip
-    run = journal.load(REFERENCE / re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
+    run = load_committed(re.search(r"reference/([^/]+)/network_roofline.png", text)[1])
     record = next(r for r in records_of(run) if r["case"].endswith("p8-tp16-m4096-fp32-ridge-chunk_launches"))
     assert record["op"] == "all_gather_matmul"
     assert [hidden, gain, all_cores] == [
@@ -135,27 +141,27 @@ def test_readme_answers_whether_communication_hides():
 
 
 def test_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
-    runs = [journal.load(REFERENCE / name) for name in RUNS]
+    runs = [load_committed(name) for name in RUNS]
     newest = max(run.metadata["method_version"] for run in runs)
-    found = [
+    records = [
         record
         for run in runs
         if run.metadata["method_version"] == newest
         for record in records_of(run)
         if (record.get("wire"), record.get("ranks")) == ("ridge", 8)
     ]
-    assert all(record["m"] >= 4096 for record in found)
+    assert all(record["m"] >= 4096 for record in records)
     page = (ROOT / "docs/how.md").read_text()
     for arm in ("serial", *(f"{kind}_launches" for kind in ("chunk", "row_block", "block", "layer", "chained"))):
-        own = [record["of_own_ideal"] for record in found if record["arm"] == arm]
-        assert len(own) >= 2
-        assert min(own) > 0.8
-        assert f"`{arm}` {100 * min(own):.0f} to {100 * max(own):.0f} %" in page
+        shares = [record["of_own_ideal"] for record in records if record["arm"] == arm]
+        assert len(shares) >= 2
+        assert min(shares) > 0.8
+        assert f"`{arm}` {100 * min(shares):.0f} to {100 * max(shares):.0f} %" in page
 
 
 def test_exercise_shows_the_overlap_table_of_a_committed_run():
     page = (ROOT / "docs/exercise.md").read_text()
-    run = journal.load(ROOT / re.search(r"\(\.\./(results/reference/[\w-]+)/overlap.png\)", page)[1])
+    run = load_committed(re.search(r"\(\.\./results/reference/([\w-]+)/overlap.png\)", page)[1])
     shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", page, re.MULTILINE)
     assert len(shown) == 8
     rows = frame(run).query("op == 'all_gather_matmul'")
@@ -165,15 +171,17 @@ def test_exercise_shows_the_overlap_table_of_a_committed_run():
         for tp, wire, row in zip(rows["tp"], rows["wire"], texts, strict=True)
     }
     assert set(shown) <= expected
-    own = [r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")]
-    best = max(own, key=lambda r: r["ratio_to_vendor"])
-    said = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
-    assert said.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
+    records = [
+        r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")
+    ]
+    best = max(records, key=lambda r: r["ratio_to_vendor"])
+    gains = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
+    assert gains.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """An empty results/reference, and a run to put there."""
+    """Return a checkout with an empty results/reference, and a run to put there."""
     (tmp_path / "results" / "reference").mkdir(parents=True)
     (tmp_path / "results" / "README.md").write_text(f"before\n{references.START}\nold\n{references.END}\nafter\n")
     lines = [json.loads(json.dumps(line)) for line in LINES]
@@ -209,7 +217,7 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda text: text.replace("abc1234", "abc1234+dirty"), "of commit abc1234+dirty"),
         (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off"),
@@ -225,13 +233,13 @@ def test_run_is_copied_and_listed_and_never_overwritten(checkout, capsys):
         (lambda text: text.replace('"why"', '"on thehost7"'), "holds this host's name 'thehost7'"),
     ],
 )
-def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, monkeypatch, change, said):
+def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, monkeypatch, change, message):
     root, run = checkout
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     path = run / journal.NAME
     path.write_text(change(path.read_text()))
     assert add(checkout) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list((root / "results" / "reference").iterdir())
 
 
@@ -257,9 +265,9 @@ def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
     (snippet,) = re.findall(r"```python\n(import roofline.*?)```", (ROOT / "docs/start.md").read_text(), re.DOTALL)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    found = {}
-    exec(snippet, found)
-    frame = found["frame"]
+    namespace = {}
+    exec(snippet, namespace)
+    frame = namespace["frame"]
     assert set(frame["op"]) == {"matmul", "all_gather_matmul", "matmul_reduce_scatter", "ffn", "weight_prefetch"}
     run = journal.load(Path(re.search(r'load\("(.*?)"\)', snippet)[1]))
     again = frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -26,7 +26,7 @@ def rounds(values) -> dict[int, float]:
 
 
 def in_passes(processes: int, passes: int, rounds: int) -> dict[int, tuple[int, int]]:
-    """{round: (process, pass)} of so many rounds in each pass of each process."""
+    """Return {round: (process, pass)} of so many rounds in each pass of each process."""
     whole = [(process, process * passes + i) for process in range(processes) for i in range(passes)]
     return {index: whole[index // rounds] for index in range(processes * passes * rounds)}
 
@@ -40,9 +40,9 @@ def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
 
 
 def test_students_interval_by_hand():
-    found = student(1.0, [math.exp(x) for x in (-0.01, 0.0, 0.01)])
-    assert math.log(found.high) == pytest.approx(4.303 * 0.01 / math.sqrt(3), rel=1e-3)
-    assert found.low * found.high == pytest.approx(1)
+    ratio = student(1.0, [math.exp(x) for x in (-0.01, 0.0, 0.01)])
+    assert math.log(ratio.high) == pytest.approx(4.303 * 0.01 / math.sqrt(3), rel=1e-3)
+    assert ratio.low * ratio.high == pytest.approx(1)
     plain = student(0.0, [-1.0, 0.0, 1.0], log=False)
     assert (plain.low, plain.high) == pytest.approx((-2.484, 2.484), abs=1e-3)
 
@@ -52,7 +52,7 @@ def test_times_and_ratios_agree_to_the_last_digit():
     groups = in_passes(4, 3, 5)
     drift = np.exp(0.3 * rng.normal(size=len(groups)))
     vendor, ours = (rounds(t * drift * np.exp(0.1 * rng.normal(size=len(groups)))) for t in (1.0, 0.8))
-    ratio, times = ratio_of(vendor, ours, groups), [time_of(one, groups, vendor).value for one in (vendor, ours)]
+    ratio, times = ratio_of(vendor, ours, groups), [time_of(series, groups, vendor).value for series in (vendor, ours)]
     assert times[0] / times[1] == pytest.approx(ratio.value, rel=1e-12)
     assert math.prod(by_process(lambda a, b: a / b, vendor, ours, groups=groups).values()) ** (1 / 4) == pytest.approx(
         ratio.value
@@ -84,9 +84,11 @@ def test_one_sample_in_four_may_be_as_far_off_as_it_likes():
 
 def test_what_may_be_negative_has_an_even_interval():
     groups = in_passes(3, 1, 1)
-    found = estimate(lambda a, b: b - a, rounds([1.0, 1.0, 1.0]), rounds([0.9, 1.0, 1.2]), groups=groups, log=False)
-    assert found.low < 0 < found.high
-    assert found.value - found.low == pytest.approx(found.high - found.value)
+    difference = estimate(
+        lambda a, b: b - a, rounds([1.0, 1.0, 1.0]), rounds([0.9, 1.0, 1.2]), groups=groups, log=False
+    )
+    assert difference.low < 0 < difference.high
+    assert difference.value - difference.low == pytest.approx(difference.high - difference.value)
 
 
 def test_lag1_correlation_of_known_series():

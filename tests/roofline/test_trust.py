@@ -17,7 +17,7 @@ PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 
 
 class DriftingClock:
-    """Calls are {name} -> seconds by the truth; what is read is that, disturbed. Deterministic for a seed."""
+    """The clock reads disturbed seconds of calls that return (name, true seconds). It is deterministic for a seed."""
 
     def __init__(self, seed, correlation, spread=0.03):
         self._rng = np.random.default_rng(seed)
@@ -44,13 +44,13 @@ class DriftingClock:
         return times
 
 
-def measured(seed, correlation, **truth):
-    """The turns of contenders with these true seconds."""
+def take_samples(seed, correlation, **truth):
+    """Return the turns of contenders with these true seconds."""
     calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth.items()}
     return take_turns(calls, DriftingClock(seed, correlation), PLAN, seed=seed)
 
 
-def speed(turns):
+def speed_of(turns):
     return ratio_of(turns.times_s["vendor"], turns.times_s["ours"])
 
 
@@ -60,7 +60,7 @@ def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at
     trials = 150
     hits = 0
     for seed in range(trials):
-        ratio = speed(measured(seed, correlation, vendor=1.0, ours=0.8))
+        ratio = speed_of(take_samples(seed, correlation, vendor=1.0, ours=0.8))
         hits += ratio.low <= 1 / 0.8 <= ratio.high
     print(f"correlation {correlation}: {hits / trials:.2f} of {trials} intervals cover the true ratio")
     assert hits / trials >= at_least
@@ -71,19 +71,19 @@ BETWEEN = 0.013
 
 
 class OneRun:
-    """A run of six processes of four passes each: `times` and `groups` as statistics take them."""
+    """A run of six processes of four passes each has `times` and `groups` as statistics take them."""
 
     def __init__(self, seed, processes=6, passes=4, **truth):
         rng, self.times, self.groups = np.random.default_rng(seed), {name: {} for name in truth}, {}
         for process in range(processes):
-            own = {name: seconds * math.exp(BETWEEN * rng.normal()) for name, seconds in truth.items()}
-            calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in own.items()}
+            truth_here = {name: seconds * math.exp(BETWEEN * rng.normal()) for name, seconds in truth.items()}
+            calls = {name: (lambda name=name, seconds=seconds: (name, seconds)) for name, seconds in truth_here.items()}
             clock, rule = DriftingClock(1000 * seed + process, 0.5), StopRule(1e9, max_rounds=40, warmup_s=None)
             rounds = Rounds(calls, clock, rule, seed=seed + process, passes=passes)
             for _ in range(passes):
                 rounds.run_pass()
             before = len(self.groups)
-            self.groups |= {before + one.index: (process, one.pass_index) for one in rounds.rounds}
+            self.groups |= {before + round_.index: (process, round_.pass_index) for round_ in rounds.rounds}
             for name, times in rounds.times_s.items():
                 self.times[name] |= {before + index: time_s for index, time_s in times.items()}
 
@@ -96,8 +96,8 @@ def test_coverage_where_processes_differ():
     trials, hits, as_one = 100, 0, 0
     for seed in range(trials):
         run = OneRun(seed, vendor=1.0, ours=0.8)
-        one, all_alike = run.ratio(), run.ratio({index: (0, at) for index, (_, at) in run.groups.items()})
-        hits += one.low <= 1 / 0.8 <= one.high
+        by_processes, all_alike = run.ratio(), run.ratio({index: (0, at) for index, (_, at) in run.groups.items()})
+        hits += by_processes.low <= 1 / 0.8 <= by_processes.high
         as_one += all_alike.low <= 1 / 0.8 <= all_alike.high
     print(f"of {trials} intervals {hits} cover the true ratio by processes, {as_one} by passes alone")
     assert hits >= 0.9 * trials

@@ -22,8 +22,8 @@ BAD = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\x1b[3
 SHOWN = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1b[31m\\x07\\u202e\\ud800 end"
 
 
-def planted(lines, **head):
-    """`lines` with BAD for the name of a contender and for every text that a reader is shown."""
+def plant_text(lines, **head):
+    """Return `lines` with BAD for the name of a contender and for every text that a reader is shown."""
     text = json.dumps(lines).replace("tiled", json.dumps(BAD)[1:-1])
     first, *others = json.loads(text)
     machine = first["machine"] | {"chip": BAD, "versions": {"torch": BAD}}
@@ -41,7 +41,7 @@ def planted(lines, **head):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = save(tmp_path_factory.mktemp("around") / "run", planted(LINES))
+    folder = save(tmp_path_factory.mktemp("around") / "run", plant_text(LINES))
     assert {path.parent for path in write(folder)} == {folder}
     return folder
 
@@ -57,7 +57,7 @@ def test_no_text_of_any_file_commands_a_terminal(folder):
 
 
 class Page(HTMLParser):
-    """What a browser would take for elements, the attributes of all, and the words."""
+    """`Page` holds what a browser would take for elements, the attributes of all, and the words."""
 
     def __init__(self, text):
         super().__init__()
@@ -94,36 +94,30 @@ def test_markdown_has_neither_html_nor_links_nor_further_cells(folder):
 
 
 def test_pictures_show_it_and_are_not_typeset(folder):
-    found = [ElementTree.parse(path) for path in folder.glob("*.svg")]
-    assert found
-    for picture in found:
+    pictures = [ElementTree.parse(path) for path in folder.glob("*.svg")]
+    assert pictures
+    for picture in pictures:
         words = "".join(picture.getroot().itertext())
         assert r"</script>|`a`$\frac{$ [b]" in words
-        assert not [one for one in picture.iter() if one.tag.endswith(("}script", "}foreignObject"))]
+        assert not [element for element in picture.iter() if element.tag.endswith(("}script", "}foreignObject"))]
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "report RUN",
-        "compare RUN RUN2",
-        "compare --markdown RUN RUN2",
-        "predict --tokens 64 --run RUN",
-    ],
+    "command", ["compare RUN RUN2", "compare --markdown RUN RUN2", "predict --tokens 64 --run RUN"]
 )
 def test_commands_print_no_control_characters(command, tmp_path, capsys):
-    runs = {name: str(save(tmp_path / name, planted(LINES))) for name in ("RUN", "RUN2")}
+    runs = {name: str(save(tmp_path / name, plant_text(LINES))) for name in ("RUN", "RUN2")}
     main([runs.get(word, word) for word in command.split()])
-    said = capsys.readouterr()
-    assert (SHOWN in said.out) == (command != "report RUN")
-    assert all(c.isprintable() or c == "\n" for c in said.out + said.err)
+    output = capsys.readouterr()
+    assert SHOWN in output.out
+    assert all(c.isprintable() or c == "\n" for c in output.out + output.err)
 
 
 def test_copy_for_reference_stays_in_its_folder(tmp_path):
     outside, into = tmp_path / "a" / "results", tmp_path / "a" / "results" / "reference"
     into.mkdir(parents=True)
     (outside / "README.md").write_text(f"{references.START}\n{references.END}\n")
-    run = save(tmp_path / "run", planted(LINES, started="../../../x", commit="abc"))
+    run = save(tmp_path / "run", plant_text(LINES, started="../../../x", commit="abc"))
     assert references.add(run, into).parent == into
     assert {path.name for path in tmp_path.iterdir()} == {"a", "run"}
     assert sorted(path.name for path in outside.iterdir()) == ["README.md", "reference"]
@@ -149,10 +143,10 @@ def test_line_of_100_mb_is_refused_without_being_read_whole(packed, end, tmp_pat
             file.write(b"x" * 10**6)
         file.write(end)
     tracemalloc.start()
-    said = refused("report", str(tmp_path))
+    message = refused("report", str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert "has a line above 16 MiB" in said
+    assert "has a line above 16 MiB" in message
     assert peak < 70e6
 
 
@@ -190,5 +184,5 @@ def test_work_cut_into_absurdly_many_parts_is_refused(change, tmp_path):
 def test_numbers_are_finite(value, tmp_path, refused):
     line = json.dumps(LINES[1]).replace("700000000000000.0", value)
     (save(tmp_path / "run", [HEAD]) / journal.NAME).open("a").write(line + "\n")
-    said = refused("report", str(tmp_path / "run"))
-    assert "no number above 0" in said or "is not JSON" in said
+    message = refused("report", str(tmp_path / "run"))
+    assert "no number above 0" in message or "is not JSON" in message

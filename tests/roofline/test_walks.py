@@ -21,13 +21,13 @@ def module_of(path: str) -> str:
 
 
 def refers_to(path: str, other: str) -> bool:
-    """Whether `path` imports the module `other`, or holds its name as a `package.module:name`."""
+    """Return whether `path` imports the module `other`, or holds its name as a `package.module:name`."""
     module, text = module_of(other), (ROOT / path).read_text(encoding="utf-8")
     return f'"{module}:' in text or any(f"{name}.".startswith(f"{module}.") for name in imported(ROOT / path))
 
 
 def hold_field(paths: tuple[str, str], name: str) -> bool:
-    """Whether all `paths` hold `name` as a string: a field of the table that one writes and the other reads."""
+    """Return whether all `paths` hold `name` as a string, a field that one file writes and another reads."""
     return all(re.search(rf'["\']{name}["\']', (ROOT / path).read_text(encoding="utf-8")) for path in paths)
 
 
