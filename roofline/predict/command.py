@@ -134,17 +134,17 @@ def words(times: Times) -> list[str]:
     return lines
 
 
-MATMULS = {
+TIMES = {
     "case": lambda row: row["case"],
     "time": lambda row: time_text(row["time_s"]),
     "TFLOP/s": lambda row: rate_text(row["tflops"]),
-    "from": lambda row: row["origin"],
 }
+MATMULS = {**TIMES, "from": lambda row: row["origin"]}
 OVERLAPS = {
-    **MATMULS,
+    **TIMES,
     "T_gemm": lambda row: time_text(row["t_gemm_s"]),
     "T_comm": lambda row: time_text(row["t_comm_s"]),
     "gain": lambda row: f"{row['gain']:.2f}",
     "hidden": lambda row: f"{row['hidden_fraction']:.2f}",
+    "T_gemm from": lambda row: row["origin"],
 }
-"""Of a gather `from` is that of T_gemm."""
