@@ -23,7 +23,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
         "Which bucket?",
         "The arm that is fastest of those that send buckets of gradients while the backward pass goes on. Its gain is "
         "over `flat`, one all-reduce behind the backward pass.",
-        FIGURES,
+        FIGURES[:1],
         texts(best(frame), CASES),
     )
 

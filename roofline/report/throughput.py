@@ -33,7 +33,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
         "Against the baseline",
         "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest beside it, in the "
         "geometric mean. *Least* is the shape where that does worst.",
-        FIGURES,
+        FIGURES[:1],
         by_tokens(run, frame),
     )
 
