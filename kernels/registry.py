@@ -102,10 +102,10 @@ class Planner:
     def __init__(self, options):
         self.options = options
 
-    def known(self) -> list[str]:
+    def choices(self) -> list[str]:
         return list(CONTENDERS)
 
-    def here(self) -> list[str]:
+    def timed_names(self) -> list[str]:
         return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
 
     def names(self, case) -> list[str]:

@@ -102,7 +102,7 @@ class Share:
         """Tell what this machine is, and the clock that times the contenders on it."""
         if problem := machine.unusable_gpu() if self.device == "cuda" else None:
             return self.tell({"tell": "hello", "problem": problem})
-        first = next(iter(self.runners.known.values()))
+        first = next(iter(self.runners.loaded.values()))
         clock = first.clock()
         about = {"timer": clock.timer, "passes": clock.passes, "processes": clock.processes}
         self.tell({"tell": "hello", "machine": machine.describe(self.device)} | about | first.ranks.metadata())
@@ -135,7 +135,7 @@ class Share:
 
     def measure(self) -> None:
         """Make the passes that were asked for, of all shapes by turns."""
-        first = next(iter(self.runners.known.values()))
+        first = next(iter(self.runners.loaded.values()))
         self.clock, self.telemetry = first.clock(), telemetry.for_device(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)

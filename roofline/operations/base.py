@@ -45,13 +45,13 @@ class Planner:
     def __init__(self, options):
         self.options = options
 
-    def known(self) -> list[str]:
+    def choices(self) -> list[str]:
         """Return the names that --ffn-contenders may have."""
         raise NotImplementedError
 
-    def here(self) -> list[str]:
+    def timed_names(self) -> list[str]:
         """Return those of them that are timed on the device."""
-        return self.known()
+        return self.choices()
 
     def names(self, case) -> list[str]:
         """Return the contenders of `case` to run: those asked for, else its default ones."""
@@ -166,7 +166,7 @@ class Runners:
 
     def __init__(self, options, ranks=None):
         self.options, self._ranks = options, ranks
-        self.known: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
         """The runners that were asked for by now, by the operation's name, as the `planners` are."""
         self.planners: dict[str, Planner] = {}
 
@@ -177,11 +177,11 @@ class Runners:
 
     def of(self, operation: Operation):
         """Return the runner of `operation`."""
-        if operation.name not in self.known:
-            runner = self.known[operation.name] = _load(operation.runner)(self.options)
+        if operation.name not in self.loaded:
+            runner = self.loaded[operation.name] = _load(operation.runner)(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
-        return self.known[operation.name]
+        return self.loaded[operation.name]
 
     def prepare(self, shape: str, names: list[str], *first_call):
         """Return the `PreparedCase` of the case that the id `shape` names. `first_call` is as

@@ -259,10 +259,10 @@ class Planner(base.Planner):
         waiting = [name for name in on_gpu if name not in names]
         return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
 
-    def known(self) -> list[str]:
+    def choices(self) -> list[str]:
         return list(dict.fromkeys([*self.arms("cuda"), *self.arms("cpu"), *self._peers]))
 
-    def here(self) -> list[str]:
+    def timed_names(self) -> list[str]:
         return [*self.arms(self.options.device), *self._peers_over()]
 
     def names(self, case) -> list[str]:

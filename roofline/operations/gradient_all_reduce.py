@@ -99,7 +99,7 @@ def sweep(options) -> list[GradientAllReduce]:
 class Arms(Planner):
     """Lists the arms: some in a fixed way, torch's own, and one for each size of buckets."""
 
-    def known(self) -> list[str]:
+    def choices(self) -> list[str]:
         return list(dict.fromkeys(name for case in sweep(self.options) for name in case.arms))
 
     def names(self, case) -> list[str]:

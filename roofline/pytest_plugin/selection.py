@@ -20,9 +20,9 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
     for operation in operations.OPERATIONS.values():
         if keyword and keyword in operation.name and (reason := operation.why_not(options)):
             raise ValueError(f"-k {keyword!r}: {reason}")
-    known, here = (_names(runners, of) for of in ("known", "here"))
-    if lost := [word for word in re.findall(r"\w+", keyword) if word in known and word not in here]:
-        raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, here)}")
+    choices, timed = _choices(runners), _timed(runners)
+    if lost := [word for word in re.findall(r"\w+", keyword) if word in choices and word not in timed]:
+        raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, timed)}")
     if pinned := dict(options.wires_of):
         given = (*wires.LINKS, "fixed")  # none of these is made for the machine's pace
         emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in given]
@@ -47,18 +47,22 @@ def require_memory(cases: list, machine: dict) -> None:
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
         runners.planner(operation)
-    known, here = (_names(runners, of) for of in ("known", "here"))
     for name in options.contenders:
-        read("contenders", name, partial(one_of, known))
-    if options.timed and not set(options.contenders) & set(here):
-        raise ValueError(f"--ffn-contenders {','.join(options.contenders)}: {_elsewhere(options, here)}")
+        read("contenders", name, partial(one_of, _choices(runners)))
+    if options.timed and not set(options.contenders) & set(timed := _timed(runners)):
+        raise ValueError(f"--ffn-contenders {','.join(options.contenders)}: {_elsewhere(options, timed)}")
 
 
-def _names(runners: operations.Runners, of: str) -> list[str]:
-    """Return the contenders of the operations that were collected: `known`, or those that run `here`."""
-    return list(dict.fromkeys(name for planner in runners.planners.values() for name in getattr(planner, of)()))
+def _choices(runners: operations.Runners) -> list[str]:
+    """Return the contenders of the operations that were collected."""
+    return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.choices()))
 
 
-def _elsewhere(options: Options, here: list[str]) -> str:
+def _timed(runners: operations.Runners) -> list[str]:
+    """Return those of them that are timed on the device."""
+    return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.timed_names()))
+
+
+def _elsewhere(options: Options, timed: list[str]) -> str:
     device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
-    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(here)}"
+    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(timed)}"

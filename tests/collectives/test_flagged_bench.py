@@ -60,7 +60,7 @@ def test_arms_that_wait_on_the_device_are_those_of_a_gpu():
     assert gather(options_of()).names(small()) == on_cpu
     on_gpu = replace(options_of(), device="cuda")
     assert gather(on_gpu).names(small()) == [*ARMS, "row_block_launches_persistent", *FLAGGED]
-    assert {*FLAGGED, *ARMS} <= set(gather(options_of()).known())
+    assert {*FLAGGED, *ARMS} <= set(gather(options_of()).choices())
     assert not set(FLAGGED) & set(prefetch(on_gpu).names(small()))
 
 

@@ -27,11 +27,11 @@ class Double(operations.Case):
 
 
 class DoublePlanner(operations.Planner):
-    def known(self):
+    def choices(self):
         return ["add", "mul"]
 
     def names(self, case):
-        return self.options.contenders or self.known()
+        return self.options.contenders or self.choices()
 
 
 class DoubleRunner(Runner):
