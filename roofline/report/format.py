@@ -1,4 +1,4 @@
-"""Numbers as people read them. `FORMATS` has those that `fields.toml` names."""
+"""Numbers as people read them. `FORMATS` and `WITH_ENDS` have the ways that `fields.toml` names."""
 
 from roofline.report import kernel_words
 from roofline.theory.wires import HOW
@@ -81,6 +81,9 @@ FORMATS = {
     "bandwidth": lambda rate: f"{rate / 1e9:.3g} GB/s",
     "kernel": kernel_words.words,
     "link": lambda kind: HOW.get(kind, kind),
+}
+"""Format of `fields.toml` -> what writes a value."""
+WITH_ENDS = {
     "interval2": lambda *ends: interval_text(*ends, digits=2),
     "interval3": interval_text,
     "share_interval": share_text,
@@ -88,4 +91,4 @@ FORMATS = {
     "ratio_range": lambda *ends: ratio_text(*ends, range_text),
     "rate_range": lambda *ends: range_text(*ends, rate_text),
 }
-"""Format of `fields.toml` -> what writes a value; of an interval or a range, what writes it with its two ends."""
+"""Likewise what writes a value with the ends of its interval or range."""

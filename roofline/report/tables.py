@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import FIELDS
-from roofline.report.format import FORMATS
+from roofline.report.format import FORMATS, WITH_ENDS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,9 +23,10 @@ def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
 
     columns = {}
     for field in map(FIELDS.__getitem__, names):
-        values = frame[[field.name, *(field.ends if re.search("interval|range", field.format) else ())]]
-        write = FORMATS[field.format]
-        cells = ["-" if pandas.isna(value) else write(value, *ends) for value, *ends in values.to_numpy(object)]
+        with_ends = field.format in WITH_ENDS
+        values = frame[[field.name, *(field.ends if with_ends else ())]].to_numpy(object)
+        write = (WITH_ENDS if with_ends else FORMATS)[field.format]
+        cells = ["-" if pandas.isna(value) else write(value, *ends) for value, *ends in values]
         if any(cell not in ("", "-") for cell in cells):
             columns[field.header] = cells
     return pandas.DataFrame(columns, index=frame.index)
