@@ -16,6 +16,7 @@ from matplotlib.image import imread
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
 from roofline.report import overlap, references, tables
+from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.theory.simulator import hidden_fraction
@@ -89,6 +90,12 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
         no_matmul = {"n", "k"} if record["op"] == "ffn" else set()
         assert all(name.startswith(optional) for name in declared - record.keys() - no_matmul)
     assert len(FIELDS) == sum(map(len, GROUPS.values()))
+
+
+def test_each_field_is_written_by_a_format_that_takes_its_ends():
+    for field in FIELDS.values():
+        assert field.format in FORMATS or (field.format in WITH_ENDS and len(field.ends) == 2), field.name
+        assert field.meaning and set(field.ends) <= FIELDS.keys(), field.name  # noqa: PT018
 
 
 @pytest.mark.parametrize("name", RUNS)
