@@ -163,11 +163,11 @@ def a_rank(rank, count, path, kind):
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
     from roofline.measure import device_ranks, ranks
 
-    own = ranks.Ranks(dist.FileStore(path, count), rank, count)
-    own.world = device_ranks.World(own)
-    assert own.world.why_not(kind.partition("_")[0]) is None
-    link, w = make_link(kind, "cuda", None, own), few(rank, F, D)
-    share = (lambda shard: shared(shard, own)) if kind == "symmetric" else torch.clone
+    members = ranks.Ranks(dist.FileStore(path, count), rank, count)
+    members.world = device_ranks.World(members)
+    assert members.world.why_not(kind.partition("_")[0]) is None
+    link, w = make_link(kind, "cuda", None, members), few(rank, F, D)
+    share = (lambda shard: shared(shard, members)) if kind == "symmetric" else torch.clone
 
     arms = dict(all_gather_matmul.ARMS)
     if kind.endswith("all_gather"):
@@ -192,10 +192,10 @@ def a_rank(rank, count, path, kind):
                 timeline = link.timeline()
                 assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
-    clock = own.clock(own)
+    clock = members.clock(members)
     times = clock.agreed("a turn", lambda: clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3))
     assert len(times) == len(clock.readings) == 3
-    own.gather(None)  # none ends while others read its memory
+    members.gather(None)  # none ends while others read its memory
 
 
 @pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], ALL_GATHER])

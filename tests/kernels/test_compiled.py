@@ -43,8 +43,8 @@ def findings(seed: int | None = None) -> dict[str, list[str]]:
             if job.target == 90 and job.dtype == "bf16":
                 by_kernel.setdefault(job.kernel, []).append(job)
         jobs = [of_kernel[seed % len(of_kernel)] for of_kernel in by_kernel.values()]
-    found = inspect.inspect_all(jobs) if seed is None else map(inspect.inspect, jobs)
-    return {f"{f.job.kernel} {f.job.target} {f.job.config} {f.job.dtype}": wrong_of(f) for f in found}
+    results = inspect.inspect_all(jobs) if seed is None else map(inspect.inspect, jobs)
+    return {f"{f.job.kernel} {f.job.target} {f.job.config} {f.job.dtype}": wrong_of(f) for f in results}
 
 
 def test_a_configuration_of_each_kernel_is_compiled_without_a_problem(commit_seed, printed_elsewhere):
@@ -198,8 +198,8 @@ def planted() -> list[list[str]]:
 
 
 def test_planted_mistakes_are_caught(printed_elsewhere):
-    found = printed_elsewhere("import json, test_compiled; print(json.dumps(test_compiled.planted()))")
-    for word, problems in zip(PLANTED, found, strict=True):
+    outcomes = printed_elsewhere("import json, test_compiled; print(json.dumps(test_compiled.planted()))")
+    for word, problems in zip(PLANTED, outcomes, strict=True):
         assert word in problems[0], problems
         assert len(problems) == 1 or word == "spills", problems  # what spills may be serialised too
 

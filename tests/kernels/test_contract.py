@@ -227,16 +227,16 @@ def test_the_registry_lists_contenders():
 
 def test_every_path_of_the_registry_is_found_under_its_own_name():
     for name, contender in CONTENDERS.items():
-        found = contender.load()
+        function = contender.load()
         assert contender.name == name
-        assert callable(found)
+        assert callable(function)
         if contender.kind == "triton":
-            assert (found.name, found.jit.__name__) == (name, f"{name}_kernel")
+            assert (function.name, function.jit.__name__) == (name, f"{name}_kernel")
     assert all(callable(load(path)) for path in BESIDE_LINK.values())
 
 
 def test_an_overlap_is_never_missed_and_columns_of_one_buffer_have_none():
-    """Against the set of offsets each view covers."""
+    """Compare with the set of offsets each view covers."""
     random = torch.Generator().manual_seed(0)
 
     def pick(low: int, high: int) -> int:
@@ -247,12 +247,12 @@ def test_an_overlap_is_never_missed_and_columns_of_one_buffer_have_none():
         rows = [pick(0, 24)] * 2 if number % 2 else [pick(0, 24), pick(0, 24)]
         views = [((pick(1, 6), pick(1, 9)), (row, 1), pick(0, 60)) for row in rows]
         a, b = (set(offsets.as_strided(*view).flatten().tolist()) for view in views)
-        told = overlap(*(storage.as_strided(*view) for view in views))
-        assert told or not a & b, views
+        overlaps = overlap(*(storage.as_strided(*view) for view in views))
+        assert overlaps or not a & b, views
         inside = all(row >= columns for (_, columns), (row, _), _ in views)
         if rows[0] == rows[1] and inside:
-            assert told == bool(a & b), views
-        seen.add((told, bool(a & b)))
+            assert overlaps == bool(a & b), views
+        seen.add((overlaps, bool(a & b)))
     assert {(True, True), (False, False)} <= seen
     assert not overlap(storage[:8], half(8))
 

@@ -61,14 +61,14 @@ def test_more_calls_in_a_turn_than_readings_are_kept_is_told():
 def test_on_a_gpu_gates_hold_what_comes_after_and_the_clock_is_plausible(device):
     if device == "cpu":
         pytest.skip("needs a GPU")
-    found = instruments.Instruments()
-    found.close()
+    gpu_instruments = instruments.Instruments()
+    gpu_instruments.close()
     behind = torch.cuda.Event()
     behind.record()
-    found.read_clock(1)
+    gpu_instruments.read_clock(1)
     time.sleep(2e-3)
     held = not behind.query()
-    found.open()
+    gpu_instruments.open()
     torch.cuda.synchronize()
     assert held
-    assert 0.2e9 < found.sm_clocks_hz(2)[1] < 4e9
+    assert 0.2e9 < gpu_instruments.sm_clocks_hz(2)[1] < 4e9

@@ -94,11 +94,11 @@ def returns_a_tensor_of_its_own(x, w, out):
 )
 def test_wrong_contender_is_not_ready_and_the_vendor_still_is(contender, run, outcome, message):
     contender(run)
-    found = prepare()
-    assert found.contenders == ["torch"]
-    assert found.rejected["numpy"].outcome == outcome
-    assert message in found.rejected["numpy"].reason
-    assert "\n" not in found.rejected["numpy"].reason
+    prepared = prepare()
+    assert prepared.contenders == ["torch"]
+    assert prepared.rejected["numpy"].outcome == outcome
+    assert message in prepared.rejected["numpy"].reason
+    assert "\n" not in prepared.rejected["numpy"].reason
 
 
 def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender):
@@ -133,11 +133,11 @@ def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, writte
         return out
 
     contender(run)
-    found = PreparedCase(CASE, "torch")
-    matmul.enter(found, CASE, OPTIONS, {name: CONTENDERS[name] for name in ("numpy", "torch")})
-    assert found.contenders == ["torch"]
-    assert found.rejected["numpy"].outcome == "failed"
-    assert message in found.rejected["numpy"].reason
+    prepared = PreparedCase(CASE, "torch")
+    matmul.enter(prepared, CASE, OPTIONS, {name: CONTENDERS[name] for name in ("numpy", "torch")})
+    assert prepared.contenders == ["torch"]
+    assert prepared.rejected["numpy"].outcome == "failed"
+    assert message in prepared.rejected["numpy"].reason
 
 
 @pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
@@ -150,28 +150,28 @@ def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(monkeypatch,
     for path in ("torch_cpu", "numpy_cpu"):
         monkeypatch.setattr(vendor, path, rounding)
     options, case = dataclasses.replace(OPTIONS, dtypes=("bf16",)), dataclasses.replace(CASE, dtype="bf16")
-    found = prepare(case=case, options=options)
-    assert found.contenders == ready
-    assert all(0.9 * error <= found.entrants[name].relative_error <= 0.01 for name in ready)
+    prepared = prepare(case=case, options=options)
+    assert prepared.contenders == ready
+    assert all(0.9 * error <= prepared.entrants[name].relative_error <= 0.01 for name in ready)
 
 
 def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
-    told = []
-    contender(lambda x, w, out: told.append("called") or right(x, w, out))
+    events = []
+    contender(lambda x, w, out: events.append("called") or right(x, w, out))
 
     def first_call(name, within_s):
-        told.append((name, within_s))
-        if name == "numpy" and "called" in told:
+        events.append((name, within_s))
+        if name == "numpy" and "called" in events:
             raise RuntimeError("hung in its first call")
 
     assert prepare(first_call=first_call).contenders == ["torch", "numpy"]
-    assert told[:3] == [("torch", None), ("numpy", None), "called"]
+    assert events[:3] == [("torch", None), ("numpy", None), "called"]
     assert CONTENDERS["inductor"].first_call_s == 1800
-    before = told.count("called")
+    before = events.count("called")
     refused = prepare(first_call=first_call)
     assert refused.contenders == ["torch"]
     assert "hung in its first call" in refused.rejected["numpy"].reason
-    assert told.count("called") == before
+    assert events.count("called") == before
 
 
 def test_lost_device_ends_the_share(contender, monkeypatch):
@@ -194,8 +194,8 @@ def test_operands_rotate_beyond_the_cache():
     case = Matmul("512,512", "up", 1, 64, "fp32")
     sets = matmul.operands(case, OPTIONS)
     assert len(sets) * case.work.device_bytes >= 2 * matmul.cache_bytes("cpu")
-    assert len({tensor.data_ptr() for one in sets for tensor in one}) == 3 * len(sets)
-    assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for one in sets for tensor in one)
+    assert len({tensor.data_ptr() for tensors in sets for tensor in tensors}) == 3 * len(sets)
+    assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for tensors in sets for tensor in tensors)
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 

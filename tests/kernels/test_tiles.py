@@ -61,9 +61,9 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
             tile = (entry.config.block_m, entry.config.block_n)
             shapes = [(2**i, n, k) for i in range(14) for n in (6656, 6784, 53248) for k in (6656, 53248)]
             monkeypatch.setattr(tiles, "table", unmeasured)
-            found = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
+            configs = [choose(entry.kernel, arch, *shape, dtype, H200) for shape in shapes]
             monkeypatch.undo()
-            assert tile in {(config.block_m, config.block_n) for config in found}, "the model never takes it"
+            assert tile in {(config.block_m, config.block_n) for config in configs}, "the model never takes it"
         elif (entry.kernel, entry.config.block_m, entry.config.block_n) not in TO_TUNE:
             assert choose(entry.kernel, arch, m, n, k, dtype, machine) == entry.config, (
                 "an entry before this one hides it"
@@ -72,8 +72,8 @@ def test_every_entry_can_be_reached_and_says_what_is_known(arch, monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "block_m", "block_n"), TO_TUNE)
 def test_an_entry_for_tuning_is_a_candidate(kernel, block_m, block_n):
-    found = candidates(kernel, (block_m, 6656, 16384), "bf16", "sm90", H200)
-    assert (block_m, block_n) in {(config.block_m, config.block_n) for config in found}
+    configs = candidates(kernel, (block_m, 6656, 16384), "bf16", "sm90", H200)
+    assert (block_m, block_n) in {(config.block_m, config.block_n) for config in configs}
 
 
 @pytest.fixture
@@ -124,17 +124,17 @@ def test_what_is_not_there_is_refused_with_the_way_out():
 )
 def test_where_nothing_was_measured_waves_and_shared_memory_of_the_chip_decide(chip, shared_bytes, tiles):
     machine = replace(GpuSpec.of_chip(find(chip)), shared_bytes=shared_bytes)
-    found = [choose("tiled", "generic", m, 6656, 16384, torch.bfloat16, machine) for m in (1, 256, 8192)]
-    assert tuple(str(config).rpartition(" group")[0] for config in found) == tiles
-    assert {config.raster for config in found} == {"m"}  # the kernel has no other
+    configs = [choose("tiled", "generic", m, 6656, 16384, torch.bfloat16, machine) for m in (1, 256, 8192)]
+    assert tuple(str(config).rpartition(" group")[0] for config in configs) == tiles
+    assert {config.raster for config in configs} == {"m"}  # the kernel has no other
     of_fp32 = choose("tiled", "generic", 8192, 6656, 16384, torch.float32, machine)
     assert (of_fp32.block_k, of_fp32.num_stages) == (32, 2)
 
 
 def test_the_table_of_a_device(monkeypatch):
     assert arch_of(torch.device("cpu")) == "interpreter"
-    for found, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
-        monkeypatch.setattr(tiles, "capability", lambda device, found=found: found)
+    for version, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
+        monkeypatch.setattr(tiles, "capability", lambda device, version=version: version)
         assert arch_of(torch.device("cuda", 0)) == arch
 
 

@@ -74,5 +74,5 @@ def test_it_is_compiled_and_the_machine_runs_it(toy, tables, printed_elsewhere, 
 
 
 def test_it_is_tuned(toy):
-    found = candidates("toy", SHAPE, "fp16", "sm90", H200)
-    assert found == [Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1)]  # 12 stages do not fit
+    configs = candidates("toy", SHAPE, "fp16", "sm90", H200)
+    assert configs == [Config(64, 128, 64, 4, 3, 1), Config(64, 128, 64, 4, 4, 1)]  # 12 stages do not fit

@@ -28,20 +28,20 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, k
         with pytest.raises(ValueError, match=r"no decode configuration for m=.*sm90.json"):
             candidates(kernel, shape, "bf16", "sm90", H200)
         return
-    found = candidates(kernel, shape, "bf16", "sm90", H200)
-    assert found[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
-    assert 3 <= len(found) == len(set(found)) <= 1 + tune.MOST
-    assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in found[1:])
+    configs = candidates(kernel, shape, "bf16", "sm90", H200)
+    assert configs[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
+    assert 3 <= len(configs) == len(set(configs)) <= 1 + tune.MOST
+    assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs[1:])
     grid = CONTENDERS[kernel].load().grid
-    assert all(getattr(config, name) in values for config in found[1:] for name, values in grid.items()
+    assert all(getattr(config, name) in values for config in configs[1:] for name, values in grid.items()
                if name != "group_m")  # fmt: skip
 
 
 def test_what_the_model_is_unsure_of_is_tried(tables):
-    found = candidates("persistent", SHAPE, "bf16", "sm90", H200)
-    assert {(c.block_m, c.block_n) for c in found} >= {(256, 128), (128, 256)}
+    configs = candidates("persistent", SHAPE, "bf16", "sm90", H200)
+    assert {(c.block_m, c.block_n) for c in configs} >= {(256, 128), (128, 256)}
     for name in ("num_stages", "group_m", "raster", "flatten"):
-        assert len({getattr(config, name) for config in found}) > 1, name
+        assert len({getattr(config, name) for config in configs}) > 1, name
     assert {c.split for c in candidates("decode", (16, 6656, 16384), "bf16", "sm90", H200)} > {0, 1, 2, 3}
 
 
@@ -63,8 +63,8 @@ def test_what_is_faster_by_more_than_the_margin_is_taken(quick_s, chosen):
     times = turns(calls, clock)
     rounds = [order[start : start + 3] for start in range(0, len(order), 3)]
     assert len(rounds) == tune.ROUNDS
-    assert all(set(one) == set(calls) for one in rounds)
-    assert len({tuple(one) for one in rounds}) > 1
+    assert all(set(configs) == set(calls) for configs in rounds)
+    assert len({tuple(configs) for configs in rounds}) > 1
     best, ratio = winner(times, NOW)
     assert best == chosen
     assert ratio == (pytest.approx(1 / quick_s, rel=1e-2) if chosen == QUICK else 1.0)

@@ -106,14 +106,14 @@ def changed(tensor: Tensor) -> int:
 
 
 def differences(out: Tensor, x: Tensor, w: Tensor, before: Sequence[Tensor]) -> str:
-    """What is wrong with `out` and what is around it."""
+    """Return what is wrong with `out` and what is around it."""
     counts = {
         "elements of out are wrong": int((out != (x.double() @ w.double().T).to(out.dtype)).sum()),
         "elements beside out are written": changed(out),
         "elements of x and w are changed": sum(int((a != b).sum()) for a, b in zip((x, w), before, strict=True)),
         "counters are not zero again": sum(int((kept.counters != 0).sum()) for kept in workspace.KEPT.values()),
     }  # fmt: skip
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{count} {problem}" for problem, count in counts.items() if count)
 
 
 def matmul(

@@ -63,17 +63,17 @@ def until(value: int, load: str) -> str:
 
 
 def prepared(machine: Machine, arrays: Sequence[np.ndarray], maps: Sequence[tuple] = ()) -> list[int]:
-    """Addresses of arrays, then of the tensor maps that `maps` has of them: (number of an array, box, swizzle)."""
-    found = [machine.memory.add(array.view(np.uint8).reshape(-1)) for array in arrays]
+    """Return addresses of arrays, then of the tensor maps of `maps`, each (number of an array, box, swizzle)."""
+    addresses = [machine.memory.add(array.view(np.uint8).reshape(-1)) for array in arrays]
     for number, box, swizzle in maps:
-        array, region = arrays[number], machine.memory.region(found[number], "a map")
+        array, region = arrays[number], machine.memory.region(addresses[number], "a map")
         made = TensorMap(region, 0, array.shape, array.strides[0], array.itemsize, box, swizzle)
-        found.append(machine.memory.add_map(made))
-    return found
+        addresses.append(machine.memory.add_map(made))
+    return addresses
 
 
 def run(body, *arrays, grid=(1,), maps=(), seeds=SEEDS, slots=None, devices=1, **more) -> list[np.ndarray]:
-    """The arrays as the kernel leaves them: the same under every order of events."""
+    """Return the arrays as the kernel leaves them, which are the same under every order of events."""
     made = program(body, "ABCDEFG"[: len(arrays)] + "MNO"[: len(maps)], **more)
     first = None
     for seed in seeds:
@@ -82,8 +82,8 @@ def run(body, *arrays, grid=(1,), maps=(), seeds=SEEDS, slots=None, devices=1, *
             machine.launch(made, grid, [*prepared(machine, copied, maps), device], device=device)
         machine.run()
         first = first or copied
-        for one, other in zip(first, copied, strict=True):
-            assert one.tobytes() == other.tobytes(), f"seed {seed} gives other results than seed {seeds[0]}"
+        for expected, actual in zip(first, copied, strict=True):
+            assert expected.tobytes() == actual.tobytes(), f"seed {seed} gives other results than seed {seeds[0]}"
     return first
 
 

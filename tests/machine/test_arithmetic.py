@@ -34,12 +34,12 @@ def masked(x, kind: str) -> int:
 
 def edges(kind: str) -> list:
     w = bits(kind)
-    found = [0, 1, 2, 7, w - 1, w, w + 1, 255, 1 << w - 1, (1 << w - 1) - 1, -1, -2, -9, 0x9234_5678_9ABC_DEF1]
-    return [0, 1] if w == 1 else [valued(masked(x, kind), kind) for x in (FLOATS if kind[0] == "f" else found)]
+    integers = [0, 1, 2, 7, w - 1, w, w + 1, 255, 1 << w - 1, (1 << w - 1) - 1, -1, -2, -9, 0x9234_5678_9ABC_DEF1]
+    return [0, 1] if w == 1 else [valued(masked(x, kind), kind) for x in (FLOATS if kind[0] == "f" else integers)]
 
 
 def evaluate(line: str, kinds: list[str], rows: list[tuple], result: str) -> list[int]:
-    """The bits that {d} gets from {a}, {b}, {c} in each row, each in a register of its own width."""
+    """Return the bits that {d} gets from {a}, {b}, {c} in each row, each in a register of its own width."""
     threads = -(-len(rows) // 32) * 32
     given, registers = np.zeros((len(kinds), threads), np.uint64), dict(d=f"{REGISTER[bits(result)]}0")
     body = "mul.wide.u32 %d50, %t, 8; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;\n"
@@ -50,8 +50,8 @@ def evaluate(line: str, kinds: list[str], rows: list[tuple], result: str) -> lis
         body += (load % "%h9") + f"setp.ne.u16 {name}, %h9, 0;\n" if kind == "pred" else load % name
     store = "selp.b32 %r9, 1, 0, {d}; st.global.b32 [%d52], %r9;" if result == "pred" else "st.global.b{w} [%d52], {d};"
     body += f"{line.format(**registers)}\n{store.format(w=bits(result), **registers)}"
-    found = run(body, given, np.zeros(threads, np.uint64), threads=threads, seeds=[0])[1]
-    return [int(x) for x in found[: len(rows)]]
+    out = run(body, given, np.zeros(threads, np.uint64), threads=threads, seeds=[0])[1]
+    return [int(x) for x in out[: len(rows)]]
 
 
 def towards_zero(a: int, b: int) -> int:
@@ -145,14 +145,14 @@ def test_a_line_of_the_table(op, kinds, kind, meant):
     wide = f"{kind[0]}{2 * bits(kind)}" if kind[1:].isdigit() else ""
     *given, _, result = (text.replace("K", kind).replace("W", wide) for text in kinds.split())
     line = op if ";" in op else f"{op} {', '.join(['{d}', '{a}', '{b}', '{c}'][: len(given) + 1])};"
-    rows = list(product(*(edges(one) for one in given[:2])))
+    rows = list(product(*(edges(operand) for operand in given[:2])))
     if len(given) == 3:
         rows = [(*row, c) for i, row in enumerate(rows) for c in (edges(given[2]) * 2)[i % 5 :: 5]]
     rows = [row for row in rows if not (op.startswith(("div", "rem")) and row[1] == 0)]
     names = dict(globals(), kind=kind, w=bits(given[0]))
     expected = [eval(meant, names, dict(zip("abc", row, strict=False))) for row in rows]
     rows, expected = zip(*((row, x) for row, x in zip(rows, expected, strict=True) if x is not None), strict=True)
-    found = evaluate(line.replace("K", kind), given, rows, result)
-    pairs = [(x, masked(y, result)) for x, y in zip(found, expected, strict=True) if result[0] != "f" or y == y]
+    out = evaluate(line.replace("K", kind), given, rows, result)
+    pairs = [(x, masked(y, result)) for x, y in zip(out, expected, strict=True) if result[0] != "f" or y == y]
     assert [x for x, _ in pairs] == [y for _, y in pairs]
-    assert all(np.isnan(valued(x, result)) for x, y in zip(found, expected, strict=True) if result[0] == "f" and y != y)
+    assert all(np.isnan(valued(x, result)) for x, y in zip(out, expected, strict=True) if result[0] == "f" and y != y)

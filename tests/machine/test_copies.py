@@ -60,10 +60,10 @@ PLACES = [(0, 0), (8, 4), (-3, -2), (75, 17), (100, 0), (-90, -30), (16, 19)]
 def swizzled(box: np.ndarray, mode: int) -> np.ndarray:
     """5.5.7: 16-byte units lie where their number, times that of the row of 128 bytes, says; 2, 4 or 8 take part."""
     flat, units = box.reshape(-1).view(np.uint8).reshape(-1, 16), 1 << mode
-    found = np.empty_like(flat)
+    image = np.empty_like(flat)
     for unit, data in enumerate(flat):
-        found[unit // units * units + (unit % units ^ unit // 8 % units)] = data
-    return found.reshape(-1)
+        image[unit // units * units + (unit % units ^ unit // 8 % units)] = data
+    return image.reshape(-1)
 
 
 @pytest.mark.parametrize(("mode", "box"), BOXES)
@@ -78,14 +78,14 @@ def test_boxes(mode, box, x, y):
     values, where = "{%r1, %r2, %r3, %r4}", f"[%r50+{(address := 1024)}]"
     body = f"""{each} {INIT} {load(x, y, size, address)} {LANDED} @%p1 ld.shared.v4.b32 {values}, {where};
     @%p1 st.global.v4.b32 [%d51], {values};"""
-    found = run(body, TENSOR, np.zeros(size, np.uint8), threads=threads, seeds=[0, 1], **more)
-    assert (found[1] == swizzled(part, mode)).all()
+    loaded = run(body, TENSOR, np.zeros(size, np.uint8), threads=threads, seeds=[0, 1], **more)
+    assert (loaded[1] == swizzled(part, mode)).all()
     body = f"""{each} @%p1 ld.global.v4.b32 {values}, [%d51]; @%p1 st.shared.v4.b32 {where}, {values};
     fence.proxy.async.shared::cta; bar.sync 0; {STORE.format(x, y, address)} {GONE}"""
     data = np.arange(20_000, 20_000 + size // 2, dtype=np.uint16).reshape(box)
-    (found, _) = run(body, TENSOR, swizzled(data, mode), threads=threads, seeds=[0, 1], **more)
+    (stored, _) = run(body, TENSOR, swizzled(data, mode), threads=threads, seeds=[0, 1], **more)
     part[:] = data
-    assert (found == around[100:120, 100:180]).all()
+    assert (stored == around[100:120, 100:180]).all()
 
 
 PIECES = dict(

@@ -28,10 +28,10 @@ def test_slots_of_each_device():
     assert run(by("%k", WAIT.format("sys"), TELL.format("sys")), *FLAGS, devices=2, slots=1)[2] == 7
 
 
-def two(seed: int, one: str, other: str, arrays, after=(0,), **more) -> None:
-    """Two launches, the second one by default after the first."""
+def two(seed: int, first: str, second: str, arrays, after=(0,), **more) -> None:
+    """Run two launches, the second by default after the first."""
     machine, maps = Machine(seed, budget=100_000), [(0, (8, 64), 3)]
-    for body, when in ((one, ()), (other, after)):
+    for body, when in ((first, ()), (second, after)):
         machine.launch(program(body, "ABM", shared=BAR + 8, **more), (1,), [*prepared(machine, arrays, maps), 0], when)
     machine.run()
 
@@ -44,16 +44,16 @@ ld.global.b32 %r1, [%d2+4]; st.global.b32 [%d3], %r1;"""
 LOAD = f"{INIT}{load(0, 0, 1024)}{LANDED} shl.b32 %r50, %t, 4; ld.shared.b32 %r1, [%r50];"
 
 
-@pytest.mark.parametrize("one", [SAVE, "mul.wide.u32 %d1, %t, 16; add.s64 %d2, %A, %d1; st.global.b32 [%d2+4], 5;"])
-@pytest.mark.parametrize("other", [READ, LOAD])
-def test_a_launch_after_another(one, other):
+@pytest.mark.parametrize("first", [SAVE, "mul.wide.u32 %d1, %t, 16; add.s64 %d2, %A, %d1; st.global.b32 [%d2+4], 5;"])
+@pytest.mark.parametrize("second", [READ, LOAD])
+def test_a_launch_after_another(first, second):
     """On one stream: it begins when all that the first one did has been done, and sees it, by either proxy."""
     for seed in range(9):
         arrays = [np.zeros((8, 64), np.uint16), words(64)]
-        two(seed, one, other, arrays, threads=64)
-        assert other is LOAD or (arrays[1] == arrays[0].view(np.uint32).reshape(-1)[1:65]).all()
+        two(seed, first, second, arrays, threads=64)
+        assert second is LOAD or (arrays[1] == arrays[0].view(np.uint32).reshape(-1)[1:65]).all()
         with pytest.raises(FaultError, match="global memory that"):
-            two(seed, one, other, [np.zeros((8, 64), np.uint16), words(64)], after=(), threads=64)
+            two(seed, first, second, [np.zeros((8, 64), np.uint16), words(64)], after=(), threads=64)
 
 
 HEARS = {"acquire.sys": "", "acquire.gpu": "scopes does not reach", "relaxed.sys": "no order between"}

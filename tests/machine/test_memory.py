@@ -69,14 +69,14 @@ def test_atomics(op, offset, before, after):
     atom.global.{op} {register}2, [%A], {register}1{", %r3" * ("cas" in op)};
     mul.wide.u32 %d50, %l, {size}; add.s64 %d51, %B, %d50; st.global.b{8 * size} [%d51], {register}2;
     @%p1 red.global.relaxed.sys.{op} [%C], {register}1{", %r3" * ("cas" in op)};"""
-    cell, found, other = run(body, np.array([before], dtype), np.zeros(32, dtype), np.array([before], dtype))
+    cell, old_values, other = run(body, np.array([before], dtype), np.zeros(32, dtype), np.array([before], dtype))
     states = [x % 2 ** (8 * size) for x in accumulate(range(offset, 32 + offset), after, initial=before)]
-    assert (found.tolist(), cell[0], other[0]) == (states[:32], states[32], states[5])
+    assert (old_values.tolist(), cell[0], other[0]) == (states[:32], states[32], states[5])
 
 
 def full(word: str) -> str:
-    """An instruction on the flag at %B, of its opcode without space and type. Atomics: by one lane, for all."""
-    what, _, rest = word.partition(".")
+    """Return an instruction on the flag at %B from its opcode without space and type. One lane does atomics for all."""
+    operation, _, rest = word.partition(".")
     forms = dict(
         st=f"st.global.{rest}.b32 [%B], 1;",
         ld=f"ld.global.{rest}.b32 %r90, [%B];",
@@ -84,7 +84,7 @@ def full(word: str) -> str:
         late="st.global.b32 [%A], 8;",
         atom=f"@%one atom.global.{rest}.b32 %r90, [%B], 1; shfl.sync.idx.b32 %r90, %r90, 0, 31, -1;",
     )
-    return forms.get(what, f"{word};")
+    return forms.get(operation, f"{word};")
 
 
 def message(release: str, acquire: str) -> tuple[str, str]:
@@ -155,15 +155,15 @@ ADD, OR = "atom.global.add.u32 %r1, [%B], 1;", "red.global.or.b32 [%B], 1;"
 RACES = [(space, *pair) for space in ("global", "shared") for pair in ((STORE, OTHER), (STORE, LOAD), (LOAD, STORE))]
 
 
-@pytest.mark.parametrize(("space", "one", "other"), [*RACES, ("global", ADD, LOAD), ("global", STORE, OR)])
-def test_conflicts_need_an_order(space, one, other):
+@pytest.mark.parametrize(("space", "access", "other"), [*RACES, ("global", ADD, LOAD), ("global", STORE, OR)])
+def test_conflicts_need_an_order(space, access, other):
     """8.7.1. In whatever order they come; a barrier orders them."""
-    one, other = (text.format(space, "%B" if space == "global" else "global_smem") for text in (one, other))
+    access, other = (text.format(space, "%B" if space == "global" else "global_smem") for text in (access, other))
     first, more = "st.shared.b32 [global_smem], 1; bar.sync 0;", dict(threads=64, shared=4)
-    faults("with no order between|may still read", first + by("%w", one, other), *FLAGS, **more)
-    run(first + by("%w", one) + "bar.sync 0;" + by("%w", "", other), *FLAGS, **more)
+    faults("with no order between|may still read", first + by("%w", access, other), *FLAGS, **more)
+    run(first + by("%w", access) + "bar.sync 0;" + by("%w", "", other), *FLAGS, **more)
     if space == "global":
-        faults("with no order between", by("%c", one, other), *FLAGS, grid=(2,))
+        faults("with no order between", by("%c", access, other), *FLAGS, grid=(2,))
 
 
 def test_strong_ones_may_conflict():

@@ -82,7 +82,7 @@ def subjects() -> dict[str, list]:
 
 
 def kind_of(op: str) -> str | None:
-    return next((kind for kind, known in SYNCHRONISES.items() if re.match(known, op)), None)
+    return next((kind for kind, pattern in SYNCHRONISES.items() if re.match(pattern, op)), None)
 
 
 def spoilt(program: Program, number: int) -> Step | None:
@@ -98,11 +98,11 @@ def spoilt(program: Program, number: int) -> Step | None:
 
 
 def judged(name: str) -> tuple[int, dict[str, int]]:
-    """Of the largest program that the first case launches: how many are told, and how many of each kind are silent."""
+    """Return how many mutants are caught and how many of each kind are silent, of the first case's largest program."""
     cases, machine = subjects()[name], Machine()
     cases[0].make(0)[0](machine)
     program = max((launch.program for launch in machine.launches), key=lambda program: len(program.kernel.code))
-    plain, executed, told, silent = program.steps, set(), 0, Counter()
+    plain, executed, caught, silent = program.steps, set(), 0, Counter()
 
     def watched(number: int, step: Step) -> Step:
         return replace(step, run=lambda warp: (executed.add(number), step.run(warp))[1])
@@ -115,19 +115,19 @@ def judged(name: str) -> tuple[int, dict[str, int]]:
         if kind := kind_of(program.kernel.code[number].op):
             program.steps = [*plain[:number], spoilt(program, number), *plain[number + 1 :]]
             if any(run(case, seed, budget=budget).wrong for seed in range(SEEDS) for case in cases):
-                told += 1
+                caught += 1
             else:
                 silent[kind] += 1
     program.steps = plain
-    return told, dict(silent)
+    return caught, dict(silent)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(BOUNDS))
 def test_what_is_dropped_is_told(name, printed_elsewhere):
-    told, silent = printed_elsewhere(
+    caught, silent = printed_elsewhere(
         f"import json; from test_mutants import judged; print(json.dumps(judged({name!r})))"
     )
-    print(f"{name}: {told} told, silent {silent}")
-    assert told >= 2
+    print(f"{name}: {caught} caught, silent {silent}")
+    assert caught >= 2
     assert all(count <= BOUNDS[name].get(kind, 0) for kind, count in silent.items()), silent

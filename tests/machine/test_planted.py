@@ -124,9 +124,9 @@ def main() -> dict[str, str]:
 
 
 def test_what_is_planted_is_caught(printed_elsewhere):
-    """One test, since each process of pytest would run them all."""
+    """This is one test, since each process of pytest would run them all."""
     outcomes = printed_elsewhere("import json; from test_planted import main; print(json.dumps(main()))")
-    expected = {name: said for name, (*_, said) in MISTAKES.items()}
+    expected = {name: text for name, (*_, text) in MISTAKES.items()}
     if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8):
         expected |= dict.fromkeys(WAITED_FOR, "exact")
-    assert [(name, outcomes[name], said) for name, said in expected.items() if said not in outcomes[name]] == []
+    assert [(name, outcomes[name], text) for name, text in expected.items() if text not in outcomes[name]] == []

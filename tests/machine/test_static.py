@@ -65,5 +65,5 @@ READ, WRITE = "ld.shared.b32 %r5, [global_smem];", "st.shared.b32 [global_smem],
     ],
 )
 def test_no_lane_goes_by_a_wait_of_its_warp(body, goes_by):
-    said = races(program(body, names="M", shared=4096).kernel)
-    assert [f" {goes_by}" in one for one in said] == [True] * (goes_by is not None)
+    reports = races(program(body, names="M", shared=4096).kernel)
+    assert [f" {goes_by}" in report for report in reports] == [True] * (goes_by is not None)

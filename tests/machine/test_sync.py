@@ -61,14 +61,14 @@ def piece(word: str) -> str:
 @pytest.mark.parametrize("row", STEPS.strip().splitlines())
 def test_warps_in_step(row):
     """9.7.13.15: an mbarrier's phases, counts and life. 9.7.13.1: barriers of all warps, or of as many as are said."""
-    said, cases = row.rsplit(": ", 1)
+    expected, cases = row.rsplit(": ", 1)
     for case in cases.split(" | "):
         texts = ["\n".join(map(piece, body.split())) for body in case.split("/")]
         more = dict(threads=32 * len(texts), shared=128)
-        if said.isdigit():
-            assert run(by("%w", *texts), words(1), **more)[0] == int(said)
+        if expected.isdigit():
+            assert run(by("%w", *texts), words(1), **more)[0] == int(expected)
         else:
-            faults(said, by("%w", *texts), words(1), **more)
+            faults(expected, by("%w", *texts), words(1), **more)
 
 
 MINE = "mul.wide.u32 %d50, %l, 4; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;\n"
@@ -118,16 +118,16 @@ INC, DEC = "setmaxnreg.inc.sync.aligned.u32 {};", "setmaxnreg.dec.sync.aligned.u
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "why"),
+    ("first", "second", "why"),
     [(DEC.format(40), INC.format(88), ""), (DEC.format(40) + INC.format(64), "", ""),
      (DEC.format(40), INC.format(96), r"nobody can go on:\n.*warp 1 at .*setmaxnreg.inc"),
      (DEC.format(72), "", "dec.* to 72, from 64"), (INC.format(56), "", "inc.* to 56, from 64"),
      (DEC.format(36), "", "to 36"), (DEC.format(16), "", "to 16"), (INC.format(264), "", "to 264")],
 )  # fmt: skip
-def test_setmaxnreg(one, other, why):
+def test_setmaxnreg(first, second, why):
     """9.7.19.5: what is asked for comes from what others gave back, and is waited for."""
     more = dict(threads=64, more=".maxnreg 64")
-    faults(why, by("%w", one, other), **more) if why else run(by("%w", one, other), **more)
+    faults(why, by("%w", first, second), **more) if why else run(by("%w", first, second), **more)
 
 
 def test_brx():

@@ -65,11 +65,11 @@ def mma(n: int, kind: str, x, w, keep: str = "%p1", turns: str = "0, 0", first: 
 
 
 def gathered(sums: np.ndarray) -> np.ndarray:
-    """[64, n] of the registers of 128 threads (figure 149)."""
-    found = np.full((64, 2 * len(sums)), np.nan, np.float32)
+    """Return the tile [64, n] that the registers of 128 threads hold (figure 149)."""
+    tile = np.full((64, 2 * len(sums)), np.nan, np.float32)
     for r, values in enumerate(sums):
-        found[16 * (T // 32) + T % 32 // 4 + 8 * (r // 2 % 2), r // 4 * 8 + T % 4 * 2 + r % 2] = values
-    return found
+        tile[16 * (T // 32) + T % 32 // 4 + 8 * (r // 2 % 2), r // 4 * 8 + T % 4 * 2 + r % 2] = values
+    return tile
 
 
 @pytest.mark.parametrize("mode", range(4))
@@ -93,8 +93,8 @@ def test_wgmma(mode, x_turned, w_turned):
         f"st.global.b32 [%d52+{512 * r}], %r{r};\n" for r in range(n // 2)
     )
     images, sums = np.concatenate([x_image, w_image]), np.zeros((n // 2, 128), np.float32)
-    found = run(body, images, sums, fragments, threads=128, shared=1 << 15, seeds=[0, 1])[1]
-    assert (gathered(found) == x @ w.T).all()
+    out = run(body, images, sums, fragments, threads=128, shared=1 << 15, seeds=[0, 1])[1]
+    assert (gathered(out) == x @ w.T).all()
 
 
 IMAGE = np.concatenate([laid_out(whole_numbers(rows, 32), "bf16", 3, 0, 0)[0] for rows in (64, 8)])
@@ -151,9 +151,9 @@ def test_mma(kind):
     body += "".join(f"ld.global.b32 %r{6 + r}, [%d52+{128 * r}];\n" for r in range(4))
     operands = ", ".join(registers(*part) for part in ((4, 6), (4,), (2, 4), (4, 6)))
     body += f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {operands};\n"
-    _, found = run(body + "".join(f"st.global.b32 [%d52+{128 * r}], %r{6 + r};\n" for r in range(4)), given, sums)
+    _, out = run(body + "".join(f"st.global.b32 [%d52+{128 * r}], %r{6 + r};\n" for r in range(4)), given, sums)
     total = x @ w.T + c
-    assert all((found[2 * h + e] == total[L // 4 + 8 * h, L % 4 * 2 + e]).all() for h in (0, 1) for e in (0, 1))
+    assert all((out[2 * h + e] == total[L // 4 + 8 * h, L % 4 * 2 + e]).all() for h in (0, 1) for e in (0, 1))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -172,11 +172,11 @@ def test_ldmatrix_and_stmatrix(count, turned):
     fill = "@%p1 st.shared.v4.b32 [%r50], {%r60, %r61, %r62, %r63};\n"
     load = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {names}, [%r54];\n"
     load += "".join(f"st.global.b32 [%d53+{128 * r}], %r{r};\n" for r in range(count))
-    found = run(body + fill + load, image, np.zeros_like(fragments), order.astype(np.uint32) * 16, shared=512)[1]
-    assert (found == fragments).all()
+    out = run(body + fill + load, image, np.zeros_like(fragments), order.astype(np.uint32) * 16, shared=512)[1]
+    assert (out == fragments).all()
     store = "".join(f"ld.global.b32 %r{r}, [%d53+{128 * r}];\n" for r in range(count))
     store += f"stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 [%r54], {names};\n"
     store += "@%p1 ld.shared.v4.b32 {%r60, %r61, %r62, %r63}, [%r50];"
     store += "@%p1 st.global.v4.b32 [%d51], {%r60, %r61, %r62, %r63};"
-    found = run(body + store, np.zeros_like(image), fragments, order.astype(np.uint32) * 16, shared=512)[0]
-    assert (found == image).all()
+    out = run(body + store, np.zeros_like(image), fragments, order.astype(np.uint32) * 16, shared=512)[0]
+    assert (out == image).all()

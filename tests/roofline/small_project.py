@@ -34,41 +34,41 @@ NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]
 
 
 def strike(place, number, later=False):
-    where, at, what = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
+    where, at, fault = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
     if where.startswith("later-") != bool(later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
     is_share = "measure.child" in sys.orig_argv[-2]
-    if what in ("SIGINT", "SIGTERM", "SIGHUP", "twice"):
-        for _ in range(1 + (what == "twice")):
-            os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, what, signal.SIGINT))
+    if fault in ("SIGINT", "SIGTERM", "SIGHUP", "twice"):
+        for _ in range(1 + (fault == "twice")):
+            os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault, signal.SIGINT))
             time.sleep(1 if is_share else 0)
-    elif what.startswith("SIG"):
-        os.kill(os.getpid(), getattr(signal, what))
-    if what == "KILLED":
+    elif fault.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, fault))
+    if fault == "KILLED":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1)
-    if what == "exit":
+    if fault == "exit":
         os._exit(3)
-    if what == "sys.exit":
+    if fault == "sys.exit":
         sys.exit("no licence")
-    if what == "null":
+    if fault == "null":
         ctypes.string_at(0)
-    if what == "greedy":
+    if fault == "greedy":
         kept = []
         while True:
             kept.append(numpy.empty(2**30, dtype=numpy.uint8))  # never touched: it takes none before it is refused
-    if what == "noise":
+    if fault == "noise":
         print("x" * 2**20)
-    if what == "MemoryError":
+    if fault == "MemoryError":
         raise MemoryError("12 GiB asked for")
-    if what == "lost":
+    if fault == "lost":
         from roofline.measure import device_errors
 
         device_errors.device_lost = lambda device: True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    if what == "hang":
+    if fault == "hang":
         hang()
-    if what == "crash":
+    if fault == "crash":
         raise RuntimeError("no such instruction\nat line 3")
 
 
@@ -109,11 +109,11 @@ class Runner(runner.Runner):
     def prepare(self, case, names, first_call=unwatched):
         later = bool(self.earlier.get(case.id, {}).get("medians_s"))
         strike("prepare", case.m, later)
-        found = PreparedCase(case, "torch", first_call=first_call)
+        prepared = PreparedCase(case, "torch", first_call=first_call)
         for name in dict.fromkeys(["torch", *names]):
-            found.enter(name, functools.partial(check, case, name, later))
+            prepared.enter(name, functools.partial(check, case, name, later))
         strike("prepared", case.m, later)
-        return found
+        return prepared
 
 
 def check(case, name, later):

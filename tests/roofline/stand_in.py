@@ -222,11 +222,11 @@ def matmul_s(m, n, k):
 
 
 def multiplied(name, factors, out):
-    """torch.mm or torch.addmm as cuBLAS rounds it: once."""
+    """Return torch.mm or torch.addmm as cuBLAS rounds it, once."""
     import torch
 
-    found = getattr(torch, name)(*(tensor.float() for tensor in factors))
-    return found.to(factors[-1].dtype) if out is None else out.copy_(found)
+    product = getattr(torch, name)(*(tensor.float() for tensor in factors))
+    return product.to(factors[-1].dtype) if out is None else out.copy_(product)
 
 
 def make_place():
@@ -240,9 +240,9 @@ def make_place():
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs, name = dict(kwargs or {}), func.__name__
-            marked = any(getattr(one, "is_marked", False) for one in tensors_of(args, *kwargs.values()))
-            if name == "__get__" and (what := func.__self__.__name__) in ("device", "is_cuda"):
-                return (cuda if what == "device" else True) if marked else func(*args)
+            marked = any(getattr(tensor, "is_marked", False) for tensor in tensors_of(args, *kwargs.values()))
+            if name == "__get__" and (attribute := func.__self__.__name__) in ("device", "is_cuda"):
+                return (cuda if attribute == "device" else True) if marked else func(*args)
             if name == "pin_memory":
                 return args[0]
             if name in ("to", "cpu"):
@@ -260,15 +260,15 @@ def make_place():
             return result
 
         def moved(self, tensor, wanted, marked):
-            place = next((one for one in wanted if isinstance(one, (str, torch.device))), None)
-            dtype = next((one for one in wanted if isinstance(one, torch.dtype)), tensor.dtype)
+            place = next((argument for argument in wanted if isinstance(argument, (str, torch.device))), None)
+            dtype = next((argument for argument in wanted if isinstance(argument, torch.dtype)), tensor.dtype)
             there = torch.device(place).type == "cuda" if place else marked
             if (there, dtype) == (marked, tensor.dtype):
                 return tensor
             DEVICE.stream.flush()
             large = tensor.numel() > LARGE
-            found = torch.empty(tensor.shape, dtype=dtype) if large else tensor.to(dtype, copy=True)
-            return self.mark(found) if there else found
+            copied = torch.empty(tensor.shape, dtype=dtype) if large else tensor.to(dtype, copy=True)
+            return self.mark(copied) if there else copied
 
         def run(self, func, name, args, kwargs):
             inputs, out = list(tensors_of(args)), kwargs.get("out")
@@ -288,7 +288,7 @@ def make_place():
                 return args[0] if out is None else out
             if large:
                 DEVICE.enqueue(named, seconds, int)
-                shape = func(*(one.to("meta") if isinstance(one, torch.Tensor) else one for one in args)).shape
+                shape = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args)).shape
                 return torch.empty(shape, dtype=inputs[0].dtype)
             DEVICE.stream.flush()
             return work()
@@ -523,7 +523,7 @@ def stand_in_for_others(interpreter):
     from roofline.measure import telemetry
 
     def dot(a, b, sums, *about):
-        x, w = (torch.from_numpy(one.data.copy()).float() for one in (a, b))
+        x, w = (torch.from_numpy(handle.data.copy()).float() for handle in (a, b))
         return interpreter.TensorHandle((x @ w).numpy() + sums.data, sums.dtype.scalar)
 
     builder = interpreter.interpreter_builder

@@ -16,14 +16,14 @@ from roofline.options import resolve
 
 
 @pytest.fixture
-def own(monkeypatch):
-    """`own(gpus, here, world)`: rank 1 of a world, so many of which share a machine with so many GPUs."""
+def make_rank(monkeypatch):
+    """`make_rank(gpus, here, world)` makes rank 1 of a world, `here` of which share a machine with `gpus` GPUs."""
 
     def make(gpus=8, here=8, world=8, apart=(), over_pcie=()):
         chosen = []
 
-        def atomics(found, attribute, one, other):
-            found._obj.value = {one, other} != {*over_pcie}
+        def atomics(answer, attribute, gpu, peer):
+            answer._obj.value = {gpu, peer} != {*over_pcie}
             return attribute != machine.NATIVE_ATOMIC
 
         for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", str(here))):
@@ -32,31 +32,32 @@ def own(monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: chosen[-1])
-        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: {one, other} != {*apart})
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda gpu, peer: {gpu, peer} != {*apart})
         monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace(cuDeviceGetP2PAttribute=atomics))
-        found = ranks.Ranks(dist.HashStore(), 1, world)
-        monkeypatch.setattr(found, "gather", lambda value, about="": [value] * world)
-        found.world = device_ranks.World(found)
-        return found
+        rank = ranks.Ranks(dist.HashStore(), 1, world)
+        monkeypatch.setattr(rank, "gather", lambda value, about="": [value] * world)
+        rank.world = device_ranks.World(rank)
+        return rank
 
     return make
 
 
-def test_a_rank_takes_the_gpu_of_its_number_in_its_machine(own):
-    assert (own().clock, torch.cuda.current_device()) == (device_ranks.RanksCudaClock, 1)
-    assert not own().world.shared
-    assert own(gpus=1, here=2, world=2).world.shared
+def test_a_rank_takes_the_gpu_of_its_number_in_its_machine(make_rank):
+    assert (make_rank().clock, torch.cuda.current_device()) == (device_ranks.RanksCudaClock, 1)
+    assert not make_rank().world.shared
+    assert make_rank(gpus=1, here=2, world=2).world.shared
     assert torch.cuda.current_device() == 0
 
 
-def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkeypatch):
-    assert own().world.why_not("nccl") is own().world.why_not("symmetric") is None
-    assert own(here=8, world=16).world.why_not("nccl") is None
-    assert own(here=8, world=16).world.why_not("symmetric").endswith("take nccl")
-    assert own(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
-    assert own(over_pcie=(2, 5)).world.why_not("symmetric").startswith("GPU 5 has no atomics in GPU 2's memory: take ")
-    assert own(over_pcie=(2, 5)).world.why_not("nccl") is None
-    few = own(gpus=1, here=2, world=2).world
+def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(make_rank, monkeypatch):
+    assert make_rank().world.why_not("nccl") is make_rank().world.why_not("symmetric") is None
+    assert make_rank(here=8, world=16).world.why_not("nccl") is None
+    assert make_rank(here=8, world=16).world.why_not("symmetric").endswith("take nccl")
+    assert make_rank(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
+    pcie = make_rank(over_pcie=(2, 5)).world
+    assert pcie.why_not("symmetric").startswith("GPU 5 has no atomics in GPU 2's memory: take ")
+    assert pcie.why_not("nccl") is None
+    few = make_rank(gpus=1, here=2, world=2).world
     assert few.why_not("nccl") == (
         "2 ranks share 1 GPUs, and NCCL takes one for each: start torchrun --nproc-per-node 1"
     )
@@ -65,30 +66,30 @@ def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(own, monkey
     assert few.why_not("symmetric") is None
 
 
-def test_a_link_gives_up_before_nccl_ends_the_process(own, monkeypatch):
+def test_a_link_gives_up_before_nccl_ends_the_process(make_rank, monkeypatch):
     asked = {}
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **about: asked.update(about))
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
-    rank = own(world=2, here=2)
+    rank = make_rank(world=2, here=2)
     assert rank.world.group is dist.group.WORLD
     assert asked["timeout"].total_seconds() == 4 * rank.late_s
 
 
-def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(own, monkeypatch):
+def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(make_rank, monkeypatch):
     nvml = types.SimpleNamespace(NVML_NVLINK_MAX_LINKS=18, nvmlDeviceGetNvLinkState=lambda handle, link: link < 4)
     monkeypatch.setattr(device_ranks, "nvml_handle", lambda: (nvml, "one"))
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    about = own(world=2, here=2).metadata()["ranks"]
+    about = make_rank(world=2, here=2).metadata()["ranks"]
     assert (about["backend"], about["nccl"], about["loopback"], about["world"]) == ("nccl", "2.28.9", False, 2)
     assert (about["gpus"], about["fabric"]) == ([1, 1], {"peer_access": True, "nvlinks": [4, 4]})
     monkeypatch.setattr(device_ranks, "nvml_handle", lambda: 1 / 0)
-    about = own(gpus=1, here=2, world=2).metadata()["ranks"]
+    about = make_rank(gpus=1, here=2, world=2).metadata()["ranks"]
     assert (about["loopback"], about["fabric"]) == (True, {"peer_access": False, "nvlinks": [None, None]})
 
 
-def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_the_sample(own, monkeypatch):
-    of_ranks, device = own(world=2), Gated()
+def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_the_sample(make_rank, monkeypatch):
+    of_ranks, device = make_rank(world=2), Gated()
     of_ranks.world, of_ranks.barrier = device, device.barrier
     monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [7e-5, None][: len(times)]])
     clock = of_ranks.clock(of_ranks)

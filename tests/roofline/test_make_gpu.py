@@ -51,19 +51,19 @@ class Make:
 
 
 def steps_of(text):
-    """{name: (estimate, limit, words of the command)} of what `make -n gpu` prints."""
+    """Return {name: (estimate, limit, words of the command)} of what `make -n gpu` prints."""
     lines = text.replace("\\\n", " ").splitlines()
-    found = [shlex.split(line) for line in lines if line.startswith(".ci/step ")]
-    return {Path(words[1]).name: (int(words[2]), int(words[3]), words[4:]) for words in found}
+    commands = [shlex.split(line) for line in lines if line.startswith(".ci/step ")]
+    return {Path(words[1]).name: (int(words[2]), int(words[3]), words[4:]) for words in commands}
 
 
 def test_each_step_fits_into_ten_minutes_can_be_typed_and_names_what_is_there(tmp_path):
     code, text = Make(tmp_path)("-n")
-    found = steps_of(text)
-    assert (code, list(found)) == (0, NAMES)
-    assert all(estimate <= limit <= 600 for estimate, limit, _ in found.values())
-    assert {words[1] for *_, words in found.values()} == {"-m"}
-    paths = [word for *_, words in found.values() for word in words if word.startswith("tests/")]
+    steps = steps_of(text)
+    assert (code, list(steps)) == (0, NAMES)
+    assert all(estimate <= limit <= 600 for estimate, limit, _ in steps.values())
+    assert {words[1] for *_, words in steps.values()} == {"-m"}
+    paths = [word for *_, words in steps.values() for word in words if word.startswith("tests/")]
     assert len(paths) > 5
     assert all((ROOT / path).exists() for path in paths)
 

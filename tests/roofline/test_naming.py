@@ -28,10 +28,10 @@ FAILS = NAMED + (
 
 def kernels(outcome):
     return {
-        f"m{shape.params['m']}-{name}": own["kernel_name"]
+        f"m{shape.params['m']}-{name}": entrant["kernel_name"]
         for shape in outcome.kept.shapes.values()
-        for name, own in shape.entrants.items()
-        if "kernel_name" in own
+        for name, entrant in shape.entrants.items()
+        if "kernel_name" in entrant
     }
 
 

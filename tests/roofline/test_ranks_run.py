@@ -60,16 +60,16 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     assert {path.suffix for path in write(tmp_path)} == {".md", ".html"}
     text = (tmp_path / "report.md").read_text()
     assert "void, loopback" in text
-    for said in (" ms", " us", "GB/s", "TFLOP/s"):
-        assert said not in text
-        assert said not in re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
+    for unit in (" ms", " us", "GB/s", "TFLOP/s"):
+        assert unit not in text
+        assert unit not in re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
     assert all(section.table is None for section in body(run, frame(run)))
 
 
 def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
-    one, other = made_up(tmp_path / "two").metadata, made_up(tmp_path / "four", world=4, nodes=4).metadata
-    assert conditions(one)["chip"].endswith("2 ranks on 2 nodes over gloo")
-    assert conditions(one)["chip"] != conditions(other)["chip"]
+    two_ranks, four_ranks = made_up(tmp_path / "two").metadata, made_up(tmp_path / "four", world=4, nodes=4).metadata
+    assert conditions(two_ranks)["chip"].endswith("2 ranks on 2 nodes over gloo")
+    assert conditions(two_ranks)["chip"] != conditions(four_ranks)["chip"]
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ class Rehearsed:
 
     @property
     def measured(self) -> dict[str, set[str]]:
-        """Contenders and arms that have numbers, by operation."""
-        found = {}
+        """Return the contenders and arms that have numbers, by operation."""
+        names_by_op = {}
         for shape in self.run.shapes.values():
-            found.setdefault(shape.op, set()).update(shape.measured)
-        return found
+            names_by_op.setdefault(shape.op, set()).update(shape.measured)
+        return names_by_op
 
     def reasons(self, outcome: str) -> list[str]:
         return [entry["reason"] for entry in self.run.missing if entry["outcome"] == outcome]
@@ -80,68 +80,68 @@ def rehearse(tmp_path, zygote, environment):
 
 
 def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhile(rehearse):
-    found = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="lose tiled_kernel")
-    assert found.code == 1
-    assert found.measured == {
+    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="lose tiled_kernel")
+    assert outcome.code == 1
+    assert outcome.measured == {
         "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
         "all_gather_matmul": LAUNCHES | {"row_block_launches_persistent"} | WAITING,
         "matmul_reduce_scatter": SCATTER | {"block_launches_persistent", "signalled"},
         "ffn": LAYER | {"layer_launches_persistent", "layer_signalled"},
         "weight_prefetch": PREFETCH | {"overlapped_persistent"},
     }
-    (failed,) = found.reasons("failed")
+    (failed,) = outcome.reasons("failed")
     assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
-    assert found.reasons("skipped") == [
+    assert outcome.reasons("skipped") == [
         "x has M=1024 rows, decode takes up to 64; use kernels.persistent or kernels.tiled"
     ]
-    assert not found.reasons("not_run")
-    assert not any("not tried" in note for note in found.run.notes)
-    shapes = found.run.shapes
+    assert not outcome.reasons("not_run")
+    assert not any("not tried" in note for note in outcome.run.notes)
+    shapes = outcome.run.shapes
     assert sum(len(shape.counters) for shape in shapes.values()) == 1
     shape = shapes["matmul-128x256-up-tp1-m16-fp16"]
     kernels = {name: shape.entrants[name]["kernel_name"] for name in shape.measured}
     assert kernels["decode"] == "decode_kernel"
-    lines = (found.folder / journal.NAME).read_text().splitlines()
+    lines = (outcome.folder / journal.NAME).read_text().splitlines()
     drawn = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline"}
     assert drawn >= WAITING
-    saved = json.loads((found.folder / "benchmark.json").read_text())
-    assert found.folder.name.endswith("rehearsal-of-h100")
-    assert found.run.metadata["machine"]["chip"] == saved["machine_info"]["chip"] == "rehearsal of H100"
-    assert "rehearsal of H100" in (found.folder / "report.md").read_text().splitlines()[0]
-    assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in found.folder.iterdir()}
+    saved = json.loads((outcome.folder / "benchmark.json").read_text())
+    assert outcome.folder.name.endswith("rehearsal-of-h100")
+    assert outcome.run.metadata["machine"]["chip"] == saved["machine_info"]["chip"] == "rehearsal of H100"
+    assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
+    assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in outcome.folder.iterdir()}
 
 
 @pytest.mark.parametrize("card", ["A100", "B200"])
 def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
     processes = 2 if card == "A100" else 1
     asked = f"--ffn-processes={processes}", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
-    found = rehearse(card, *rehearse.new, *asked)
-    assert found.code == 0
-    assert {shape.processes for shape in found.run.shapes.values()} == {processes}
-    assert found.measured == {
+    outcome = rehearse(card, *rehearse.new, *asked)
+    assert outcome.code == 0
+    assert {shape.processes for shape in outcome.run.shapes.values()} == {processes}
+    assert outcome.measured == {
         "matmul": {"cublas", "tiled"},
         "all_gather_matmul": LAUNCHES,
         "matmul_reduce_scatter": SCATTER,
         "ffn": LAYER,
         "weight_prefetch": PREFETCH,
     }
-    over_wires = [shape for shape in found.run.shapes.values() if shape.analysis == "overlap"]
+    over_wires = [shape for shape in outcome.run.shapes.values() if shape.analysis == "overlap"]
     for shape in over_wires:  # a link keeps step in each process
         t_gemm_s, asked = shape.times_s(f"gemm {shape.get('unsplit')}"), shape.requested_by_round
         assert len(asked) == len(t_gemm_s) == shape.round_count
         paces = [shape.work.wire_bytes / asked[index] / t_gemm_s[index] for index in asked]
         assert paces == pytest.approx([1] * len(paces), rel=0.2)
-    assert {shape.op for shape in over_wires} == found.measured.keys() - {"matmul"}
-    assert found.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
-    assert {block["contender"] for block in found.run.steady} == {"cublas", "tiled"}
-    for block in found.run.steady:
+    assert {shape.op for shape in over_wires} == outcome.measured.keys() - {"matmul"}
+    assert outcome.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
+    assert {block["contender"] for block in outcome.run.steady} == {"cublas", "tiled"}
+    for block in outcome.run.steady:
         assert block["block"] == 0
         assert 5.0 <= block["calls"] * block["time_s"] < 5.3
         powers = [block["energy_j"] / block["calls"] / block["time_s"], block["power_low_w"], block["power_high_w"]]
         assert powers == pytest.approx([650] * 3)
-    assert "an empty call takes" in found.text
-    assert {entry["outcome"] for entry in found.run.missing} == {"skipped"}
+    assert "an empty call takes" in outcome.text
+    assert {entry["outcome"] for entry in outcome.run.missing} == {"skipped"}
     major, minor = stand_in.CARDS[card]
-    for reason in found.reasons("skipped"):
+    for reason in outcome.reasons("skipped"):
         assert f"has compute capability {major}.{minor}, " in reason
         assert "needs 9.x (Hopper)" in reason

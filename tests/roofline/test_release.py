@@ -41,11 +41,11 @@ def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, pas
     operation = dataclasses.replace(operations.OPERATIONS["matmul"], runner=Keeper)
     monkeypatch.setitem(operations.OPERATIONS, "matmul", operation)
     options = Options("cpu", True, "100x300", ("up",), (16,), (1,), ("fp32",), None, 0, 1.0, tmp_path)
-    runners, told = operations.Runners(options), []
+    runners, messages = operations.Runners(options), []
     runners.of(operation)
     cases = {shape: ["torch"] for shape in SHAPES}
     asked = share.Request(kind, {}, cases, passes=dict.fromkeys(SHAPES, passes))
-    share.run(asked, told.append, runners)
-    assert told[-1] == {"tell": "done"}
+    share.run(asked, messages.append, runners)
+    assert messages[-1] == {"tell": "done"}
     assert len(alive) == 6
     assert max(alive) == at_once

@@ -21,7 +21,7 @@ def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("xxk", "did you mean xxl"),
         ("xxl/3", "divides d_model=16384"),
@@ -29,8 +29,8 @@ def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
         ("0,5", "above 0"),
     ],
 )
-def test_bad_models_are_named(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_models_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
         parse(text)
 
 

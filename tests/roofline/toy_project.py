@@ -41,12 +41,12 @@ class DoubleRunner(Runner):
     def prepare(self, case, names, first_call=unwatched):
         if case.rows == 300 and "STOPS" in os.environ:
             raise KeyboardInterrupt
-        found = PreparedCase(case, "mul")
+        prepared = PreparedCase(case, "mul")
         for name, seconds in (("mul", 2e-6), ("add", 1e-6)):
             if name == "mul" or name in names:
                 call = lambda seconds=seconds: seconds * case.rows  # noqa: E731
-                found.enter(name, lambda name=name, call=call: Entrant(name, call, config="known"))
-        return found
+                prepared.enter(name, lambda name=name, call=call: Entrant(name, call, config="known"))
+        return prepared
 
     def probes(self):
         matmul = Probe("matmul", "known", 4e9, lambda: 1.0, "fp32")
