@@ -77,10 +77,10 @@ class Outcome:
     def saved(self) -> dict:
         return json.loads((self.folder / "benchmark.json").read_text())
 
-    def assert_refused(self, said: str) -> None:
+    def assert_refused(self, message: str) -> None:
         """It ended with one line that has `said`, before anything was measured."""
         assert self.code == 2
-        assert said in self.text
+        assert message in self.text
         assert len(self.text.strip().splitlines()) == 1
 
     @property
@@ -207,8 +207,8 @@ def run_project(tmp_path_factory, zygote):
         def go_on(*arguments, **about) -> Outcome:
             copy = shutil.copytree(root, tmp_path_factory.mktemp("resumed"), dirs_exist_ok=True)
             resume = f"--ffn-resume={copy / folder.relative_to(root)}"
-            known = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes}
-            about = known | {"shares": shares} | about
+            settings = {"tests": tests, "conftest": conftest, "passes": passes, "processes": processes}
+            about = settings | {"shares": shares} | about
             return run("--benchmark-only", resume, *arguments, root=copy, **about)
 
         return Outcome(code, text, folder, root, go_on)

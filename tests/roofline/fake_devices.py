@@ -39,25 +39,25 @@ class Gated:
     offer. With `expired`, gates do not wait for the host."""
 
     def __init__(self, expired=False):
-        self.told, self.expired = [], expired
+        self.events, self.expired = [], expired
         for word in ("close", "open", "align", "synchronize", "barrier"):
-            setattr(self, word, lambda word=word: self.told.append(word))
+            setattr(self, word, lambda word=word: self.events.append(word))
 
     def Event(self, enable_timing):  # noqa: N802
         return types.SimpleNamespace(
-            record=lambda: self.told.append("event"),
-            query=lambda: self.told.append("query") or self.expired,
+            record=lambda: self.events.append("event"),
+            query=lambda: self.events.append("query") or self.expired,
             elapsed_time=lambda stop: 0.05,
         )
 
     def expect(self, host_s):
-        self.told.append(round(host_s, 3))
+        self.events.append(round(host_s, 3))
 
     def read_clock(self, slot):
-        self.told.append(f"clock {slot}")
+        self.events.append(f"clock {slot}")
 
     def sm_clocks_hz(self, count):
-        assert self.told[-1] == "synchronize"
+        assert self.events[-1] == "synchronize"
         return [1.7e9 + slot for slot in range(count)]
 
 

@@ -77,8 +77,8 @@ def pytest_addoption():
         platform.python_version = lambda: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")
-    told = epochs.Child.receive
-    epochs.Child.receive = lambda child: _told(told(child))
+    receive = epochs.Child.receive
+    epochs.Child.receive = lambda child: _told(receive(child))
     for step in set(jobs.LIMIT_S) - {jobs.Step.START, jobs.Step.PREPARE}:
         jobs.LIMIT_S[step] = {"cpu": LIMIT_S}
     jobs.RULE_TIMES = jobs.HUNG_TIMES = 0

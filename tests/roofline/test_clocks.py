@@ -48,7 +48,7 @@ def gated(monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=device))
         clock = clocks.CudaClock()
         clock.instruments = device
-        return clock, device.told
+        return clock, device.events
 
     return install
 
@@ -57,13 +57,13 @@ SAMPLE = ["close", "event", "call", "event", "query", "clock 0", "open"]
 
 
 def test_cuda_clock_closes_its_gate_before_a_sample_and_opens_it_behind(gated):
-    clock, told = gated()
-    assert clock.turn([lambda: told.append("call")] * 2) == pytest.approx([50e-6] * 2)
-    assert told == [*SAMPLE, *SAMPLE[:5], "clock 1", "open", "synchronize"]
+    clock, events = gated()
+    assert clock.turn([lambda: events.append("call")] * 2) == pytest.approx([50e-6] * 2)
+    assert events == [*SAMPLE, *SAMPLE[:5], "clock 1", "open", "synchronize"]
     assert clock.readings == [{"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.7e9 + 1}]
-    told.clear()
-    assert clock.burst(lambda: told.append("call"), 3) == pytest.approx(50e-6)
-    assert told == ["close", "event", "call", "call", "call", "event", "query", "open", "synchronize"]
+    events.clear()
+    assert clock.burst(lambda: events.append("call"), 3) == pytest.approx(50e-6)
+    assert events == ["close", "event", "call", "call", "call", "event", "query", "open", "synchronize"]
 
 
 def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
@@ -73,11 +73,11 @@ def test_cuda_clock_drops_a_sample_whose_gate_did_not_wait(gated):
 
 
 def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated, fake_time):
-    time, (clock, told) = fake_time(clocks), gated()
+    time, (clock, events) = fake_time(clocks), gated()
     first_s = iter((2.0, 0.03, 1.0, 0.01))
-    calls = dict.fromkeys("ab", lambda: time.sleep(next(first_s, 0.0)) or told.append("call"))
+    calls = dict.fromkeys("ab", lambda: time.sleep(next(first_s, 0.0)) or events.append("call"))
     take_turns(calls, clock, StopRule(max_seconds=0, warmup_s=0), seed=0)
-    assert told[:10] == [*["call", "synchronize"] * 4, 0.03, "close"]
+    assert events[:10] == [*["call", "synchronize"] * 4, 0.03, "close"]
 
 
 def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):

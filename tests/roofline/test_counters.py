@@ -25,9 +25,9 @@ def test_kernels_of_each_call_by_the_markers_before_them():
 
 
 def test_counts_of_a_call_are_the_sums_over_its_kernels():
-    one = parse.counts(CALLS[0], "bf16")
-    assert one["dram_bytes"] == 352_321_536 + 54_525_952
-    assert one["tensor_ops"] == 2 * 4096 * 6656 * 16384
+    counts = parse.counts(CALLS[0], "bf16")
+    assert counts["dram_bytes"] == 352_321_536 + 54_525_952
+    assert counts["tensor_ops"] == 2 * 4096 * 6656 * 16384
     two = parse.counts(CALLS[1], "bf16")
     assert two["dram_bytes"] == 218_103_808 + 1024 + 65_536 + 13_312
     assert two["l2_bytes"] == 230_686_720 + 131_072
@@ -42,10 +42,10 @@ def test_counts_of_a_call_are_the_sums_over_its_kernels():
 
 def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
     text = table(row(0, MARKER, *NONE), row(1, "a", *["5"] * 6), row(2, "b", "n/a", *["5"] * 5))
-    found = parse.counts(parse.by_call(parse.parse(text))[0], "bf16")
-    assert found["dram_bytes"] is None
-    assert found["l2_bytes"] == 10
-    assert "dram_bytes" not in found["metrics"]
+    counts = parse.counts(parse.by_call(parse.parse(text))[0], "bf16")
+    assert counts["dram_bytes"] is None
+    assert counts["l2_bytes"] == 10
+    assert "dram_bytes" not in counts["metrics"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_units_are_those_of_the_row_below_the_names_and_what_is_absent_is_none(u
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (table(row(1, "a", "12.345.678", *["1"] * 5)), "'12.345.678', which is no number"),
         (table(row(1, "a", "12,34", *["1"] * 5)), "'12,34', which is no number"),
@@ -72,10 +72,10 @@ def test_units_are_those_of_the_row_below_the_names_and_what_is_absent_is_none(u
         (table(row(1, "a", *["1"] * 6)[:-5] + '"'), "it was cut off"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_not_a_count(text, said):
+def test_what_cannot_be_read_is_an_error_not_a_count(text, message):
     with pytest.raises(ValueError, match=r"__|cells") as error:
         parse.parse(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_columns_that_nobody_asked_for_may_hold_anything():
@@ -165,9 +165,9 @@ def test_why_nothing_can_be_counted(monkeypatch, tmp_path):
     ],
 )
 def test_complaint_is_one_line(printed, of_program, how, complaint):
-    found = ncu.complaint(printed, of_program, how)
-    assert found.startswith(complaint)
-    assert len(found.splitlines()) == 1
+    line = ncu.complaint(printed, of_program, how)
+    assert line.startswith(complaint)
+    assert len(line.splitlines()) == 1
 
 
 def test_tool_is_asked_to_leave_clocks_alone_to_flush_caches_and_to_print_whole_numbers(tmp_path):

@@ -38,8 +38,8 @@ def count(three_shapes, tmp_path):
             (folder / "ncu").write_text(FAKE)
             (folder / "ncu").chmod(0o755)
         path = os.pathsep.join([str(folder), "/usr/bin", "/bin"])
-        found = {"PATH": path, "FAKE_NCU": ncu, "FAKE_NCU_LOG": str(tmp_path / "asked")} | (env or {})
-        return three_shapes(*arguments, conftest=conftest, env=found, shares=True, **more)
+        environment = {"PATH": path, "FAKE_NCU": ncu, "FAKE_NCU_LOG": str(tmp_path / "asked")} | (env or {})
+        return three_shapes(*arguments, conftest=conftest, env=environment, shares=True, **more)
 
     return run
 
@@ -51,12 +51,12 @@ def counted(outcome) -> list[str]:
 ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
 
 
-def told(outcome) -> str:
+def note_of(outcome) -> str:
     """What the report says of counters: one line."""
     (line,) = [text for text in outcome.report.splitlines() if text.startswith("- Counters:")]
-    said = line.removeprefix("- ")
-    assert said in outcome.text
-    return said
+    note = line.removeprefix("- ")
+    assert note in outcome.text
+    return note
 
 
 def asked(tmp_path) -> list[list[str]]:
@@ -67,7 +67,7 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     outcome = count("--ffn-counters")
     assert outcome.code == 0
     assert counted(outcome) == ALL
-    assert "counted 6 of 6 cases, one call each" in told(outcome)
+    assert "counted 6 of 6 cases, one call each" in note_of(outcome)
     record = outcome.rows["numpy"]["extra_info"]
     assert (record["dram_bytes"], record["l2_bytes"], record["tensor_ops"]) == (120_000, 400_000, None)
     assert record["counted_intensity"] == record["flop"] / 120_000
@@ -93,8 +93,8 @@ def test_without_the_option_nothing_is_counted(count, tmp_path):
 def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(count, tmp_path):
     outcome = count("--ffn-counters", ncu="denied")
     assert outcome.code == 0
-    said = "counted 0 of 6 cases; this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"
-    assert said in told(outcome)
+    note = "counted 0 of 6 cases; this user may not read the GPU's counters (ERR_NVGPUCTRPERM)"
+    assert note in note_of(outcome)
     assert sorted(outcome.cases) == ALL
     assert "Traceback" not in outcome.text
     assert len(asked(tmp_path)) == 1
@@ -109,7 +109,7 @@ def test_finished_run_can_be_counted_later_as_many_cases_as_asked_for_and_the_ve
     again = count("--ffn-counters=2", f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0
     assert counted(again) == ["m64-numpy", "m64-torch"]
-    assert "counted 2 of 2 cases" in told(again)
+    assert "counted 2 of 2 cases" in note_of(again)
     assert outcome.kept.shapes.keys() == again.kept.shapes.keys()
 
 
@@ -117,8 +117,8 @@ def test_lost_case_loses_no_other(count):
     outcome = count("--ffn-counters", conftest=DIES)
     assert outcome.code == 0
     assert counted(outcome) == sorted(set(ALL) - {"m128-numpy"})
-    assert "counted 5 of 6 cases" in told(outcome)
-    assert "-m128-fp32-numpy: " in told(outcome)
+    assert "counted 5 of 6 cases" in note_of(outcome)
+    assert "-m128-fp32-numpy: " in note_of(outcome)
 
 
 def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
@@ -132,7 +132,7 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     assert outcome.code == 2
     assert len(counted(outcome)) == 3
     assert "interrupted by SIGTERM: not all of the counters were read" in outcome.text
-    assert "it was interrupted" in told(outcome)
+    assert "it was interrupted" in note_of(outcome)
     assert sorted(outcome.cases) == ALL
     again = count(f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0

@@ -135,7 +135,7 @@ def test_output_that_nobody_can_read_is_given_up_and_kept(pass_of):
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "message"),
     [
         (lambda batch: (batch, {}, bytes(range(256)).decode("latin1"), ""), "counted 0 of 4 cases; "),
         (lambda batch: (batch, {}, counts_all(batch)[2][:-30] + '"', ""), "it was cut off"),
@@ -143,10 +143,10 @@ def test_output_that_nobody_can_read_is_given_up_and_kept(pass_of):
     ],
     ids=["garbage", "cut off", "cannot be started"],
 )
-def test_tool_that_counts_nothing_is_told_in_one_line(pass_of, end, said):
+def test_tool_that_counts_nothing_is_told_in_one_line(pass_of, end, message):
     count = pass_of(end)
     (note,) = count.supervisor.notes
-    assert said in note
+    assert message in note
     assert len(note.splitlines()) == 1
     assert counted(count) == []
 

@@ -183,12 +183,12 @@ def test_no_process_is_left_of_a_run_that_was_killed(ended):
 
 def shares_of(root: Path) -> list[str]:
     """Processes that are shares of runs in `root`."""
-    found = []
+    names = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if b"roofline.measure.child" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
-                found.append(path.name)
-    return found
+                names.append(path.name)
+    return names
 
 
 @pytest.mark.parametrize("signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
@@ -274,7 +274,7 @@ def test_pass_that_is_cut_short_is_no_whole_run(ended):
 
 
 def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
-    forgets = "\nRunner.prepare = lambda self, case, *more, known=Runner.prepare: known(self, case, [])\n"
+    forgets = "\nRunner.prepare = lambda self, case, *more, prepare=Runner.prepare: prepare(self, case, [])\n"
     outcome = three_shapes("-k", "m64", more=forgets)
     assert outcome.code == 1
     assert "its runner left out numpy" in outcome.text
@@ -341,7 +341,7 @@ def test_x_stops_at_the_first_failure_and_all_is_measured(three_shapes):
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         (
             "from roofline.report import tables\ntables.markdown",
@@ -351,10 +351,10 @@ def test_x_stops_at_the_first_failure_and_all_is_measured(three_shapes):
     ],
     ids=["report", "json"],
 )
-def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, told):
+def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, place, message):
     run = three_shapes(more=f"\n{place} = lambda *a: os.kill(os.getpid(), signal.SIGTERM)\n")
     assert run.code == 2
-    assert told in run.text
+    assert message in run.text
     assert "python3 -m roofline report " in run.text
     assert "Traceback" not in run.text
     assert run.text.count("saved in results/local/") == 1
@@ -364,7 +364,7 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome", "said"),
+    ("error", "outcome", "reason"),
     [
         (MemoryError("12 GiB"), "out of memory", "out of memory: 12 GiB"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9"), "out of memory", "out of memory: Default"),
@@ -373,9 +373,9 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
         (ValueError("K\nis odd"), None, "ValueError: K"),
     ],
 )
-def test_what_an_exception_means(error, outcome, said):
+def test_what_an_exception_means(error, outcome, reason):
     assert device_errors.lack(error) == outcome
-    assert device_errors.reason(error).startswith(said)
+    assert device_errors.reason(error).startswith(reason)
     assert "\n" not in device_errors.reason(error)
 
 

@@ -52,8 +52,8 @@ def test_one_round_is_always_run():
 
 def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     """Whatever its own clock says."""
-    clock, said = FakeClock(), iter([True, True, False, "", "", "rounds"])
-    clock.share = lambda own: next(said)
+    clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
+    clock.share = lambda value: next(shared)
     turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
     assert clock.calls == 3 + 2
     assert len(turns.rounds) == 2
@@ -85,8 +85,8 @@ class Noted:
 def test_notes_are_those_of_the_sample():
     turns = take_turns({"a": Noted(), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
     assert turns.times_s["a"]
-    assert {one.index: one.values["a"]["noted_s"] for one in turns.rounds} == turns.times_s["a"]
-    assert not any("b" in one.values for one in turns.rounds)
+    assert {round_.index: round_.values["a"]["noted_s"] for round_ in turns.rounds} == turns.times_s["a"]
+    assert not any("b" in round_.values for round_ in turns.rounds)
 
 
 def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
@@ -97,17 +97,17 @@ def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
     assert len(rounds.times_s["b"]) == 3
     rounds.drop("a")
     rounds.run_pass()
-    assert not any(one.values for one in rounds.rounds)
+    assert not any(round_.values for round_ in rounds.rounds)
 
 
 def test_orders_change_from_round_to_round_and_repeat_with_the_seed():
     entrants = {name: lambda: 1.0 for name in "abc"}
-    one, two, other = (
-        [one.order for one in take_turns(entrants, FakeClock(), QUIET, seed=seed).rounds] for seed in (1, 1, 2)
+    first, again, other = (
+        [round_.order for round_ in take_turns(entrants, FakeClock(), QUIET, seed=seed).rounds] for seed in (1, 1, 2)
     )
-    assert one == two != other
-    assert {"".join(sorted(order)) for order in one} == {"abc"}
-    assert len({tuple(order) for order in one}) == 6
+    assert first == again != other
+    assert {"".join(sorted(order)) for order in first} == {"abc"}
+    assert len({tuple(order) for order in first}) == 6
 
 
 def test_passes_share_the_time_and_only_the_last_may_stop_early():
@@ -138,7 +138,7 @@ def test_mark_is_the_number_of_who_is_called():
     calls = {name: lambda: seen.append(mark[0]) or 1.0 for name in "abc"}
     rounds = Rounds(calls, FakeClock(), brief(3), seed=0, mark=mark)
     rounds.run_pass()
-    order = [rounds.names.index(name) + 1 for one in rounds.rounds for name in one.order]
+    order = [rounds.names.index(name) + 1 for round_ in rounds.rounds for name in round_.order]
     assert seen[-len(order) :] == order
     assert mark[0] == 0
 
@@ -158,16 +158,16 @@ def test_call_that_raises_is_named_and_the_others_go_on_without_it():
 
 
 def test_late_samples_are_dropped_and_counted():
-    readings, told = iter([1.0, *[None, 1.0] * 200]), []
+    readings, heard = iter([1.0, *[None, 1.0] * 200]), []
 
     def call():
         return next(readings)
 
-    call.listen = told.append
+    call.listen = heard.append
     turns = take_turns({"a": call}, FakeClock(), QUIET, seed=0)
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))
-    assert told == [1.0] * 15  # neither these nor the warm-up
+    assert heard == [1.0] * 15  # neither these nor the warm-up
 
 
 def test_ceiling_is_the_best_probe_of_its_kind():
@@ -200,9 +200,10 @@ def test_of_readers_that_are_nearly_as_fast_the_first_stands_beside_cases():
     probes = [ceilings.Probe("read", name, 100, partial(float, time_s)) for name, time_s in times.items()]
     probes += [ceilings.Probe("matmul", name, 1, partial(float, time_s), "bf16") for name, time_s in times.items()]
     best, _ = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
-    assert [(one.probe, one.beside) for one in best] == [("fast", "near"), ("fast", "fast")]
+    assert [(ceiling.probe, ceiling.beside) for ceiling in best] == [("fast", "near"), ("fast", "fast")]
     case = Matmul("100,300", "up", 1, 1, "bf16")
-    lines = [asdict(one) | {"value": 1e3 * one.value if one.ceiling == "matmul" else one.value} for one in best]
+    scale = {"matmul": 1e3}
+    lines = [asdict(ceiling) | {"value": scale.get(ceiling.ceiling, 1) * ceiling.value} for ceiling in best]
     assert ceilings.beside(case, probes, lines).config == "near"
 
 

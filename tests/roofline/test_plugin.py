@@ -216,7 +216,7 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
 
 
 @pytest.mark.parametrize(
-    ("argument", "env", "said"),
+    ("argument", "env", "message"),
     [
         ("--ffn-tokns=4", {}, "--ffn-tokns: there is no such option; did you mean --ffn-tokens?"),
         ("--ffn-device=cdua", {}, "--ffn-device 'cdua': it is one of auto, cpu, cuda; did you mean cuda?"),
@@ -232,9 +232,9 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
         ),
     ],
 )
-def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_project, argument, env, said):
+def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_project, argument, env, message):
     outcome = run_project("--benchmark-only", argument, env=env)
-    outcome.assert_refused(said)
+    outcome.assert_refused(message)
     assert outcome.folder is None
 
 

@@ -28,17 +28,17 @@ def test_each_process_makes_its_share_of_the_passes(several):
     assert sorted(several.cases) == sorted(ALL)
     for shape in several.kept.shapes.values():
         assert (shape.processes, shape.passes, shape.stopped_by) == (3, 6, "rounds")
-        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
-        of = {one.pass_index: one.process for one in shape.rounds}
+        assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
+        of = {round_.pass_index: round_.process for round_ in shape.rounds}
         assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
-        assert len({tuple(one.order) for one in shape.rounds}) > 1
+        assert len({tuple(round_.order) for round_ in shape.rounds}) > 1
     assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
 
 
 def test_every_process_has_the_probe_that_the_first_one_chose(several):
     for shape in several.kept.shapes.values():
-        probed = {one.process for one in shape.rounds if "probe matmul" in one.time_s}
+        probed = {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s}
         assert probed == {0, 1, 2}
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
 
@@ -46,7 +46,7 @@ def test_every_process_has_the_probe_that_the_first_one_chose(several):
 def test_the_number_of_processes_can_be_chosen(three_shapes):
     run = three_shapes("--ffn-processes=2", "-k", "m64", passes=2, processes=3)
     (shape,) = run.kept.shapes.values()
-    assert (shape.processes, {one.process for one in shape.rounds}) == (2, {0, 1})
+    assert (shape.processes, {round_.process for round_ in shape.rounds}) == (2, {0, 1})
     assert run.kept.metadata["options"]["processes"] == 2
     refused = three_shapes("--ffn-processes=0")
     assert refused.code == 2
@@ -69,11 +69,11 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
     assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
     for shape in run.kept.shapes.values():
-        of = {one.pass_index: one.process for one in shape.rounds}
+        of = {round_.pass_index: round_.process for round_ in shape.rounds}
         struck = shape.params["m"] == 256
         assert of == {1: 0, 2: 0, 3: 2 if struck else 1, 4: 2, 5: 3, 6: 3}
         assert (shape.processes, shape.passes, shape.stopped_by) == (3 + (not struck), 6, "rounds")
-        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
+        assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 
 def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_makes_the_others(three_shapes):
@@ -86,7 +86,7 @@ def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_mak
     for shape in again.kept.shapes.values():
         assert shape.passes == 4
         assert shape.stopped_by != "interrupt"
-        assert [one.index for one in shape.rounds] == list(range(shape.round_count))
+        assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 
 def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
@@ -94,7 +94,7 @@ def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
     shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
     shape.processes, shape.passes, shape.round_count = 2, 5, 11
     shape.keep_whole_passes()
-    assert ([one.index for one in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
+    assert ([round_.index for round_ in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
 
 
 def test_the_rule_of_one_of_several_processes():
@@ -121,7 +121,7 @@ def test_a_mean_over_shapes_has_an_interval_by_processes(several):
         for shape in run.shapes.values()
     ]
     assert len(each) == int(row["shapes"]) == 3
-    of_processes = [stats.geometric_mean(one[process] for one in each) for process in range(3)]
+    of_processes = [stats.geometric_mean(ratios[process] for ratios in each) for process in range(3)]
     ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_vendor"])
     assert row["ratio [95 %]"] == range_text(*astuple(stats.student(ratio, of_processes)))
     assert ratio == pytest.approx(stats.geometric_mean(of_processes), rel=0.01)

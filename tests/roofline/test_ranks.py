@@ -97,23 +97,23 @@ def test_what_strikes_the_share_of_a_rank_costs_its_case_and_the_next_epoch_has_
 
 @pytest.mark.parametrize("repeat", REPEATS)
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("1 hello raise", "ArithmeticError: planted"),
         ("1 hello SIGKILL", ""),
         ("1 start SIGKILL", "rank 1: signal 9 (SIGKILL), at its start"),
     ],
 )
-def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, said, repeat):
+def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, message, repeat):
     run = ranks(fault=fault)
-    assert said in run.text
+    assert message in run.text
     assert run.code == 1
     assert run.folder is None
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
 @pytest.mark.parametrize(
-    ("fault", "count", "said"),
+    ("fault", "count", "message"),
     [
         ("1 turns SIGKILL", 2, "rank 1 of 2 gave no verdict"),
         ("1 turns SIGSTOP", 2, "rank 1 of 2 has said nothing for"),
@@ -121,10 +121,10 @@ def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, said,
         ("2 turns SIGKILL", 4, "rank 2 of 4 gave no verdict"),
     ],
 )
-def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it(ranks, fault, count, said, repeat):
+def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it(ranks, fault, count, message, repeat):
     run = ranks(fault=fault, count=count)
     assert run.code == 1
-    assert said in run.text
+    assert message in run.text
     assert "Traceback" not in run.text
     assert run.kept.unfinished
     assert "failed" not in {entry["outcome"] for entry in run.kept.missing}
@@ -167,22 +167,22 @@ def test_store_that_goes_with_rank_0s_node(ranks, fault, codes, lines, repeat):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("1 words --ffn-seed=7", "rank 1 has another command line than rank 0: --ffn-seed=7 is given"),
         ("1 commit abc1234", "rank 1 has another commit than rank 0: abc1234 and not"),
         ("1 Python 3.10.0", "rank 1 has another Python than rank 0: 3.10.0 and not"),
     ],
 )
-def test_ranks_that_differ_are_refused_by_name(ranks, fault, said):
+def test_ranks_that_differ_are_refused_by_name(ranks, fault, message):
     run = ranks(fault=fault)
-    assert run.text.count(said) == 1
+    assert run.text.count(message) == 1
     assert "exit codes of the ranks: 2 0" in run.text
     assert run.folder is None
 
 
 @pytest.mark.parametrize(
-    ("argument", "restarts", "said"),
+    ("argument", "restarts", "message"),
     [
         ("-n2", 0, "with pytest-xdist"),
         ("--ffn-resume=nowhere", 0, "nowhere is no run folder"),
@@ -190,9 +190,9 @@ def test_ranks_that_differ_are_refused_by_name(ranks, fault, said):
         ("--ffn-seed=1", 1, "torchrun --max-restarts 1: a run begins once"),
     ],
 )
-def test_what_ranks_cannot_do_is_one_line(ranks, argument, restarts, said):
+def test_what_ranks_cannot_do_is_one_line(ranks, argument, restarts, message):
     run = ranks(argument, given=["--ffn-device=cpu"], RESTARTS=str(restarts))
-    assert run.text.count(said) == 1
+    assert run.text.count(message) == 1
     assert "exit codes of the ranks: 2 0" in run.text
     assert len(run.text.strip().splitlines()) == 2
 

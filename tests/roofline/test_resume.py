@@ -67,17 +67,17 @@ def test_run_is_gone_on_with_by_one_process_at_a_time(three_shapes):
 
 def test_new_run_is_held_while_it_measures(three_shapes):
     more = """
-def strike(place, number, known=strike):
+def strike(place, number, strike_before=strike):
     if (place, number) == ("prepare", 128):
         from roofline.store import journal
         journal.hold(next(Path("results/local").iterdir()))
-    known(place, number)
+    strike_before(place, number)
 """
     assert "another process" in three_shapes(more=more).reasons["m128-torch"][1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--benchmark-only", "--ffn-resume=results/local/RUN"], "nothing is left to measure"),
         (["--benchmark-only", "--ffn-resume=results/local/RUN", "--ffn-tokens=4"], "leave out --ffn-tokens"),
@@ -85,6 +85,6 @@ def strike(place, number, known=strike):
         (["--ffn-resume=results/local/RUN"], "it needs --benchmark-only"),
     ],
 )
-def test_resume_that_makes_no_sense_is_one_line(run_project, finished, arguments, said):
+def test_resume_that_makes_no_sense_is_one_line(run_project, finished, arguments, message):
     about = [argument.replace("RUN", finished.folder.name) for argument in arguments]
-    run_project(*about, root=finished.root).assert_refused(said)
+    run_project(*about, root=finished.root).assert_refused(message)

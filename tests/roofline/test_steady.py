@@ -61,11 +61,11 @@ LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
     ],
 )
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
-    found = PreparedCase(SimpleNamespace(m=m), "vendor", analysis=asked.get("analysis", "throughput"))
-    found.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
+    prepared = PreparedCase(SimpleNamespace(m=m), "vendor", analysis=asked.get("analysis", "throughput"))
+    prepared.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
     options = SimpleNamespace(device=device, steady=asked.get("steady", False))
     timed = {name: time_s for name, time_s in medians_s.items() if time_s}
-    assert steady.chosen(found, timed, options) == who
+    assert steady.chosen(prepared, timed, options) == who
 
 
 def test_each_contender_gets_its_blocks_in_changing_order():
@@ -198,7 +198,7 @@ def test_energy_is_told_in_joules_per_tflop(tmp_path):
     assert "| J/TFLOP [range] |" in report
     assert f"| {joules:.3g} |" in report
     assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
-    write(save(tmp_path / "other", [*LINES[:-2], *(one | {"energy_j": None} for one in blocks)]))
+    write(save(tmp_path / "other", [*LINES[:-2], *(block | {"energy_j": None} for block in blocks)]))
     assert "J per TFLOP" not in (tmp_path / "other" / "report.md").read_text()
 
 

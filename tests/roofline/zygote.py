@@ -115,12 +115,12 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
     pids = []
     for rank in range(ranks):
         if not (pid := os.fork()):
-            own = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
-            os.environ.update({name: str(value) for name, value in (about | own).items()})
+            numbers = {"RANK": rank, "LOCAL_RANK": rank % (ranks // nodes), "GROUP_RANK": rank // (ranks // nodes)}
+            os.environ.update({name: str(value) for name, value in (about | numbers).items()})
             os.closerange(3, 256)  # the store's sockets, among others, which shall end with it
-            code, (of_rank, place, what) = 1, (os.environ.get("FAULT") or "none nowhere nothing").split()
+            code, (of_rank, place, deed) = 1, (os.environ.get("FAULT") or "none nowhere nothing").split()
             if (of_rank, place) == (str(rank), "words"):
-                arguments = [*arguments, what]
+                arguments = [*arguments, deed]
             try:
                 code = __import__("pytest").main(arguments)
             except BaseException:
@@ -132,16 +132,16 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
         pids.append(pid)
     of_nodes = [pids[first : first + ranks // nodes] for first in range(0, ranks, ranks // nodes)]
     while len(codes) < ranks:
-        for own in of_nodes:
-            for pid in set(own) - set(codes):
+        for node_pids in of_nodes:
+            for pid in set(node_pids) - set(codes):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     codes[pid] = os.waitstatus_to_exitcode(status)
-            left = set(own) - set(codes)
-            if any(codes.get(pid) for pid in own) and own[0] not in kill_at:
-                kill_at[own[0]] = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+            left = set(node_pids) - set(codes)
+            if any(codes.get(pid) for pid in node_pids) and node_pids[0] not in kill_at:
+                kill_at[node_pids[0]] = time.monotonic() + float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
                 signal_all(signal.SIGTERM, left)
-            if time.monotonic() > kill_at.get(own[0], math.inf):
+            if time.monotonic() > kill_at.get(node_pids[0], math.inf):
                 signal_all(signal.SIGKILL, left)
         if nodes > 1 and not set(of_nodes[0]) - set(codes):
             store = None
@@ -162,8 +162,8 @@ def agents(ranks: int, nodes: int, arguments: list[str]) -> int:
         if not (pid := os.fork()):
             code = 1
             try:
-                own = len(range(node, ranks, nodes))
-                about = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={own}".split()
+                count = len(range(node, ranks, nodes))
+                about = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={count}".split()
                 main([*about, *address, "-m", "pytest", *arguments])
                 code = 0
             finally:
