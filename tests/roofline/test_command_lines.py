@@ -57,7 +57,7 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
         ),
         (("--ffn-tokens",), "expected one argument"),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
-        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-23-3"), "leave out --ffn-quick"),
+        (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-24-3"), "leave out --ffn-quick"),
     ],
 )
 def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):

@@ -94,10 +94,10 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
     monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [7e-5, None][: len(times)]])
     clock = of_ranks.clock(of_ranks)
     clock._cuda = clock.instruments = device
-    call = lambda: device.told.append("call")  # noqa: E731
+    call = lambda: device.events.append("call")  # noqa: E731
     assert clock.turn([call, call]) == [7e-5, None]
     samples = [["close", "align", "event", "call", "event", "query", f"clock {slot}", "open"] for slot in (0, 1)]
-    assert device.told == ["barrier", "align", *samples[0], *samples[1], "synchronize"]
+    assert device.events == ["barrier", "align", *samples[0], *samples[1], "synchronize"]
     times = [{"rank0_s": 5e-5, "sm_clock_hz": 1.7e9 + slot} for slot in (0, 1)]
     assert clock.readings == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
     clock.instruments = None
