@@ -326,13 +326,17 @@ class Measure(Job):
         about = {"process": self._number, "pass_index": passes + 1}
         rounds = [Round(**fields | about | {"index": count + n}).line(shape) for n, fields in enumerate(line["rounds"])]
         is_over = whole and line["stopped_by"] and passes + 1 == supervisor.passes * supervisor.processes
-        before = [measured.telemetry] * passes if measured else []
+        in_pass = len(rounds) + sum(round_.pass_index > passes for round_ in (measured.rounds if measured else ()))
+        read = line["telemetry"]
+        if measured:
+            before = measured.telemetry, count + len(rounds) - in_pass
+            read = telemetry.merged(*before, read, in_pass) if whole else measured.telemetry
         now = {
             "passes": passes + whole,
             "processes": (measured.processes if measured else 0) + begins,
             "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
             "round_count": count + len(rounds),
-            "telemetry": telemetry.merged([*before, line["telemetry"]] if whole or not before else before),
+            "telemetry": read,
             "late": {name: more + late.get(name, 0) for name, more in line["late"].items()},
         }
         about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]

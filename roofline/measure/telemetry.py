@@ -3,12 +3,14 @@
 import os
 import time
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
 IDLE_S = 5.0
 """Over so long, power is read of a device on which nothing runs."""
+HIGHEST = {"temperature_c", "other_processes"}
+"""Of several passes the highest reading of these stays."""
 
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
 # (0x4) is among them: it is how large matmuls run on these chips, and a reader must be able to see it.
@@ -126,7 +128,7 @@ class CpuTelemetry:
         return {
             "throttled": None,
             "stolen_share": stolen / total if total else 0.0,
-            # Of a short pass ticks may say less than nothing: cut off, the mean over passes would be too high.
+            # Of a short pass ticks may say less than nothing: cut off, the mean over rounds would be too high.
             "others_share": None if of_ranks or not total else (busy - of_run) / total,
             "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
@@ -144,12 +146,29 @@ class CpuTelemetry:
         return stolen, busy, busy + idle + waiting + stolen, own_jiffies
 
 
-def merged(summaries: list[dict]) -> dict:
-    """Return one summary for several passes: numbers are averaged, words are those of the last."""
-    return {
-        key: mean(numbers) if (numbers := [s[key] for s in summaries if type(s.get(key)) is float]) else value
-        for key, value in summaries[-1].items()
-    }
+def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
+    """Return one summary of the passes before and of one more. Numbers are averaged over rounds: a pass that had none
+    is too short to say anything. What disturbed any pass stays: a throttled clock, its reasons, the most of `HIGHEST`.
+
+    >>> merged({"others_share": 0.1, "throttled": True}, 3, {"others_share": 0.5, "throttled": False}, 1)
+    {'others_share': 0.2, 'throttled': True}
+    """
+    both = dict(before)
+    for key, value in now.items() if rounds else ():
+        old = before.get(key)
+        match old, value:
+            case (_, None):
+                value = old
+            case (bool(), bool()):
+                value = old or value
+            case (int() | float(), int() | float()) if key in HIGHEST:
+                value = max(old, value)
+            case (int() | float(), int() | float()):
+                value = (rounds_before * old + rounds * value) / (rounds_before + rounds)
+            case (str(), str()):
+                value = ", ".join(filter(None, dict.fromkeys([*old.split(", "), *value.split(", ")])))
+        both[key] = value
+    return both
 
 
 def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:

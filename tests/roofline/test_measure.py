@@ -260,6 +260,24 @@ def test_throttling_is_reported_with_its_reason(fake_nvml):
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "rounds", "both"),
+    [
+        ({"others_share": 0.1}, {"others_share": 0.5}, 1, {"others_share": 0.2}),
+        ({"others_share": 0.1}, {"others_share": 1.0}, 0, {"others_share": 0.1}),  # ticks of a pass without a round
+        ({"power_w": 600.0, "temperature_c": 60}, {"power_w": None, "temperature_c": 50}, 3,
+         {"power_w": 600.0, "temperature_c": 60}),
+        ({"throttled": True, "throttle_reasons": "power cap"}, {"throttled": False, "throttle_reasons": ""}, 9,
+         {"throttled": True, "throttle_reasons": "power cap"}),
+        ({"throttled": None}, {"throttled": True, "throttle_reasons": "power brake"}, 1,
+         {"throttled": True, "throttle_reasons": "power brake"}),
+    ],
+)  # fmt: skip
+def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(before, now, rounds, both):
+    merged = telemetry.merged(before, 3, now, rounds)
+    assert merged == {name: pytest.approx(value) if type(value) is float else value for name, value in both.items()}
+
+
 def test_gpu_without_telemetry_says_why(fake_nvml):
     def refuse():
         raise fake_nvml.NVMLError("no driver")
