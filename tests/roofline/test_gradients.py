@@ -100,7 +100,8 @@ def test_records_have_what_was_hidden_and_the_model():
 
 
 def test_figure_has_a_point_for_each_arm():
-    (axes,) = plots.buckets(frame(make_run())).axes
+    cases = frame(make_run())
+    (axes,) = plots.buckets(cases).axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     assert named.keys() == {
         *("in buckets, while the backward pass goes on", "flat", "ddp"),
@@ -108,6 +109,11 @@ def test_figure_has_a_point_for_each_arm():
     }
     points = named["in buckets, while the backward pass goes on"].lines[0].get_xydata()
     assert sorted(points[:, 0]) == [S // L, *CASE.buckets.values()]
+    curve = dict(named["model, 1 in flight"].get_xydata())
+    swept = cases.dropna(subset="model_s")
+    on_curve = [row for row in swept.itertuples() if row.bucket_bytes in curve]
+    assert len(on_curve) > 1
+    assert [curve[row.bucket_bytes] for row in on_curve] == pytest.approx([1e3 * row.model_s for row in on_curve])
 
 
 def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):

@@ -1,6 +1,7 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
 from dataclasses import astuple
+from statistics import fmean
 
 import pytest
 
@@ -16,11 +17,19 @@ ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 SHAPE = "matmul-xxl/16-up-tp8-m{}-fp32"
 
 
+EACH_PASS = """
+from roofline.measure import telemetry
+from roofline.pytest_plugin import narrator
+narrator.LOGGED_S = 0
+readings = iter(range(99))
+telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(next(readings))}
+"""
+"""A line of progress for each step; the telemetry of a pass is its number among all passes."""
+
+
 @pytest.fixture(scope="module")
 def several(three_shapes):
-    return three_shapes(
-        passes=2, processes=3, more="\nfrom roofline.pytest_plugin import narrator\nnarrator.LOGGED_S = 0\n"
-    )
+    return three_shapes(passes=2, processes=3, more=EACH_PASS)
 
 
 def test_each_process_makes_its_share_of_the_passes(several):
@@ -34,6 +43,12 @@ def test_each_process_makes_its_share_of_the_passes(several):
         assert len({tuple(round_.order) for round_ in shape.rounds}) > 1
     assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
+
+
+def test_telemetry_counts_each_pass_by_its_rounds(several):
+    for place, shape in enumerate(several.kept.shapes.values()):
+        readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]
+        assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
 
 
 def test_every_process_has_the_probe_that_the_first_one_chose(several):
