@@ -213,8 +213,13 @@ def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pai
     cases = [case for case in dict.fromkeys(chain(*base)) if any(case in records for records in new)]
     if not cases:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    having = lambda case, side: [(run, of[case]) for run, of in zip(*side, strict=True) if case in of]  # noqa: E731
-    return [Pair(case, [having(case, side) for side in sides]) for case in cases]
+    return [
+        Pair(
+            case,
+            [[(run, records[case]) for run, records in zip(*side, strict=True) if case in records] for side in sides],
+        )
+        for case in cases
+    ]
 
 
 def _means(of_contender: dict[tuple[str, str], list], margin: float) -> list[Together]:

@@ -37,11 +37,11 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 
 def case_words(row: Series) -> str:
     """Return a case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
-    words = [text.format(row[name]) for name, text in WORDS.items() if not missing(row[name])]
+    words = [text.format(row[name]) for name, text in WORDS.items() if not is_missing(row[name])]
     return f"{row['contender']} on {', '.join(words)}"
 
 
-def missing(value) -> bool:
+def is_missing(value) -> bool:
     import pandas
 
     return bool(pandas.isna(value))
@@ -145,7 +145,7 @@ def _above(name: str, share: float, text: str) -> Find:
 
 def _reasons(row: Series) -> str:
     reasons = (row["throttle_reasons"], row["steady_throttled"])
-    return f"as by {next((reason for reason in reasons if not missing(reason) and reason), 'unknown')}"
+    return f"as by {next((reason for reason in reasons if not is_missing(reason) and reason), 'unknown')}"
 
 
 RULES = {

@@ -19,6 +19,7 @@ FIGURES = ("buckets",)
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
+    """Return the section of the best bucket of each shape."""
     return Section(
         "Which bucket?",
         "The arm that is fastest of those that send buckets of gradients while the backward pass goes on. Its gain is "

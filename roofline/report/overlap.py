@@ -34,6 +34,7 @@ def overlapping(frame: DataFrame) -> DataFrame:
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
+    """Return the section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
     return Section(
         "Does the wire hide?",

@@ -29,6 +29,7 @@ def beside_baseline(frame: DataFrame) -> DataFrame:
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
+    """Return the section of the fastest contender beside the baseline, by rows of x."""
     return Section(
         "Against the baseline",
         "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest beside it, in the "
