@@ -1,4 +1,4 @@
-"""What link and chip did in one run of an arm, in blocks of time: what the figure timeline and timeline.json show."""
+"""What link and chip did in one run of an arm, in blocks of time: what the figure timeline shows."""
 
 from typing import NamedTuple
 
@@ -77,11 +77,6 @@ def is_by_block(timeline: dict) -> bool:
 def _is_layer(timeline: dict) -> bool:
     """Return whether it is of a gather and a scatter, whose blocks count from 1."""
     return bool(timeline.get("in_turn"))
-
-
-def unit_of(timeline: dict) -> str:
-    """Return what a transfer brings, in words."""
-    return "rank" if _is_layer(timeline) else "row block" if is_by_block(timeline) else "chunk"
 
 
 def units_of(timeline: dict) -> list[int]:

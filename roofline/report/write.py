@@ -1,8 +1,8 @@
-"""Writes report.md, report.html, timeline.json and the figures of a run folder, from its journal."""
+"""Writes report.md, report.html and the figures of a run folder, from its journal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.plots import theme
-from roofline.report import forecasts, gradients, html, overlap, tables, throughput, trace
+from roofline.report import forecasts, gradients, html, overlap, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
@@ -32,8 +32,8 @@ KERNELS = (
 
 
 def write(folder: Path) -> list[Path]:
-    """(Re)draw the report, the figures (.svg, .png) and timeline.json of `folder`, and return their paths. Raises
-    ValueError if there is no run."""
+    """(Re)draw the report and the figures (.svg, .png) of `folder`, and return their paths. Raises ValueError if there
+    is no run."""
     import matplotlib
 
     folder = Path(folder)
@@ -45,18 +45,20 @@ def write(folder: Path) -> list[Path]:
             if figure is not None:
                 written += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
-    written += [trace.write(run, folder)] if "timeline" in pictures else []
-    sections = [
-        section._replace(figures=tuple(name for name in section.figures if name in pictures))
-        for section in (Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run, cases))
-    ]
+    whole = sections(run, cases, pictures)
     texts = {
-        "report.md": markdown(run, sections),
-        "report.html": html.page(run.metadata["title"], run.metadata["footer"], sections, pictures),
+        "report.md": markdown(run, whole),
+        "report.html": html.page(run.metadata["title"], run.metadata["footer"], whole, pictures),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*(folder / name for name in texts), *written]
+
+
+def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
+    """Return the whole report. Of the figures it names those that are in `pictures`."""
+    whole = Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run, cases)
+    return [section._replace(figures=tuple(name for name in section.figures if name in pictures)) for section in whole]
 
 
 def body(run: Run, cases: DataFrame) -> list[Section]:

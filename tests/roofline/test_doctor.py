@@ -19,6 +19,7 @@ from roofline.cli import main
 from roofline.measure import machine
 from roofline.profile import ncu
 
+OK, LIMITED, LACKING = doctor.OK, doctor.LIMITED, doctor.LACKING
 H100 = types.SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=50 * 2**20,
     total_memory=80 * 2**30, uuid="00000000-1111-2222-3333-444444444444",
@@ -40,34 +41,28 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     on_cpu = torch.ones
     monkeypatch.setattr(torch, "ones", lambda *sizes, device: on_cpu(*sizes))
-    cuda = {
-        "is_available": lambda: True,
-        "get_device_properties": lambda index: H100,
-        "current_device": lambda: 0,
-        "mem_get_info": lambda: (79 * 2**30, 80 * 2**30),
-        "device_count": lambda: 1,
-    }
+    cuda = {"is_available": True, "current_device": 0, "device_count": 1, "mem_get_info": (79 * 2**30, 80 * 2**30)}
+    cuda |= {"get_device_properties": H100}
     nvml = {
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlSystemGetDriverVersion": lambda: "580.126.20",
-        "nvmlSystemGetNVMLVersion": lambda: "13.580.126.20",
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [types.SimpleNamespace(pid=os.getpid())],
-        "nvmlDeviceGetMigMode": lambda handle: (pynvml.NVML_DEVICE_MIG_DISABLE, 0),
-        "nvmlDeviceGetComputeMode": lambda handle: pynvml.NVML_COMPUTEMODE_DEFAULT,
-    }
-    for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
+        "nvmlInit": None, "nvmlDeviceGetCount": 1, "nvmlSystemGetDriverVersion": "580.126.20",
+        "nvmlSystemGetNVMLVersion": "13.580.126.20", "nvmlDeviceGetHandleByUUID": "handle",
+        "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=os.getpid())],
+        "nvmlDeviceGetMigMode": (pynvml.NVML_DEVICE_MIG_DISABLE, 0),
+        "nvmlDeviceGetComputeMode": pynvml.NVML_COMPUTEMODE_DEFAULT,
+    }  # fmt: skip
+    for module, answers in ((torch.cuda, cuda), (pynvml, nvml), (ncu, {"find": "ncu", "version": "2025.3.1.0"})):
         for name, answer in answers.items():
-            monkeypatch.setattr(module, name, answer)
-    monkeypatch.setattr(ncu, "find", lambda: "/usr/local/cuda/bin/ncu")
-    monkeypatch.setattr(ncu, "version", lambda tool: "2025.3.1.0")
+            monkeypatch.setattr(module, name, returns(answer))
     return monkeypatch
 
 
 def find(about: str) -> doctor.Finding:
     """Return what the check of that name finds, as among all."""
     return next(doctor.answer(check) for check in doctor.CHECKS if check.about == about)
+
+
+def returns(answer):
+    return lambda *arguments, **more: answer
 
 
 def raises(error):
@@ -77,14 +72,18 @@ def raises(error):
     return call
 
 
-def nvml_error(name: str) -> pynvml.NVMLError:
-    """NVML's own, with its own text."""
-    return pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{name}"))
+def nvml_error(name: str):
+    """Return what raises NVML's own error, with its own text."""
+    return raises(pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{name}")))
+
+
+def card(major, minor):
+    return returns(types.SimpleNamespace(**vars(H100) | {"major": major, "minor": minor}))
 
 
 def test_whole_gpu_has_nothing_lacking(gpu, capsys):
     findings = doctor.examine()
-    assert [finding.about for finding in findings if finding.state == doctor.LACKING] == []
+    assert [finding.about for finding in findings if finding.state == LACKING] == []
     assert {"packages", "device", "compiler", "nvml", "mode"} <= {finding.about for finding in findings}
     assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in find("device").text
     assert main(["doctor"]) == 0
@@ -110,7 +109,7 @@ def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu, warning, he
 
     gpu.setattr(torch.cuda, "is_available", is_available)
     finding = doctor.examine()[-1]
-    assert (finding.about, finding.state) == ("device", doctor.LACKING)
+    assert (finding.about, finding.state) == ("device", LACKING)
     assert warning in finding.text
     assert help in finding.text
     assert main(["doctor"]) == 1
@@ -122,24 +121,31 @@ NO_HEADERS = "#!/bin/sh\necho 'main.c:1:10: fatal error: Python.h: No such file 
 """A compiler, as gcc says it: github.com/sgl-project/sglang/issues/1117."""
 BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 """github.com/pytorch/pytorch/issues/100691"""
+HANDLE, MIG, MODE = "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode"
+PROCESSES = [types.SimpleNamespace(pid=pid) for pid in (4711, 4712)]
+"""In a container NVML knows this process by another number."""
 
 
 @pytest.mark.parametrize(
     ("module", "name", "answer", "about", "state", "says", "help"),
     [
         (torch, "ones", raises(RuntimeError(f"{BUSY}\nCUDA kernel errors might be asynchronous")), "device",
-         doctor.LACKING, BUSY, "compute mode"),
+         LACKING, BUSY, "compute mode"),
         # github.com/rapidsai/dask-cuda/issues/949
-        (pynvml, "nvmlDeviceGetHandleByUUID", raises(nvml_error("LIB_RM_VERSION_MISMATCH")), "nvml",
-         doctor.LACKING, "RM has detected an NVML/RM version mismatch", "reboot"),
-        (pynvml, "nvmlDeviceGetHandleByUUID", raises(nvml_error("LIBRARY_NOT_FOUND")), "nvml",
-         doctor.LACKING, "NVML Shared Library Not Found", "nvidia-ml-py"),
-        (pynvml, "nvmlDeviceGetMigMode", lambda handle: (pynvml.NVML_DEVICE_MIG_ENABLE, 1), "mode",
-         doctor.LACKING, "MIG is on", ""),
-        (pynvml, "nvmlDeviceGetMigMode", raises(nvml_error("NOT_SUPPORTED")), "mode",  # as a card before Ampere says
-         doctor.OK, "", ""),
-        (pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, "mode",
-         doctor.LACKING, "", "nvidia-smi -c 0"),
+        (pynvml, HANDLE, nvml_error("LIB_RM_VERSION_MISMATCH"), "nvml",
+         LACKING, "RM has detected an NVML/RM version mismatch", "reboot"),
+        (pynvml, HANDLE, nvml_error("LIBRARY_NOT_FOUND"), "nvml",
+         LACKING, "NVML Shared Library Not Found", "nvidia-ml-py"),
+        (pynvml, MIG, returns((pynvml.NVML_DEVICE_MIG_ENABLE, 1)), "mode", LACKING, "MIG is on", ""),
+        (pynvml, MIG, nvml_error("NOT_SUPPORTED"), "mode", OK, "", ""),  # as a card before Ampere says
+        (pynvml, MODE, nvml_error("NOT_SUPPORTED"), "mode", OK, "", ""),
+        (pynvml, MODE, returns(pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS), "mode", LACKING, "", "nvidia-smi -c 0"),
+        (pynvml, "nvmlDeviceGetComputeRunningProcesses", nvml_error("NOT_SUPPORTED"), "others", OK, "", ""),
+        (pynvml, "nvmlDeviceGetComputeRunningProcesses", returns(PROCESSES), "others",
+         LIMITED, "1 other processes are on the card", ""),
+        (ncu, "why_not", returns(ncu.FORBIDDEN), "counters", LIMITED, ncu.FORBIDDEN, ""),
+        (torch.cuda, "get_device_properties", card(10, 0), "device", OK, "left out", ""),
+        (torch.cuda, "get_device_properties", card(7, 5), "device", LACKING, "below capability 8.0", ""),
     ],
 )  # fmt: skip
 def test_answers_of_torch_and_nvml(gpu, module, name, answer, about, state, says, help):
@@ -167,20 +173,10 @@ def test_variables_by_which_something_is_lacking(gpu, tmp_path, variable, value,
     gpu.delenv("CC", raising=False)
     gpu.setenv(variable, value.format(folder=tmp_path))
     finding = find(about)
-    assert finding.state == doctor.LACKING
+    assert finding.state == LACKING
     assert says in finding.text
     assert help in finding.way_out
     assert about != "device" or "unset it" in finding.text
-
-
-@pytest.mark.parametrize(
-    ("capability", "state"), [((9, 0), "ok"), ((10, 0), "ok"), ((8, 0), "ok"), ((7, 5), "lacking")]
-)
-def test_cards_of_other_generations(gpu, capability, state):
-    card = types.SimpleNamespace(**vars(H100) | dict(zip(("major", "minor"), capability, strict=True)))
-    gpu.setattr(torch.cuda, "get_device_properties", lambda index: card)
-    assert find("device").state == state
-    assert ("left out" in find("device").text) == (state == "ok" and capability != (9, 0))
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="takes a compiler that works")
@@ -189,37 +185,18 @@ def test_compiler_that_works_is_called_although_a_cache_could_answer(gpu, tmp_pa
     compiler.write_text(f'#!/bin/sh\necho called >> {called}\nexec gcc "$@"\n')
     compiler.chmod(0o755)
     gpu.setenv("CC", str(compiler))
-    assert [find("compiler").state for _ in range(2)] == [doctor.OK, doctor.OK]
+    assert [find("compiler").state for _ in range(2)] == [OK, OK]
     assert called.read_text().count("called") == 2
 
 
-def test_what_nvml_does_not_tell_here_is_no_lack(gpu):
-    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeMode", "nvmlDeviceGetMigMode"):
-        gpu.setattr(pynvml, name, raises(nvml_error("NOT_SUPPORTED")))
-    assert {find(about).state for about in ("mode", "others")} == {doctor.OK}
-
-
-def test_others_and_counters_are_no_lack_of_the_default_run(gpu):
-    """In a container NVML knows this process by another number."""
-    running = [types.SimpleNamespace(pid=pid) for pid in (4711, 4712)]
-    gpu.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: running)
-    gpu.setattr(ncu, "why_not", lambda device: ncu.FORBIDDEN)
-    assert find("others").text == "1 other processes are on the card"
-    assert find("counters").text == ncu.FORBIDDEN
-    assert {find(name).state for name in ("others", "counters")} == {doctor.LIMITED}
-    assert main(["doctor"]) == 0
-
-
 def test_packages_that_are_missing_or_too_old(monkeypatch):
-    versions = {"torch": "2.9.1"}
-
     def version(name):
         if name == "pandas":
             raise doctor.metadata.PackageNotFoundError(name)
-        return versions.get(name, "99")
+        return "2.9.1" if name == "torch" else "99"
 
     monkeypatch.setattr(doctor.metadata, "version", version)
-    (finding,) = [finding for finding in doctor.examine() if finding.state == doctor.LACKING]
+    (finding,) = [finding for finding in doctor.examine() if finding.state == LACKING]
     assert finding.about == "packages"
     assert "torch 2.9.1, asked for is >=2.12" in finding.text
     assert "no pandas>=2.2" in finding.text
@@ -236,15 +213,14 @@ def test_cpu_with_one_core_and_no_folder(monkeypatch, capsys, tmp_path):
     lacking = {finding["about"]: finding for finding in answer["findings"] if finding["state"] == "lacking"}
     assert [*lacking] == ["cores", "results"]
     assert "choose another folder with --ffn-results=DIR" in lacking["results"]["text"]
-    assert answer["findings"] == [asdict(finding) for finding in doctor.examine()]
 
 
-def test_a_run_hears_of_what_is_lacking_but_of_no_folder(monkeypatch, tmp_path):
+def test_a_run_hears_of_what_is_lacking_but_of_no_folder(monkeypatch):
     """Another process asks; a doctor that dies is heard of too."""
-    findings = [doctor.Finding("mode", doctor.LACKING, "MIG is on", "a slice", "nvidia-smi -mig 0")]
-    findings += [doctor.Finding(about, state, "") for about, state in (("device", "ok"), ("results", "lacking"))]
+    findings = [doctor.Finding("mode", LACKING, "MIG is on", "a slice", "nvidia-smi -mig 0")]
+    findings += [doctor.Finding(about, state, "") for about, state in (("device", OK), ("results", LACKING))]
     done = types.SimpleNamespace(stdout=json.dumps({"findings": [*map(asdict, findings)]}), returncode=1)
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *command, **options: done)
+    monkeypatch.setattr(doctor.subprocess, "run", returns(done))
     assert doctor.of_any_run() == ["mode: MIG is on; a slice; nvidia-smi -mig 0"]
     done.stdout = ""
     assert doctor.of_any_run() == ["-m roofline doctor --json ended with exit code 1"]
@@ -253,4 +229,4 @@ def test_a_run_hears_of_what_is_lacking_but_of_no_folder(monkeypatch, tmp_path):
 def test_check_that_raises_costs_no_other_its_answer(gpu):
     gpu.setitem(sys.modules, "triton", None)
     states = {finding.about: finding.state for finding in doctor.examine()}
-    assert (states["compiler"], states["nvml"]) == (doctor.LACKING, doctor.OK)
+    assert (states["compiler"], states["nvml"]) == (LACKING, OK)

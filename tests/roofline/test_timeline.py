@@ -30,6 +30,8 @@ def test_blocks_of_a_timeline():
     assert [block.unit for block in timelines.link_blocks(rows)] == [0, 1, 2, 3]
     assert chip_blocks("row_block_launches", rows) == [(1.5, 2.5, 0), (3, 4, 1), (4.5, 5.5, 2), (6, 7, 3)]
     assert chip_blocks("serial", timeline_line(case, "serial", 4.0, 6.0, 10.0)) == [(6, 10, None)]
+    # a kernel that waits on the chip is one block
+    assert chip_blocks("row_block", timeline_line(case, "row_block", 1.5, 1.5, 1.6)) == [(0, 1.6, None)]
 
 
 def test_blocks_of_a_layer_that_gathers_and_scatters():
@@ -49,9 +51,6 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     reduced |= {"waits": [[1, 2, 3], [2, 3.5, 4], [4, 5, 7]], "end_s": 7, "in_turn": True}
     assert chip_blocks("all_reduce", reduced) == [(0, 2, None), (3, 3.5, None), (4, 5, None)]
     assert link_blocks(reduced) == [(2, 3, 1), (3, 4, 2), (5, 6, 1), (6, 7, 2)]
-    alone = line | {"in_turn": False}
-    units = [timelines.unit_of(by_unit) for by_unit in (line, alone | {"ready_s": []}, alone)]
-    assert units == ["rank", "row block", "chunk"]
 
 
 def test_pieces_of_a_part_are_sent_together():
@@ -83,8 +82,3 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == IDLE]
     spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
     assert spans == pytest.approx([0, 16, 7, 16])
-
-
-def test_kernel_that_waits_on_the_chip_is_one_block():
-    line = timeline_line(gather_matmul(), "row_block", 1.5, 1.5, 1.6)
-    assert chip_blocks("row_block", line) == [(0, 1.6, None)]
