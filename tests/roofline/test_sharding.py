@@ -1,0 +1,254 @@
+"""How a model is sharded: what collectives cross, the best X and Y, and what lowers the bound, by closed forms of the
+sources and figures worked out by hand. The documents print more: test_exercise.py."""
+
+from dataclasses import replace
+
+import pytest
+from account_settings import BLOCKS, EXERCISE, H100, D, F, ask, h100, made_up, v5p
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline.account import splits
+from roofline.account.communication_bound import bound
+from roofline.account.meshes import Crossing, crossings
+from roofline.account.techniques import effects
+from roofline.theory.chips import GB, Chip, find
+from roofline.theory.models import Model
+
+AXIS = 180e9  # TPU v5p, both ways
+PORT, LINK = 50e9, 450e9  # H100 SXM
+SXM, V5P, RING = find("H100 SXM"), find("TPU v5p"), replace(find("TPU v5p"), links=2, torus_axes=1)
+ALPHA = 4.6e14 / 1.8e11
+TOKENS = 131_072
+ALL_WEIGHTS = BLOCKS * 2 * D * F * 2
+"""Bytes of all blocks in bf16."""
+
+quick = settings(deadline=None, derandomize=True, max_examples=25)
+
+
+@pytest.mark.parametrize(
+    ("kind", "degrees", "chip", "exact", "share", "axes"),
+    [
+        ("fsdp", {"fsdp": 16}, RING, False, 1, 1),
+        ("fsdp", {"fsdp": 16}, V5P, False, 1, 3),
+        ("fsdp", {"fsdp": 16}, V5P, True, 15 / 16, 3),
+        ("fsdp", {"fsdp": 16, "tp": 4}, V5P, False, 1, 2),
+        ("tp", {"fsdp": 16, "tp": 4}, V5P, False, 1, 1),
+        ("tp", {"tp": 4}, V5P, True, 3 / 4, 3),
+    ],
+)
+def test_what_a_device_receives_on_a_torus(kind, degrees, chip, exact, share, axes):
+    expected = [Crossing(f"{kind} axes", pytest.approx(share), axes * AXIS)]
+    assert crossings(ask(chip, degrees, exact=exact), kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "degrees", "exact", "port", "node", "network"),
+    [
+        ("fsdp", {"fsdp": 1024}, True, PORT, 7 / 8, 127 / 128 / 8),
+        ("fsdp", {"fsdp": 64}, False, PORT, 1, 1 / 8),
+        # Inside a node there is no network.
+        ("tp", {"tp": 8}, True, None, 7 / 8, 0),
+        # With tp = 8 the devices of an FSDP group are each in a node of its own. Two of them share a node when tp = 4:
+        # half is gathered by each, over its own port.
+        ("fsdp", {"tp": 8, "fsdp": 128}, True, PORT, 0, 127 / 128),
+        ("fsdp", {"tp": 4, "fsdp": 128}, True, PORT, 1 / 2, 63 / 64 / 2),
+    ],
+)
+def test_what_a_device_receives_on_nodes(kind, degrees, exact, port, node, network):
+    expected = [Crossing("node", pytest.approx(node), LINK), Crossing("network", pytest.approx(network), PORT)]
+    rows = crossings(ask(replace(SXM, port_bytes_per_s=port), degrees, exact=exact), kind)
+    assert rows == [crossing for crossing in expected if crossing.received_share != 0]
+
+
+@pytest.mark.parametrize(
+    ("chip", "degrees", "problem"),
+    [
+        (SXM, {"tp": 8, "fsdp": 128}, None),
+        (SXM, {"tp": 16, "fsdp": 3}, None),
+        (SXM, {"tp": 3}, "tp=3: groups of 3 devices do not pack into nodes of 8: let them divide it"),
+        (SXM, {"tp": 4, "fsdp": 3}, "fsdp=3: groups of 12 devices do not pack"),
+        (find("H100 PCIe"), {"fsdp": 4}, "4 devices span nodes of 2, and the chip's network is not known"),
+        (V5P, {"tp": 4, "fsdp": 3}, None),
+        (RING, {"tp": 4, "fsdp": 3}, "tp=4, fsdp=3: each needs an axis of its own, and the torus has 1: leave one out"),
+    ],
+)
+def test_what_does_not_fit(chip, degrees, problem):
+    sentence = ask(chip, degrees).misfit()
+    assert sentence is None if problem is None else problem in sentence
+
+
+@quick
+@given(st.sampled_from(["tp", "fsdp"]), st.integers(1, 10), st.sampled_from([1, 2, 4, 8, 64]))
+def test_larger_nodes_take_traffic_off_the_network(kind, power, size):
+    def seconds(size, exact=True):
+        rows = crossings(ask(replace(SXM, node_size=size), {kind: 2**power}, exact=exact), kind)
+        return {"node": 0, "network": 0} | {row.fabric: row.received_share / row.bytes_per_s for row in rows}
+
+    before, larger, whole = seconds(size), seconds(2 * size), seconds(size, exact=False)
+    assert max(before.values()) > 0
+    assert larger["network"] <= before["network"]
+    assert larger["node"] >= before["node"]
+    assert all(before[fabric] <= whole[fabric] * (1 + 1e-9) for fabric in before)
+
+
+def degrees(split):
+    return split.fsdp, split.tp
+
+
+def tokens(split):
+    return bound(split).tokens
+
+
+def test_best_whole_split_where_fabrics_take_turns():
+    shared = splits.best_whole(v5p(fabrics_overlap=False))
+    # Y = 8: 4 D F / (8 W 2) / (4 D F / 64 / C - 4 D / 8 / W)
+    assert (degrees(shared), tokens(shared)) == ((8, 8), pytest.approx(64 / 16 * ALPHA / (1 - 8 * ALPHA / F)))
+
+
+def test_splits_at_the_edges():
+    alone = v5p(degrees={})
+    assert splits.best_whole(alone) == alone
+    assert tokens(splits.best_real(alone)) == 0
+    # 8 chips can all go to tensor parallelism, and then nothing is gathered.
+    few = v5p(degrees={"fsdp": 8})
+    for best in (splits.best_whole(few), splits.best_real(few)):
+        assert (degrees(best), tokens(best)) == ((1, 8), 0)
+    # On a ring FSDP and tensor parallelism cannot be used together.
+    assert [split.tp for split in splits.whole(EXERCISE)] == [1, 8]
+    assert degrees(splits.best_real(ask("exercise", {"fsdp": 8}, flops=1e15))) == (8, 1)
+
+
+def test_best_split_of_1024_h100():
+    best = splits.best_whole(h100({"fsdp": 1024}))
+    assert degrees(best) == (64, 16)
+    # X of 64, each group in 64 different pairs of nodes: 63/64 over the port, beside 1/2 / 8 of the activations.
+    network = 63 / 64 * 4 * D * F / 16 / 50e9
+    per_token = 4 * D * F / 1024 / H100 - 2 * (1 / 2 / 8) * 2 * D / 64 / 50e9
+    assert tokens(best) == pytest.approx(network / per_token)
+    # The real bound has two valleys, inside a node and between 8 and 16; the second one is the deeper.
+    real = splits.best_real(h100({"fsdp": 1024}))
+    assert tokens(real) < 0.995 * tokens(best)
+    assert 14 < degrees(real)[1] < 16
+    # Over a slow network tp beyond a node takes it from the weights' gathers: the least is at the kink.
+    slow = ask(replace(find("H100 SXM"), port_bytes_per_s=5e9), {"fsdp": 1024})
+    assert tokens(splits.best_real(slow)) <= tokens(splits.best_whole(slow)) * (1 + 1e-9)
+
+
+def test_whole_splits_are_all_divisors_that_pack():
+    odd = replace(v5p(degrees={"fsdp": 6, "tp": 2}), model=Model("odd", 64, 18, 4))
+    assert [split.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
+    assert all(split.devices == 12 for split in splits.whole(odd))
+    assert [split.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
+
+
+@quick
+@given(made_up(), st.booleans())
+def test_the_best_splits_are_not_worse_than_any_other(question, fabrics_overlap):
+    question = replace(question, fabrics_overlap=fabrics_overlap)
+    whole, real = splits.best_whole(question), splits.best_real(question)
+    assert question in splits.whole(question)
+    assert tokens(whole) == min(map(tokens, splits.whole(question)))
+    assert tokens(real) <= tokens(whole) * (1 + 1e-6)
+    x, y = degrees(real)
+    assert x * y == pytest.approx(question.devices)
+    assert min(x, y) >= 1 - 1e-9
+
+
+@quick
+@given(st.integers(1, 3), st.floats(100, 10_000), st.integers(6, 14), st.booleans())
+def test_closed_form_of_the_real_bound(m_x, alpha, power, added):
+    """Alpha^2 / (M_X F), or four times that, where Y comes out above 4: at Y = 1 FSDP has the other axis, too,
+    and at X = 1 tensor parallelism all."""
+    f, chips = 2**17, 2**power
+    most = f / alpha  # as far as the activations keep up
+    y = most / 2 if added else most
+    torus = Chip("any", {"bf16": alpha * 1e11}, "", links=m_x + 1, link_bandwidth_bytes_per_s=1e11, torus_axes=m_x + 1)
+    question = ask(torus, {"fsdp": chips}, model=Model("any", 1000, f, 3), fabrics_overlap=not added)
+    best = splits.best_real(question)
+    if y > 4.01 and most * (m_x + 1) < chips / 1.01:
+        assert tokens(best) / chips == pytest.approx((4 if added else 1) * alpha**2 / (m_x * f), rel=1e-5)
+        assert degrees(best)[1] == pytest.approx(y, rel=1e-2)
+    elif most > chips:
+        assert degrees(best) == (1, chips)
+
+
+def by_name(question, saved="all", device_bytes=None, tokens=TOKENS):
+    chip = replace(question.chip, memory_bytes=device_bytes)
+    question = replace(question, tokens=tokens, saved=saved, chip=chip)
+    return {effect.name: effect for effect in effects(question)}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "text"),
+    [
+        ("4 pipeline stages", replace(v5p(), model=Model("few", 4096, 16384, 3)), "the model has fewer blocks, 3"),
+        ("4 pipeline stages", v5p(degrees={"fsdp": 6}), "fsdp=6 does not divide into 4"),
+        ("4 pipeline stages", EXERCISE, "the torus has no axis left for stages"),
+        ("4 pipeline stages", h100({"fsdp": 24}), "a stage does not fit: fsdp=6: groups of 6 devices do not pack into"),
+        ("4 pipeline stages", h100({"fsdp": 64}), "keep what they gather for all microbatches; on a torus"),
+        ("a better split of X and Y", EXERCISE, "X = 1, Y = 8 is the best of the whole ones"),
+        ("8-bit gathers of weights", v5p(degrees={"tp": 4}), "no weights are gathered"),
+    ],
+)
+def test_each_reason_stands_where_it_is_true(name, setting, text):
+    assert text in by_name(setting)[name].reason
+
+
+def test_stages_keep_their_weights_gathered():
+    stages = by_name(v5p())["4 pipeline stages"]
+    # All 32 blocks of the largest stage in place of one, each over tp = 4; and what it holds for 31.5.
+    held = (16 * ALL_WEIGHTS / 2 + TOKENS * BLOCKS * (D + F) * 2) / 64
+    assert stages.memory_bytes == pytest.approx(31 * ALL_WEIGHTS / 4 / BLOCKS + held * 0.5 / 31.5)
+    # A quarter of the blocks, 32 / 126, gathers and scatters; of four times the tokens on a device.
+    weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 4 * bound(v5p()).tokens
+    assert stages.received_bytes == pytest.approx(32 * (weights + activations))
+
+
+@pytest.mark.parametrize(
+    ("saved", "matrices", "less"),
+    [
+        ("all", 2, 125 * F * 2),
+        ("half", 2, 126 * (D + F) - 2 * (126 * D + F)),
+        ("all", 3, 125 * 2 * F * 2),
+    ],
+)
+def test_checkpointing_saves_all_but_the_inputs_of_blocks(saved, matrices, less):
+    now = v5p()
+    now = replace(now, model=replace(now.model, matrices=matrices))
+    effect = by_name(now, saved)["activation checkpointing"]
+    assert effect.memory_bytes == pytest.approx(-TOKENS * less / 64)
+    assert effect.tokens == bound(now).tokens
+    used = by_name(now, "checkpointed")["activation checkpointing"]
+    assert (used.memory_bytes, used.reason[:20]) == (0, "it is used already; ")
+
+
+def test_accumulation_gathers_again_and_saves_activations():
+    effect = by_name(EXERCISE)["gradient accumulation"]
+    assert effect.tokens_per_device == pytest.approx(2750 * 4)
+    assert effect.memory_bytes == pytest.approx(-TOKENS * BLOCKS * (D + F) * 2 / 8 * 3 / 4)
+    assert effect.received_bytes == pytest.approx(4 * ALL_WEIGHTS)
+
+
+def test_what_does_not_fit_a_device_is_no_choice():
+    now = h100({"fsdp": 1024})
+    stages = by_name(now, device_bytes=80 * GB, tokens=0)["4 pipeline stages"]
+    # 32 blocks of weights beside the state: 3517.58 GB / 1024 * 128 / 126 and 32 * 3.49 GB.
+    assert (stages.helps, stages.tokens) == (False, None)
+    assert stages.reason.startswith("115.16 GB do not fit a device of 80.00 GB; 4 times fewer devices hold")
+    assert next(iter(by_name(now, device_bytes=120 * GB, tokens=0))) == "4 pipeline stages"
+    # A device that holds too much already may still hold less.
+    full = by_name(h100({"fsdp": 8}), device_bytes=80 * GB, tokens=1000)
+    assert full["8-bit gathers of weights"].tokens
+    assert full["4 pipeline stages"].tokens is None
+
+
+@quick
+@given(made_up())
+def test_those_that_help_come_first(now):
+    rows = [*by_name(now, tokens=1000).values()]
+    helps = [effect.helps for effect in rows]
+    assert helps == sorted(helps, reverse=True)
+    bounds = [effect.tokens for effect in rows if effect.helps]
+    assert bounds == sorted(bounds)
+    assert max(bounds, default=0) <= bound(now).tokens
