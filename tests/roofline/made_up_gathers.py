@@ -1,17 +1,14 @@
 """Journals of runs that gather over a wire, written by hand: arms that hide a known share, and their timelines."""
 
-import re
-
-import pytest
 from made_up_run import HEAD, lines_of, save
+from matplotlib.text import Text
 
 from roofline import plots
-from roofline.analysis.records import frame, records_of
+from roofline.analysis.records import frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
-from roofline.plots import theme
 from roofline.store.journal import load
 from roofline.theory.arms import ARMS, base_arm, is_serial
 
@@ -112,25 +109,15 @@ NAMES = ["network_roofline", "overlap", "timeline"]
 
 
 class Drawn:
-    """`Drawn` holds what `draw` made of some lines: the texts of each SVG, and the figures themselves."""
+    """`Drawn` holds the figures that `draw` made of some lines, and the lines of text on each."""
 
     def __init__(self, folder, lines, only=()):
         self.run = load(save(folder, lines))
-        self.records = records_of(self.run)
-        cases = frame(self.run)
-        figures = {name: plots.FIGURES[name](cases) for name in NAMES[:2] if name in (only or NAMES)}
-        figures |= {"timeline": plots.timeline(self.run)} if "timeline" in (only or NAMES) else {}
+        cases, chosen = frame(self.run), only or NAMES
+        figures = {name: plots.FIGURES[name](cases) for name in NAMES[:2] if name in chosen}
+        figures |= {"timeline": plots.timeline(self.run)} if "timeline" in chosen else {}
         self.figures = {name: figure for name, figure in figures.items() if figure is not None}
-        self.names = [*self.figures]
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(theme, "ENDINGS", ("svg",))
-            paths = [path for name, figure in self.figures.items() for path in theme.save(figure, folder, name)]
         self.texts = {
-            path.stem: [text.replace("&gt;", ">") for text in re.findall(r">([^<>]+)</text>", path.read_text())]
-            for path in paths
+            name: [line for text in figure.findobj(Text) for line in text.get_text().split("\n") if line]
+            for name, figure in self.figures.items()
         }
-
-    def axes(self, name, title):
-        """Return the panel of a figure that is entitled so."""
-        panels = self.figures[name].axes
-        return next(axes for axes in panels if any(t.get_text().startswith(title) for t in axes.texts))
