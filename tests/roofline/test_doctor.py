@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import types
 import warnings
 from contextlib import suppress
@@ -224,9 +223,3 @@ def test_a_run_hears_of_what_is_lacking_but_of_no_folder(monkeypatch):
     assert doctor.of_any_run() == ["mode: MIG is on; a slice; nvidia-smi -mig 0"]
     done.stdout = ""
     assert doctor.of_any_run() == ["-m roofline doctor --json ended with exit code 1"]
-
-
-def test_check_that_raises_costs_no_other_its_answer(gpu):
-    gpu.setitem(sys.modules, "triton", None)
-    states = {finding.about: finding.state for finding in doctor.examine()}
-    assert (states["compiler"], states["nvml"]) == (LACKING, OK)

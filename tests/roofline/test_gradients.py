@@ -1,6 +1,5 @@
 """What is said of gradients that are summed over ranks: the model and its fit, records, the figure; and who may run."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +23,7 @@ OVERHEAD_S, BYTES_PER_S = 1.5e-3, 128e6
 BACKWARD_S = S / BYTES_PER_S
 
 
-def make_run(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
+def make_run(in_flight=1, overhead_s=OVERHEAD_S):
     """Return a run whose arms take what the model says, with rounds that are slower and faster for all."""
     model = Model(BACKWARD_S, S, L, in_flight, overhead_s, BYTES_PER_S)
     alone = {"collectives": 1, "nbytes": S}
@@ -40,7 +39,7 @@ def make_run(in_flight=1, overhead_s=OVERHEAD_S, loopback=False):
         entrants[f"all_reduce of a quarter in {count}"] = about, count * overhead_s + S / 4 / BYTES_PER_S
     for name, size in CASE.buckets.items():
         entrants[name] = {"bucket_bytes": size, "collectives": S // size}, model.time_s(size)
-    ranks = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": loopback}
+    ranks = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
     run = Run({key: value for key, value in HEAD.items() if key != "kind"} | {"ranks": ranks})
     about = {name: {"config": "known", "relative_error": 0.0} | fields for name, (fields, _) in entrants.items()}
     shape = Shape(
@@ -72,16 +71,13 @@ def test_no_model_where_all_reduces_seem_to_cost_less_than_their_bytes():
     assert "sqrt" not in line
 
 
-def test_best_bucket_of_one_collective_at_a_time_is_sqrt_s_o_w():
-    model = Model(BACKWARD_S, S, L, 1, 1e-3, BYTES_PER_S)
-    best = min((2**power for power in range(16, 24)), key=model.time_s)
-    assert abs(math.log2(best / model.bucket_bytes)) <= 1
-
-
 def test_records_have_what_was_hidden_and_the_model():
     run = make_run()
     records = {record["contender"]: record for record in records_of(run)}
     assert [*records] == ["flat", "overlapped", "ddp", *CASE.buckets]
+    model = Model(BACKWARD_S, S, L, 1, OVERHEAD_S, BYTES_PER_S)
+    fastest = min((2**power for power in range(16, 24)), key=model.time_s)
+    assert 1 / 2 <= fastest / model.bucket_bytes <= 2  # sqrt(s o w), of one collective at a time
     for name, record in records.items():
         assert record.keys() <= FIELDS.keys(), name
         hidden = hidden_fraction(record["t_gemm_s"], record["t_comm_s"], record["time_s"])
@@ -123,10 +119,6 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "## Which bucket?" in text
     assert "Best bucket: 1 MiB measured, 0.83 of sqrt(s o w)" in text
-
-
-def test_times_over_loopback_are_no_records():
-    assert records_of(make_run(loopback=True)) == []
 
 
 def test_one_process_is_told_to_start_torchrun():

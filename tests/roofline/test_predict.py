@@ -13,7 +13,7 @@ from made_up_run import HEAD, LINES, ceiling, save, shape
 from roofline.analysis.records import records_of
 from roofline.cli import main
 from roofline.operations.matmul import Matmul
-from roofline.predict.times import EFFICIENCY, RunTimes
+from roofline.predict.times import RunTimes
 from roofline.report.format import error_text
 from roofline.store.journal import load
 
@@ -64,24 +64,6 @@ def test_time_is_a_straight_line_between_measured_m_and_grows_as_the_roofline_be
     assert len(rows) == 8
 
 
-def test_errors_are_of_matmuls_without_their_own_m(gpu, capsys):
-    rows = RunTimes(load(gpu), "run").errors()
-    first_s, last_s = 4e-6 + roofline_s(16) - roofline_s(64), 4e-6 + roofline_s(256) - roofline_s(64)
-    predicted_s = {16: first_s, 64: 2e-6 + 48 / 240 * 8e-6, 256: last_s}
-    ours = [(m, abs(predicted_s[m] / time_s - 1), abs(roofline_s(m) / time_s - 1)) for m, time_s in TIMES.items()]
-    assert rows[:3] == [pytest.approx(row) for row in ours]
-    assert main(["predict", "--run", str(gpu)]) == 0
-    shares = [error_text(median(row[i] for row in rows)) for i in (1, 2)]
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert "its 6 are off by {} in the median, and by the plain roofline by {}".format(*shares) in line
-
-
-def test_options_choose_of_what_was_measured(cpu, capsys):
-    chosen = "--tp", "16", "--model", "xxl/16"
-    rows = predicted(capsys, "--run", cpu, *GATHERS, *chosen)
-    assert {case.partition("-p8-")[2].rpartition("-")[0] for case in rows} == {"tp16-m4096-fp32-0.5GBps"}
-
-
 def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu, capsys):
     case = "all_gather_matmul-xxl/16-up-p8-tp16-m4096-fp32-{}-{}"
     rows = predicted(capsys, "--run", cpu, *GATHERS, "--tp", "16")
@@ -101,14 +83,6 @@ def test_t_gemm_grows_by_what_the_cores_do_that_a_cpus_link_leaves(cpu, capsys):
     row = predicted(capsys, "--run", cpu, *GATHERS, "--tp", "16", "--tokens", "8192").popitem()[1]
     assert row["t_gemm_s"] == pytest.approx(20e-3 + 2 * 4096 * 1024 * 208 / (0.2e12 / 2))
     assert row["origin"] == "extrapolated from M=4096"
-
-
-def test_datasheet_is_taken_at_its_share_for_each_bound(capsys):
-    rows = predicted(capsys, "--chip", "H100 SXM", "--tokens", "1,8192")
-    few, many = (rows[f"matmul-xxl-up-tp8-m{m}-bf16"] for m in (1, 8192))
-    assert many["time_s"] == pytest.approx(2 * 8192 * 16384 * 6656 / (EFFICIENCY["compute"] * 989.4e12))
-    assert few["time_s"] == pytest.approx(2 * 16384 * 6656 / (EFFICIENCY["memory"] * 3.35e12), rel=1e-3)
-    assert [row["origin"] for row in (few, many)] == ["datasheet, memory-bound", "datasheet, compute-bound"]
 
 
 def test_layer_of_a_datasheet_is_both_matmuls_over_all_links(capsys):
@@ -141,23 +115,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, refused):
     assert text in refused("predict", *arguments.replace("GPU", str(gpu)).split())
 
 
-def test_run_without_ceilings_answers_between_its_ends_alone(tmp_path, capsys, refused):
-    run = save(tmp_path / "run", [HEAD, *SHAPES])
-    assert predicted(capsys, "--run", run, "--tokens", "64,100")
-    error = refused("predict", "--run", str(run), "--tokens", "300")
+def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, capsys, refused):
+    bare = save(tmp_path / "bare", [HEAD, *SHAPES])
+    assert predicted(capsys, "--run", bare, "--tokens", "64,100")
+    error = refused("predict", "--run", str(bare), "--tokens", "300")
     assert "M=300 of matmul-1024x1024-up-tp1-m300-bf16 is beyond 16 to 256" in error
-    assert RunTimes(load(run), "run").errors() == []
-
-
-def test_run_without_matmuls_is_refused(tmp_path, refused):
-    error = refused("predict", "--run", str(save(tmp_path / "run", LINES[:5])))
+    assert RunTimes(load(bare), "run").errors() == []
+    error = refused("predict", "--run", str(save(tmp_path / "empty", LINES[:5])))
     assert "measured no matmuls, which predictions go by" in error
-
-
-def test_tp_that_was_measured_beside_a_link_alone_is_not_offered(tmp_path, refused):
-    alone = [json.loads(json.dumps(line).replace("bf16", "fp32")) for line in SHAPES]
-    run = save(tmp_path / "run", [HERE, *SWEEP, *alone])
-    assert refused("predict", "--run", str(run), "--tp", "16").endswith("choose of 1024x1024 up tp=1 fp32\n")
+    # A tp that was measured beside a link alone is not offered.
+    alone = save(tmp_path / "alone", [HERE, *SWEEP, *json.loads(json.dumps(SHAPES).replace("bf16", "fp32"))])
+    assert refused("predict", "--run", str(alone), "--tp", "16").endswith("choose of 1024x1024 up tp=1 fp32\n")
 
 
 def test_answer_in_half_a_second_without_packages(in_a_blink):

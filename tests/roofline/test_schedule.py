@@ -177,21 +177,6 @@ def test_no_arm_beats_the_longer_of_the_two_or_is_slower_than_serial(
 
 
 @given(st.integers(2, 16), times, times)
-def test_a_reduce_scatter_takes_as_long_as_the_all_gather_that_runs_backwards(ranks, gemm, comm):
-    """Forwards, each part is sent when it is computed and the one before is gone."""
-    sent_s = computed_s = 0.0
-    for _ in range(ranks - 1):
-        computed_s += gemm / ranks
-        sent_s = max(sent_s, computed_s) + comm / (ranks - 1)
-    backwards = OverlapPlan("block_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm)
-    assert backwards.end_s == pytest.approx(max(sent_s, gemm))
-    assert backwards.end_s == OverlapPlan("chunk_launches", Grid(1, 1), 1, ranks).simulate(gemm, comm).end_s
-    ends_s = [span.end_s for span in backwards.spans]
-    assert ends_s == sorted(ends_s)
-    assert sum(span.end_s - span.start_s for span in backwards.spans) == pytest.approx(gemm)
-
-
-@given(st.integers(2, 16), times, times)
 def test_a_layer_takes_the_sum_of_its_halves_and_chained_hides_what_lies_between(ranks, gemm, comm):
     layer, chained, half = (
         OverlapPlan(f"{arm}_launches", Grid(1, 1), 1, ranks) for arm in ("layer", "chained", "block")

@@ -78,20 +78,6 @@ def test_what_does_not_fit(chip, degrees, problem):
     assert sentence is None if problem is None else problem in sentence
 
 
-@quick
-@given(st.sampled_from(["tp", "fsdp"]), st.integers(1, 10), st.sampled_from([1, 2, 4, 8, 64]))
-def test_larger_nodes_take_traffic_off_the_network(kind, power, size):
-    def seconds(size, exact=True):
-        rows = crossings(ask(replace(SXM, node_size=size), {kind: 2**power}, exact=exact), kind)
-        return {"node": 0, "network": 0} | {row.fabric: row.received_share / row.bytes_per_s for row in rows}
-
-    before, larger, whole = seconds(size), seconds(2 * size), seconds(size, exact=False)
-    assert max(before.values()) > 0
-    assert larger["network"] <= before["network"]
-    assert larger["node"] >= before["node"]
-    assert all(before[fabric] <= whole[fabric] * (1 + 1e-9) for fabric in before)
-
-
 def degrees(split):
     return split.fsdp, split.tp
 
@@ -173,9 +159,8 @@ def test_closed_form_of_the_real_bound(m_x, alpha, power, added):
         assert degrees(best) == (1, chips)
 
 
-def by_name(question, saved="all", device_bytes=None, tokens=TOKENS):
-    chip = replace(question.chip, memory_bytes=device_bytes)
-    question = replace(question, tokens=tokens, saved=saved, chip=chip)
+def by_name(question, device_bytes=None, tokens=TOKENS):
+    question = replace(question, tokens=tokens, chip=replace(question.chip, memory_bytes=device_bytes))
     return {effect.name: effect for effect in effects(question)}
 
 
@@ -189,6 +174,7 @@ def by_name(question, saved="all", device_bytes=None, tokens=TOKENS):
         ("4 pipeline stages", h100({"fsdp": 64}), "keep what they gather for all microbatches; on a torus"),
         ("a better split of X and Y", EXERCISE, "X = 1, Y = 8 is the best of the whole ones"),
         ("8-bit gathers of weights", v5p(degrees={"tp": 4}), "no weights are gathered"),
+        ("activation checkpointing", v5p(saved="checkpointed"), "it is used already; the forward pass stays"),
     ],
 )
 def test_each_reason_stands_where_it_is_true(name, setting, text):
@@ -203,31 +189,6 @@ def test_stages_keep_their_weights_gathered():
     # A quarter of the blocks, 32 / 126, gathers and scatters; of four times the tokens on a device.
     weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 4 * bound(v5p()).tokens
     assert stages.received_bytes == pytest.approx(32 * (weights + activations))
-
-
-@pytest.mark.parametrize(
-    ("saved", "matrices", "less"),
-    [
-        ("all", 2, 125 * F * 2),
-        ("half", 2, 126 * (D + F) - 2 * (126 * D + F)),
-        ("all", 3, 125 * 2 * F * 2),
-    ],
-)
-def test_checkpointing_saves_all_but_the_inputs_of_blocks(saved, matrices, less):
-    now = v5p()
-    now = replace(now, model=replace(now.model, matrices=matrices))
-    effect = by_name(now, saved)["activation checkpointing"]
-    assert effect.memory_bytes == pytest.approx(-TOKENS * less / 64)
-    assert effect.tokens == bound(now).tokens
-    used = by_name(now, "checkpointed")["activation checkpointing"]
-    assert (used.memory_bytes, used.reason[:20]) == (0, "it is used already; ")
-
-
-def test_accumulation_gathers_again_and_saves_activations():
-    effect = by_name(EXERCISE)["gradient accumulation"]
-    assert effect.tokens_per_device == pytest.approx(2750 * 4)
-    assert effect.memory_bytes == pytest.approx(-TOKENS * BLOCKS * (D + F) * 2 / 8 * 3 / 4)
-    assert effect.received_bytes == pytest.approx(4 * ALL_WEIGHTS)
 
 
 def test_what_does_not_fit_a_device_is_no_choice():

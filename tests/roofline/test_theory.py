@@ -21,17 +21,20 @@ def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("call", "message"),
     [
-        ("xxk", "did you mean xxl"),
-        ("xxl/3", "divides d_model=16384"),
-        ("1024,", "two whole numbers"),
-        ("0,5", "above 0"),
+        (lambda: parse("xxk"), "did you mean xxl"),
+        (lambda: parse("xxl/3"), "divides d_model=16384"),
+        (lambda: parse("1024,"), "two whole numbers"),
+        (lambda: parse("0,5"), "above 0"),
+        (lambda: Matmul("xxl", "up", 1, -1, "bf16"), "m=-1"),
+        (lambda: balance(0, 1), "FLOP/s 0: it must be above 0"),
+        (lambda: balance(1, float("nan")), "bandwidth nan: it must be above 0"),
     ],
 )
-def test_bad_models_are_named(text, message):
+def test_bad_sizes_and_rates_are_named(call, message):
     with pytest.raises(ValueError, match=message):
-        parse(text)
+        call()
 
 
 @pytest.mark.parametrize(
@@ -48,26 +51,17 @@ def test_layers_are_sharded_as_column_and_row_parallel(layer, tp, n, k):
 def test_intensity_of_one_token_is_about_one_flop_per_byte_in_bf16():
     assert Matmul("xxl", "up", 1, 1, "bf16").work.device_intensity == pytest.approx(1, rel=1e-3)
     assert Matmul("xxl", "up", 1, 0, "bf16").work.flop == 0
-    with pytest.raises(ValueError, match="m=-1"):
-        Matmul("xxl", "up", 1, -1, "bf16")
 
 
 @pytest.mark.parametrize(
     ("name", "wire", "memory"),
     # NVLink 4: 450e9 bytes/s one way; TPU v5p: six links of 90e9.
-    [
-        ("H100 SXM", 2198.7, 295.3),
-        ("H200", 2198.7, 206.1),
-        ("A100 SXM", 1040, 153.0),
-        ("TPU v5p", 850, 166.0),
-        ("exercise", 2750, None),
-    ],
+    [("H100 SXM", 2198.7, 295.3), ("H200", 2198.7, 206.1), ("A100 SXM", 1040, 153.0), ("TPU v5p", 850, 166.0)],
 )
 def test_balances_of_datasheets(name, wire, memory):
     chip = chips.find(name)
     assert balance(chip.flops["bf16"], chip.received_bytes_per_s) == pytest.approx(wire, rel=1e-3)
-    if memory:
-        assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
+    assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
 
 
 def test_device_names_are_compared_whole():
@@ -83,9 +77,3 @@ def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, band
     assert roof <= intensity * bandwidth
     assert (bound(intensity, flops, bandwidth) == "compute") == (roof == flops)
     assert attainable_flops(balance(flops, bandwidth) * 1.0001, flops, bandwidth) == flops
-
-
-@pytest.mark.parametrize(("flops", "bandwidth"), [(0, 1), (1, float("nan"))])
-def test_balance_refuses_rates_that_are_not_above_zero(flops, bandwidth):
-    with pytest.raises(ValueError, match="above 0"):
-        balance(flops, bandwidth)

@@ -53,11 +53,7 @@ def calls_of(**truth):
 
 @pytest.mark.parametrize(
     ("correlation", "at_least"),
-    [
-        pytest.param(0.0, 0.90, marks=pytest.mark.slow),
-        pytest.param(0.5, 0.88, marks=pytest.mark.slow),
-        (0.8, 0.86),
-    ],
+    [pytest.param(0.0, 0.90, marks=pytest.mark.slow), pytest.param(0.5, 0.88, marks=pytest.mark.slow), (0.8, 0.86)],
 )
 def test_coverage_under_drift_and_correlation_with_the_stop_rule(correlation, at_least):
     hits = 0  # nominal 0.95
