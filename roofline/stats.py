@@ -63,7 +63,7 @@ def estimate(
         return None
     overall = of(*(math.exp(fmean(values)) for values in zip(*typical.values(), strict=True)))
     if len(typical) == 1:
-        typical = _typical(anchor, series, _blocks(tuple(groups.items())))
+        typical = _typical(anchor, series, blocks(tuple(groups.items())))
     return student(overall, [of(*map(math.exp, values)) for values in typical.values()], log=log)
 
 
@@ -122,7 +122,7 @@ def middle(values: list[float]) -> float:
 
 
 @lru_cache(maxsize=64)
-def _blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
+def blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
     """Return {round: block} of a single process: its passes, or where they are few, runs of its rounds."""
     if len({group for _, group in groups}) >= BLOCKS:
         return {index: pass_index for index, (_, pass_index) in groups}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from roofline.account.answer import Answer
 from roofline.account.communication_bound import slowest
+from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
 
 WIDTH = 120
@@ -114,9 +115,8 @@ def _links(chip: Chip) -> str:
 
 def _table(columns: dict[str, Callable], rows: Iterable, sides: str) -> list[str]:
     """Return lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
-    cells = [[*columns], *([cell(row) for cell in columns.values()] for row in rows)]
-    form = "  ".join(f"{{:{side}{max(map(len, column))}}}" for side, *column in zip(sides, *cells, strict=True))
-    return [form.format(*row).rstrip() for row in cells] if cells[1:] else []
+    cells = [[write(row) for write in columns.values()] for row in rows]
+    return aligned([[*columns], *cells], sides) if cells else []
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -25,7 +25,7 @@ from itertools import chain
 from statistics import fmean, variance
 
 from roofline.analysis.overlap import unsplit_times_s
-from roofline.stats import BLOCKS, Interval, beyond, by_process, student_quantile
+from roofline.stats import Interval, beyond, blocks, by_process, student_quantile
 from roofline.store.run import Run
 from roofline.theory.simulator import hidden_fraction
 
@@ -96,11 +96,7 @@ def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
             return {}
         series.append(shape.anchor)
     if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
-        whole = len(set(groups.values())) >= BLOCKS
-        groups = {
-            index: (groups[index][1] if whole else place * BLOCKS // len(groups), 0)
-            for place, index in enumerate(sorted(groups))
-        }
+        groups = {index: (block, 0) for index, block in blocks(tuple(groups.items())).items()}
     if by == HIDDEN:
         return by_process(hidden_fraction, *series, groups=groups, anchor=shape.anchor)
     of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
