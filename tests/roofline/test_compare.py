@@ -89,30 +89,13 @@ def test_change_by_hand():
     assert quiet.error < single.error / math.sqrt(10)  # and runs that agree weigh against what is taken to be known
 
 
-def test_spread_is_that_of_processes_or_of_the_blocks_of_a_single_one(tmp_path):
-    rng = np.random.default_rng(2)
-    times = {"cublas": [3e-4] * 80, "tiled": draw_times(rng, 1e-4, 80)}
+def test_blocks_of_a_single_process_take_the_place_of_processes(tmp_path):
+    times = {"cublas": [3e-4] * 80, "tiled": draw_times(np.random.default_rng(2), 1e-4, 80)}
     run = journal.load(save_run(tmp_path / "run", shape(16, times)))
     (timed_shape,), (_, record) = run.shapes.values(), records_of(run)
-    ratios = math.log(3e-4) - np.log(list(timed_shape.times_s("tiled").values()))
-
-    def middle_halves(count):
-        of_each = np.sort(ratios.reshape(count, -1), axis=1)
-        cut = of_each.shape[1] // 4
-        return of_each[:, cut:-cut].mean(axis=1)
-
-    blocks = middle_halves(8)
-    spread = spread_of([changes.values_of(run, record)])
-    assert (spread.value, spread.variance, spread.freedom) == pytest.approx((blocks.mean(), blocks.var(ddof=1) / 8, 7))
-    for round_ in timed_shape.rounds:
-        round_.process, round_.pass_index = round_.index // 20, round_.index // 10 % 2
-    processes = middle_halves(4)
-    spread = spread_of([changes.values_of(run, record)])
-    assert (spread.value, spread.variance, spread.freedom) == pytest.approx(
-        (processes.mean(), processes.var(ddof=1) / 4, 3)
-    )
-    by_time = spread_of([changes.values_of(run, record, "time")])
-    assert by_time.value == pytest.approx(spread.value - math.log(3e-4))
+    blocks = np.sort(math.log(3e-4) - np.log(times["tiled"]).reshape(8, 10), axis=1)[:, 2:-2].mean(axis=1)
+    expected = Spread(*map(pytest.approx, (blocks.mean(), blocks.var(ddof=1) / 8, 7)))
+    assert spread_of([changes.values_of(run, record)]) == expected
     timed_shape.rounds = timed_shape.rounds[:1]
     assert spread_of([changes.values_of(run, record)]) is None
 
