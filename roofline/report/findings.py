@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
-from roofline.report import forecasts, tables
+from roofline.report import tables
 from roofline.report.format import error_text, interval_text, percent_text
 from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
@@ -130,14 +130,6 @@ def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
             yield f"{ceiling.kind}{f' {ceiling.dtype}' if ceiling.dtype else ''} is known to within {error_text(off)}"
 
 
-def _forecast(run: Run, frame: DataFrame) -> Iterable[str]:
-    if newest := forecasts.of_chip(run):
-        name, forecast = newest
-        for field, (inside, count) in forecasts.within(forecast, frame).items():
-            if inside < forecast["interval"] * count:
-                yield f"{field} of {count - inside} of {count} cases lies outside its interval in {name}"
-
-
 def _above(name: str, share: float, text: str) -> Find:
     """Return what finds the cases whose field `name` is above `share`; `text` describes the highest."""
     return _cases(lambda f: f[name] > share, lambda f: f[name], lambda row: text.format(error_text(row[name])))
@@ -166,7 +158,6 @@ RULES = {
     "disturbed": _above("others_share", OTHERS, "other processes took up to {} of the CPU"),
     "waiting": _above("waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
     "stolen time": _above("stolen_share", STOLEN, "up to {}"),
-    "forecast missed": _forecast,
     "not measured": _outcomes(skipped="skipped", not_run="not run"),
     "faster": _beside("best", 1),
 }  # fmt: skip

@@ -206,6 +206,8 @@ def test_terminal_json_and_markdown_say_the_same(tmp_path, capsys):
     assert answer["counts"] == {SLOWER: 1, FASTER: 1, SAME: 0, UNCLEAR: 1}
     assert (answer["exit_code"], answer["schema"], answer["base_runs"], answer["new_runs"]) == (1, 4, 1, 1)
     assert texts[0] == texts[1]
+    in_the_open = re.findall(r"^\| matmul-\S+-m(\d+)-", texts[2].partition("<details>")[0], re.MULTILINE)
+    assert in_the_open == ["16", "256"]
     assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
     for case in answer["cases"]:
         assert case["baseline_speed"] == pytest.approx(1 / 1.2, rel=0.01)
@@ -294,10 +296,13 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert "another method: BASE has 1 and 9, NEW has 1; --allow method" in capsys.readouterr().err
     assert main(["compare", old, other, "--new", alike, "--allow", "method"]) == 0
     assert "method: BASE has 1 and 9, NEW has 1" in capsys.readouterr().out
+    with (tmp_path / "alike" / journal.NAME).open("a") as file:
+        file.write('{"kind": "end", "finished": ""}\n')
     assert main(["compare", old, alike, "--new", folder("new")]) == 0
     out = capsys.readouterr().out
     assert re.search(rf"missing in BASE 2: .*{CASE.format(64, 'tiled')}: not asked for", out)
     assert "runs: 2 BASE, 1 NEW" in out
+    assert re.findall("(.*) was cut short", out) == ["BASE 1", "NEW"]
 
 
 TABLE = re.compile(r"<!-- made by tests/roofline/agreement.py, of (\S*) -->\n(.*?)\n<!-- end -->", re.DOTALL)

@@ -104,6 +104,7 @@ def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):
         run_of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})),  # within the margin
         run_of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
         disturbed(stolen_share=0.02, others_share=0.05),
+        run_of(ceiling("copy", 4e12, spread=0.2), *shape(16, PLAIN)),  # which no share is of
     ],
 )
 def test_what_is_within_its_limit_is_no_finding(lines, findings_by_rule):
@@ -147,7 +148,6 @@ FORECAST = {
         foreseen("two", 2.0),
         foreseen("three", 3.0, hidden_fraction=0.9, hidden_fraction_low=0.8, hidden_fraction_high=1.0),
         foreseen("never measured", 1.0),
-        foreseen("matmul-1024x1024-up-tp1-m16-bf16-tiled", 3e-6),
     ],
 }
 RECORDS = [
@@ -172,9 +172,6 @@ def test_forecast_of_the_chip_is_scored_and_no_other(tmp_path, monkeypatch, find
         "ratio_to_vendor: 0 of 1 within the interval of 80 %",
         "hidden_fraction: 1 of 1 within the interval of 80 %",
     ]
-    missed = ["time_s of 1 of 1 cases lies outside its interval in new.json"]
-    assert findings_by_rule(run_of(*shape(16, PLAIN)))["forecast missed"] == missed  # 2 us, of 2.4 to 3.75
-    assert "forecast missed" not in findings_by_rule(run_of(*shape(16, PLAIN | {"tiled": 3e-6})))
     assert forecasts.sections(run, as_frame(RECORDS[3:])) == []  # nothing that was not foreseen
     run.metadata["machine"]["datasheet"] = None
     assert forecasts.sections(run, as_frame(RECORDS)) == []

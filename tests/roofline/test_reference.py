@@ -254,5 +254,7 @@ def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     exec(snippet, namespace := {})
     run = load_committed(Path(re.search(r'load\("(.*?)"\)', snippet)[1]).name)
+    dtypes = {name: str(namespace["frame"][name].dtype) for name in ("case", "m", "above_roof", "time_s")}
+    assert dtypes == {"case": "object", "m": "Int64", "above_roof": "boolean", "time_s": "float64"}
     again = namespace["frame"].astype(object).where(namespace["frame"].notna(), None).to_dict("records")
     assert again == [{name: record.get(name) for name in namespace["frame"]} for record in records_of(run)]

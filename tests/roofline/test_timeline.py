@@ -59,6 +59,8 @@ def test_pieces_of_a_part_are_sent_together():
     line |= {"waits": [[4, 7, 7]], "end_s": 8}
     assert link_blocks(line) == [(1, 3, 2), (3, 6, 1)]
     assert chip_blocks("signalled", line) == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, HOME), (7, 8, None)]
+    at_once = {"transfers": [[1, 0]], "arrivals_s": [4], "ready_s": [2], "waits": [[1, 2, 4]], "end_s": 4}
+    assert chip_blocks("signalled", at_once) == [(0, 2, 1)]  # told as the launch ends
     rows = {"transfers": [[1, 0], [2, 0], [2, 1], [2, 2], [1, 1], [1, 2]], "ready_s": [0.0, 0.0, 4, 5, 6, 7]}
     rows |= {"arrivals_s": [1, 2, 5, 6, 7, 8], "waits": [[2, 3, 3], [6, 9, 9]], "end_s": 10}
     rows["in_turn"] = True
