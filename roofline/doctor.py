@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from roofline.measure import machine, telemetry
 from roofline.measure.device_errors import reason
-from roofline.measure.metadata import commit_of
 from roofline.options import require_writable
 from roofline.profile import ncu
 
@@ -208,12 +207,6 @@ def results() -> str:
     return f"{folder} can be written"
 
 
-def commit() -> str:
-    if (text := commit_of(ROOT)) == "unknown" or text.endswith("+dirty"):
-        raise ValueError(text)
-    return text
-
-
 CHECKS = (
     Check("packages", packages, "nothing can be relied upon without them",
           'pip install -e ".[bench]", or make bench, which sets up an environment of its own'),
@@ -231,7 +224,5 @@ CHECKS = (
     Check("cores", cores, "an emulated link takes the core of the matmul, and nothing overlaps",
           "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py", device="cpu"),
     Check("results", results, "a run is refused"),
-    Check("commit", commit, "the run cannot become a reference",
-          "commit, or undo, what changed; where git is not there, set ROOFLINE_COMMIT", LIMITED),
 )  # fmt: skip
 """In the order in which one mends them. The first two are asked first: all else fails without them."""
