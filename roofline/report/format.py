@@ -65,7 +65,11 @@ def binary_text(count: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Return `count` bytes in MB or GB, to three digits."""
+    """Return `count` bytes in MB or GB, to three digits.
+
+    >>> bytes_text(999_000_000), bytes_text(1_200_000_000)
+    ('999 MB', '1.2 GB')
+    """
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 

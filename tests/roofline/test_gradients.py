@@ -119,6 +119,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
     text = (tmp_path / "report.md").read_text()
     brief = text.partition("## Which bucket?")[2].partition("\n## ")[0]
     assert "](buckets.png)" in brief
+    assert "| by model |" in brief
     (row,) = (line for line in brief.splitlines() if line.startswith(f"| {CASE.id}"))
     assert "| bucketed_1MiB |" in row
     assert "Best bucket: 1 MiB measured, 0.83 of sqrt(s o w)" in text
