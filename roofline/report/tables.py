@@ -80,6 +80,10 @@ def escaped(text: str) -> str:
 
 
 def named(cases: Sequence[str]) -> str:
-    """Return the first of `cases`, and how many more there are."""
+    """Return the first of `cases`, and how many more there are.
+
+    >>> named(["a", "b", "c", "d", "e", "f"])
+    'a, b, c, d and 2 more'
+    """
     more = len(cases) - MOST_NAMED
     return ", ".join(cases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -72,6 +72,24 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
 
 
+def test_brief_table_has_the_fastest_beside_the_baseline(folder):
+    run = journal.load(save(folder, [*LINES[:5], *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6})]))
+    (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
+    assert (row["M"], row["baseline"], row["fastest beside it"], row["ratio [95 %]"]) == (
+        "16",
+        "cublas",
+        "other",
+        "2.000",
+    )
+
+
+def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
+    rows = [("a", 1), ("a", 20), ("b", 3)]
+    table = tables.written(rows, {"shape": lambda row: row[0], "M": lambda row: str(row[1]), "notes": lambda row: ""})
+    assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "", "b       3"]
+    assert "" not in tables.terminal(table.iloc[1:])
+
+
 def test_ceilings_show_interval_datasheet_and_what_an_empty_call_takes(folder):
     run = journal.load(folder)
     lines = ceilings(run)
