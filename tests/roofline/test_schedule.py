@@ -1,7 +1,7 @@
 """Chunks arrive once each in the order of their topology, every tile meets every chunk once, and the simulator of that
 agrees with figures worked out elsewhere, and with a clock that advances one product at a time."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -158,6 +158,9 @@ def test_every_table_fits_no_chunk_is_used_before_it_is_here_and_no_program_does
 def test_own_ideals_at_the_ridge(arm, f_loc, blocks, hidden):
     ideal = OverlapPlan(arm, SHAPES[f_loc], SMS, RANKS, blocks).simulate(t_gemm_s=1.0, t_comm_s=1.0)
     assert hidden_fraction(1.0, 1.0, ideal.end_s) == pytest.approx(hidden, abs=TWO_DIGITS)
+    if arm.endswith("launches"):  # each takes its chunks of its blocks, once
+        taken = [(c, b) for s in ideal.spans for c in range(*s[:2]) for b in range(*s[2:4])]
+        assert sorted(taken) == list(product(range(RANKS), range(blocks)))
 
 
 EVERY_ARM = [arm for op in ("all_gather_matmul", "matmul_reduce_scatter", "ffn", "weight_prefetch")
