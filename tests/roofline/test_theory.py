@@ -25,6 +25,7 @@ def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
     [
         (lambda: parse("xxk"), "did you mean xxl"),
         (lambda: parse("xxl/3"), "divides d_model=16384"),
+        (lambda: parse("xxl/8192"), "and d_ff=53248"),
         (lambda: parse("1024,"), "two whole numbers"),
         (lambda: parse("0,5"), "above 0"),
         (lambda: Matmul("xxl", "up", 1, -1, "bf16"), "m=-1"),
@@ -59,7 +60,8 @@ def test_intensity_of_one_token_is_about_one_flop_per_byte_in_bf16():
     [("H100 SXM", 2198.7, 295.3), ("H200", 2198.7, 206.1), ("A100 SXM", 1040, 153.0), ("TPU v5p", 850, 166.0)],
 )
 def test_balances_of_datasheets(name, wire, memory):
-    chip = chips.find(name)
+    chip = chips.find(name.lower().replace(" ", "-"))
+    assert chip.name == name
     assert balance(chip.flops["bf16"], chip.received_bytes_per_s) == pytest.approx(wire, rel=1e-3)
     assert balance(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s) == pytest.approx(memory, rel=1e-3)
 
