@@ -38,6 +38,7 @@ def printed(capsys):
         ("--fsdp 1024 --collectives whole --flops 9.9e14", "2,475.0 on each device", "FLOP/s: given"),
         (f"{V5P} --memory 95GB", ": 4.6e+14 FLOP/s, torus axes 3 x 180 GB/s, 95.00 GB = 88.48 GiB", "memory: given"),
         ("--memory 79.5GiB --fsdp 64", "79.5 GiB from N = 42 on"),
+        ("--fsdp 40", "it does not fit, all sharded: 87.94 GB"),
         ("--saved half --tokens 131072", "80 GiB at no N", "8,773,632 bytes a token"),
         # Without a bound, without a link, and with very little.
         ("--chip exercise --tp 64", "  never compute-bound: over the tp axes each token takes longer than on the chip"),
