@@ -6,17 +6,15 @@ a contender is loaded. Without Triton (it is built for Linux) the vendors still 
 `warpgroup` says so too where this Triton has no Gluon.
 """
 
-from kernels.registry import CONTENDERS, ORDER
+from kernels.registry import CONTENDERS
 
 
 def matmul(x, w, out=None):
-    """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels: on a GPU the first of
-    `kernels.registry.ORDER` that can run, where `decode` is for few rows; elsewhere `tiled`.
+    """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels: on a GPU the first that can run of `decode`
+    (few rows), `persistent` and `tiled`; elsewhere `tiled`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
-    from kernels.contract import check
-
-    out = check(x, w, out)
-    able = (name for name in ORDER if x.is_cuda and CONTENDERS[name].why_not(x, w, out) is None)
+    candidates = ("decode", "persistent") if x.is_cuda else ()
+    able = (name for name in candidates if CONTENDERS[name].why_not(x, w, out) is None)
     return CONTENDERS[next(able, "tiled")].load()(x, w, out)

@@ -43,10 +43,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import Kernel, KernelLaunch, example_operands, validate
-from kernels.hopper import describe, require_hopper, require_tma
+from kernels.contract import Kernel, KernelLaunch, example_operands
+from kernels.hopper import describe
 from kernels.persistent import accumulate
-from kernels.tiles import Config, choose_for
+from kernels.tiles import Config
 from kernels.workspace import workspace
 
 MOST_TOKENS = 64
@@ -63,7 +63,7 @@ LEAST_STEPS = 4
 
 @triton.jit
 def first_step(part, split, steps):
-    """Return the first step of a part, counted over all tiles."""
+    """Return the first step of a part, counted over all tiles: of part j of a tile its step `j * steps // split`."""
     return part // split * steps + part % split * steps // split
 
 
@@ -138,29 +138,21 @@ def decode_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.contract.validate` does. TypeError: a dtype that cannot be run here. ValueError: a GPU that
-    is no Hopper, M above 64, rows of x or w that are no multiple of 16 bytes or overlap, a base address that is no
-    multiple of 16. `out` may have any rows."""
-    validate(x, w, out)
-    require_hopper(decode_kernel, x, "decode")
-    (m, k), n = x.shape, w.shape[0]
-    if m > MOST_TOKENS:
+    """Refuse what `kernels.hopper.require` does of all but `out`, which may have any rows; ValueError for M above
+    64."""
+    hopper.require(decode_kernel, "decode", x, w, out, by_tma=("x", "w"))
+    if (m := len(x)) > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
-    if m and n and k:  # else nothing is launched
-        require_tma("x", "K", m, k, x.stride(0), x)
-        require_tma("w", "K", n, k, w.stride(0), w)
 
 
 def runs(tiles: int, steps: int, split: int, programs: int) -> list[int]:
-    """Return the steps of each program. Program p begins with part `p * parts // programs`, part j of a tile with its
-    step `j * steps // split`.
+    """Return the number of steps of each program, which begins with part `program * parts // programs`.
 
     >>> runs(tiles=2, steps=8, split=3, programs=4)  # parts of 2, 3 and 3 steps, twice, dealt 1, 2, 1, 2
     [2, 6, 2, 6]
     """
-    firsts = (program * tiles * split // programs for program in range(programs + 1))
-    starts = (part // split * steps + part % split * steps // split for part in firsts)
-    return [end - start for start, end in pairwise(starts)]
+    parts = (program * tiles * split // programs for program in range(programs + 1))
+    return [end - start for start, end in pairwise(first_step.fn(part, split, steps) for part in parts)]
 
 
 @cache
@@ -179,17 +171,16 @@ def best_split(tiles: int, steps: int, sms: int) -> int:
     return max(shares, key=shares.get)
 
 
-def with_split(config: Config, x: Tensor, w: Tensor) -> Config:
-    """Return `config`, where its split is 0 with the one that is best for these inputs."""
-    if config.split or not (x.numel() and w.numel()):
-        return config
+def with_split(config: Config, w: Tensor) -> Config:
+    """Return `config`, with the split that is best for w[N, K] where its own is 0."""
     tiles, steps = -(-w.shape[0] // config.block_n), -(-w.shape[1] // config.block_k)
-    return replace(config, split=best_split(tiles, steps, hopper.programs(x.device)))
+    split = config.split or best_split(max(tiles, 1), max(steps, 1), hopper.programs(w.device))
+    return replace(config, split=split)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors."""
-    (m, k), n, split = x.shape, w.shape[0], with_split(config, x, w).split
+    (m, k), n, split = x.shape, w.shape[0], with_split(config, w).split
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
     tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
@@ -209,19 +200,18 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(decode_kernel, (programs,), args)
 
 
-def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """Return the launch for as many rows as the tile has. K is split, which takes more registers and shared memory."""
-    return prepare(*example_operands(dtype, config.block_m), replace(config, split=3))
+class Decode(Kernel):
+    def choose(self, x: Tensor, w: Tensor) -> Config:
+        return with_split(super().choose(x, w), w)
+
+    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+        """Return the launch for as many rows as the tile has. K is split, which takes more registers and memory."""
+        return self.prepare(*example_operands(dtype, config.block_m), replace(config, split=3))
 
 
-def variants(config: Config) -> list[Config]:
-    """Return three splits of K: the one chosen for the shape, none, and several."""
-    return [replace(config, split=split) for split in (0, 1, 3)]
-
-
-matmul = Kernel(
-    name="decode", jit=decode_kernel, require=require, prepare=prepare, example=example,
-    choose=lambda x, w: with_split(choose_for("decode", x, w), x, w), variants=variants,
+matmul = Decode(
+    name="decode", jit=decode_kernel, require=require, prepare=prepare,
+    variants=lambda config: [replace(config, split=split) for split in (0, 1, 3)],  # 0: as chosen for the shape
     grid=dict(split=(0, 1, 2, 3, 4, 5, 6, 8), num_stages=(3, 4, 5, 6)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter). With a `split` of 0 the split

@@ -151,7 +151,7 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sign
 
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for."""
-    hopper.require(flagged_kernel, x, w, out, "flagged")
+    hopper.require(flagged_kernel, "flagged", x, w, out)
     (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
     if k % ranks or k // ranks % config.block_k:
         raise ValueError(

@@ -2,6 +2,7 @@
 much of an SM there is for one.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -23,25 +24,30 @@ WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
 KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 
-def require(kernel: Any, x: Tensor, w: Tensor, out: Tensor | None, name: str) -> None:
-    """Refuse what `kernels.contract.validate` does, and what TMA cannot address, in the words of the kernel `name`,
-    whose Triton function is `kernel`.
-
-    TypeError: fp32 outside the interpreter. ValueError: a GPU that is no Hopper, rows that are no multiple of 16 bytes
-    or overlap, a base address that is no multiple of 16.
+def require(
+    kernel: Any,
+    name: str,
+    x: Tensor,
+    w: Tensor,
+    out: Tensor | None = None,
+    *,
+    by_tma: Sequence[str] = ("x", "w", "out"),
+) -> None:
+    """Refuse what `kernels.contract.validate` and `require_hopper` do, and of the matrices `by_tma` what TMA cannot
+    address: ValueError for rows that are no multiple of 16 bytes or overlap, a base address that is no multiple of 16.
     """
     validate(x, w, out)
     require_hopper(kernel, x, name)
-    (m, k), n = x.shape, w.shape[0]
-    if m and n and k:  # else nothing is launched
-        require_tma("x", "K", m, k, x.stride(0), x)
-        require_tma("w", "K", n, k, w.stride(0), w)
-        require_tma("out", "N", m, n, n if out is None else out.stride(0), x if out is None else out)
+    out = x.new_empty((len(x), len(w)), device="meta") if out is None else out
+    if out.numel() and x.numel():  # else nothing is launched
+        matrices = {"x": ("K", x), "w": ("K", w), "out": ("N", out)}
+        for matrix in by_tma:
+            _require_tma(matrix, *matrices[matrix])
 
 
 def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
-    """Raise TypeError or ValueError, in the words of the kernel `name`, unless this is a Hopper GPU and a dtype of its
-    tensor cores, or the interpreter and a dtype of that."""
+    """Raise ValueError or TypeError, in the words of the kernel `name` with the Triton function `kernel`, unless this
+    is a Hopper GPU and a dtype of its tensor cores, or the interpreter and a dtype of that."""
     require_runnable(kernel, x)
     if interpreted(kernel):
         return
@@ -53,28 +59,21 @@ def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
         raise TypeError(f"x is float32, {name} takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled")
 
 
-def require_tma(name: str, dim: str, rows: int, columns: int, row_stride: int, tensor: Tensor) -> None:
-    """Raise ValueError unless TMA can address `rows` rows of `columns` elements that lie `row_stride` elements
-    apart."""
-    size = tensor.element_size()
-    unit = TMA_ALIGNMENT_BYTES // size
-    if rows > 1:  # one row has no stride
-        if row_stride < columns:
-            raise ValueError(
-                f"{name} has a row stride of {row_stride}, TMA needs {dim}={columns} or more; "
-                "call .contiguous() or use kernels.tiled"
-            )
-        if row_stride % unit:
-            lengths = f"{dim}={columns} is" if row_stride == columns else f"{name} has a row stride of {row_stride},"
-            way_out = f"pad {dim}" if row_stride == columns else "pad the rows"
-            raise ValueError(
-                f"{lengths} not a multiple of {unit}: TMA needs 16-byte rows; {way_out} or use kernels.tiled"
-            )
-    if past := tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; "
-            ".clone() it or use kernels.tiled"
+def _require_tma(name: str, dim: str, matrix: Tensor) -> None:
+    (rows, columns), row = matrix.shape, matrix.stride(0)
+    unit = TMA_ALIGNMENT_BYTES // matrix.element_size()
+    if rows > 1 and row < columns:  # one row has no stride
+        way_out = "call .contiguous() or use kernels.tiled"
+        raise ValueError(f"{name} has a row stride of {row}, TMA needs {dim}={columns} or more; {way_out}")
+    if rows > 1 and row % unit:
+        length, padded = (
+            (f"{dim}={row} is", dim) if row == columns else (f"{name} has a row stride of {row},", "the rows")
         )
+        way_out = f"pad {padded} or use kernels.tiled"
+        raise ValueError(f"{length} not a multiple of {unit}: TMA needs 16-byte rows; {way_out}")
+    if past := matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
+        way_out = ".clone() it or use kernels.tiled"
+        raise ValueError(f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; {way_out}")
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
@@ -86,13 +85,11 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], list(block))
 
 
+@cache
 def programs(device: torch.device) -> int:
     """Return the number of SMs of a GPU: a tile of this size leaves room for one program on each."""
-    return _sms(device) if device.type == "cuda" else INTERPRETED_PROGRAMS
-
-
-@cache
-def _sms(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROGRAMS
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

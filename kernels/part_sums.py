@@ -33,25 +33,12 @@ def add_kernel(arrived_ptr, local_ptr, out_ptr, parts, size, BLOCK: tl.constexpr
 
 def add(arrived: Tensor, local: Tensor, out: Tensor) -> Tensor:
     """Write out[R, N] = arrived[0] + arrived[1] + ... + local[R, N] + arrived[P - 2], added in this order, contiguous,
-    of one dtype; returns `out`. `arrived[P - 1, R, N]`. Raises what `prepare` raises."""
-    prepare(arrived, local, out).run(out.device)
-    return out
-
-
-def prepare(arrived: Tensor, local: Tensor, out: Tensor) -> KernelLaunch:
-    """Return the launch. Raises ValueError for tensors that are not contiguous, or parts of another shape than
-    `out`."""
-    tensors = arrived, local, out
+    of one dtype; returns `out`. `arrived[P - 1, R, N]`. Raises ValueError for tensors that are not contiguous, or parts
+    of another shape than `out`."""
+    tensors, size = (arrived, local, out), out.numel()
     if not all(part.is_contiguous() for part in tensors) or not arrived.shape[1:] == local.shape == out.shape:
         shapes = [[*part.shape] for part in tensors]
         raise ValueError(f"parts {shapes[0]}, own {shapes[1]}, out {shapes[2]}: all [R, N] must be alike, contiguous")
-    args = dict(
-        arrived_ptr=arrived,
-        local_ptr=local,
-        out_ptr=out,
-        parts=len(arrived),
-        size=out.numel(),
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
-    return KernelLaunch(add_kernel, (-(-out.numel() // BLOCK),), args)
+    args = dict(arrived_ptr=arrived, local_ptr=local, out_ptr=out, parts=len(arrived), size=size, BLOCK=BLOCK)
+    KernelLaunch(add_kernel, (-(-size // BLOCK),), args | {"num_warps": 4}).run(out.device)
+    return out

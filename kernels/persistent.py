@@ -27,30 +27,22 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, example_operands
+from kernels.contract import Kernel, KernelLaunch
 from kernels.hopper import describe
-from kernels.tiles import Config, choose_for
+from kernels.tiled import place_of
+from kernels.tiles import Config
 
 
 @triton.jit
 def tile_corner(
     tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ALONG_N: tl.constexpr
 ):
-    """Return the first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension,
-    see kernels.tiled."""
+    """Return the first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other
+    dimension."""
     if ALONG_N:
-        grouped, swept = tiles_n, tiles_m
+        n, m = place_of(tile, tiles_n, tiles_m, GROUP)
     else:
-        grouped, swept = tiles_m, tiles_n
-    group = tile // (GROUP * swept)
-    height = min(grouped - group * GROUP, GROUP)
-    inside = tile % (GROUP * swept)
-    a = group * GROUP + inside % height
-    b = inside // height
-    if ALONG_N:
-        m, n = b, a
-    else:
-        m, n = a, b
+        m, n = place_of(tile, tiles_m, tiles_n, GROUP)
     return m * BLOCK_M, n * BLOCK_N
 
 
@@ -103,19 +95,14 @@ def persistent_kernel(
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.hopper.require` does."""
-    hopper.require(persistent_kernel, x, w, out, "persistent")
-
-
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
-    sizes = dict(M=m, N=n, K=k, GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
-    args = tile_arguments(x, w, out, config) | sizes
+    order = dict(GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
+    args = tile_arguments(x, w, out, config) | dict(M=m, N=n, K=k) | order
     return KernelLaunch(persistent_kernel, (min(hopper.programs(x.device), tiles),), args)
 
 
@@ -130,14 +117,9 @@ def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[st
     )  # fmt: skip
 
 
-def variants(config: Config) -> list[Config]:
-    """Return two configurations: one loop over K for each tile, and one loop over tiles and K."""
-    return [replace(config, flatten=flatten) for flatten in (False, True)]
-
-
 matmul = Kernel(
-    name="persistent", jit=persistent_kernel, require=require, prepare=prepare, variants=variants,
-    choose=partial(choose_for, "persistent"), example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    name="persistent", jit=persistent_kernel, require=partial(hopper.require, persistent_kernel, "persistent"),
+    prepare=prepare, variants=lambda config: [replace(config, flatten=flatten) for flatten in (False, True)],
     grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter)."""

@@ -121,7 +121,7 @@ def matmul(
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for pieces that are not of whole tiles."""
-    hopper.require(pieces_kernel, x, w, out, "pieces")
+    hopper.require(pieces_kernel, "pieces", x, w, out)
     count, height = len(pieces.order), pieces.config.block_m
     if len(x) % (count * height):
         raise ValueError(

@@ -1,9 +1,8 @@
 """The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
 
-A path is `package.module:name`, as `pkgutil.resolve_name` takes it. A contender's path leads to a callable
-`matmul(x, w, out)`. Its method `require(x, w, out)` raises what the contender refuses, and `describe(x, w)` returns its
-configuration for these inputs. `kernels.contract.Kernel` is such a callable for a Triton kernel,
-`kernels.vendor.Library` for another library's matmul.
+A contender's `path` is `package.module:name` of a callable `matmul(x, w, out)` with two methods: `require(x, w, out)`
+raises what it refuses, `describe(x, w)` returns its configuration for these inputs. `kernels.contract.Kernel` is such a
+callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul.
 """
 
 from dataclasses import dataclass
@@ -49,15 +48,11 @@ def load(path: str) -> Any:
     except ImportError as error:
         if not (error.name or "").startswith("triton"):
             raise
+        problem = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
         if find_spec("triton"):  # Gluon is experimental: a release may move what another had
-            raise ValueError(f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'") from None
-        raise ValueError(
-            "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
-        ) from None
+            problem = f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'"
+        raise ValueError(problem) from None
 
-
-AUTOTUNE_S = 1800.0
-"""Longest that Inductor may compile and time candidates for one shape: minutes, on a busy host a multiple of that."""
 
 CONTENDERS = {
     contender.name: contender
@@ -65,19 +60,14 @@ CONTENDERS = {
         Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor"),
         Contender(name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu"),
         Contender(name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu"),
-        Contender(
-            name="inductor", path="kernels.vendor:inductor", kind="library", default=False, first_call_s=AUTOTUNE_S
-        ),
+        # It compiles and times candidates for each shape: minutes, on a busy host a multiple of that.
+        Contender(name="inductor", path="kernels.vendor:inductor", kind="library", default=False, first_call_s=1800.0),
         Contender(name="decode", path="kernels.decode:matmul"),
         Contender(name="persistent", path="kernels.persistent:matmul"),
         Contender(name="tiled", path="kernels.tiled:matmul"),
         Contender(name="warpgroup", path="kernels.warpgroup:matmul"),
     )
 }
-
-ORDER = ("decode", "persistent", "tiled")
-"""Our kernels for a GPU, as `kernels.matmul` takes them: the first that can run. `warpgroup` is for the same shapes as
-`persistent`."""
 
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
@@ -103,7 +93,7 @@ class Planner:
         self.options = options
 
     def choices(self) -> list[str]:
-        return list(CONTENDERS)
+        return [*CONTENDERS]
 
     def timed_names(self) -> list[str]:
         return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
@@ -111,13 +101,7 @@ class Planner:
     def names(self, case) -> list[str]:
         """Return those asked for, else the defaults of the device. Where nothing is timed, the interpreter also runs
         the Triton kernels."""
-        options = self.options
-        if options.contenders:
-            return [name for name in options.contenders if name in CONTENDERS]
-        is_interpreted = not options.timed
-        return [
-            name
-            for name, contender in CONTENDERS.items()
-            if contender.default
-            and (contender.device == options.device or (is_interpreted and contender.kind == "triton"))
-        ]
+        if self.options.contenders:
+            return [name for name in self.options.contenders if name in CONTENDERS]
+        runnable = [name for name, c in CONTENDERS.items() if c.kind == "triton" and not self.options.timed]
+        return [name for name, c in CONTENDERS.items() if c.default and name in [*self.timed_names(), *runnable]]

@@ -8,14 +8,12 @@ Loses to `kernels.persistent` on Hopper: every thread spends registers and instr
 by itself, and a tile's store is not hidden behind the next tile's loads. Elsewhere descriptors were 13 % faster than
 pointers at 8192x8192xK in fp16 (https://github.com/triton-lang/triton/pull/5461); this suite measures its own figure.
 
-The idea is the blocked matmul of P. Tillet, H. T. Kung and D. Cox, "Triton" (MAPL 2019); the order of the tiles is
-explained below.
+The idea is the blocked matmul of P. Tillet, H. T. Kung and D. Cox, "Triton" (MAPL 2019).
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import re
-from functools import partial
 
 import torch
 import triton
@@ -23,30 +21,37 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import waves
-from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted, require_runnable, validate
-from kernels.tiles import Config, capability, choose_for
+from kernels.contract import Kernel, KernelLaunch, interpreted, require_runnable, validate
+from kernels.tiles import Config, capability
 
 # Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
 # another proxy: a race (https://github.com/triton-lang/triton/pull/10537). fp32 is multiplied without wgmma.
 LACKS_FENCE = [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3, 7, 1]
 
 
+@triton.jit
+def place_of(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Return the tile row and the tile column of a tile.
+
+    Programs start roughly in order, so neighbours in number run at the same time and share the L2 cache. Walking GROUP
+    tile rows down before stepping one tile column right makes them share rows of x as well as rows of w.
+    """
+    group = tile // (GROUP * tiles_n)
+    height = min(tiles_m - group * GROUP, GROUP)  # the last group may be shorter
+    inside = tile % (GROUP * tiles_n)
+    return group * GROUP + inside % height, inside // height
+
+
 @triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
 def tiled_kernel(
     x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    # 1. Which tile is mine? Programs start roughly in order, so neighbours in number run at the same time and share the
-    #    L2 cache. Walking GROUP_M tile rows down before stepping one tile column right makes them share rows of x as
-    #    well as rows of w.
+    # 1. Which tile is mine?
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
-    group = tile // (GROUP_M * tiles_n)
-    height = min(tiles_m - group * GROUP_M, GROUP_M)  # the last group may be shorter
-    inside = tile % (GROUP_M * tiles_n)
-    m0 = (group * GROUP_M + inside % height) * BLOCK_M
-    n0 = (inside // height) * BLOCK_N
+    m, n = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
+    m0, n0 = m * BLOCK_M, n * BLOCK_N
 
     # 2. Where do my rows begin? A row number times a row stride passes 2**31 elements on real shapes (65536 rows of
     #    53248), so the product is made in 64 bits. The step along K inside a row stays small and needs 32. Rows
@@ -84,9 +89,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
-    if interpreted(tiled_kernel) or not LACKS_FENCE or x.dtype == torch.float32:
-        return
-    if capability(x.device)[0] == 9:
+    is_wgmma = not interpreted(tiled_kernel) and x.dtype != torch.float32 and capability(x.device)[0] == 9
+    if LACKS_FENCE and is_wgmma:
         raise ValueError(
             f"Triton {triton.__version__} puts no fence between cp.async and wgmma, so tiled would race on {x.device} "
             "(Hopper) in 16-bit types; install Triton 3.7.1 or newer, or use kernels.persistent"
@@ -99,16 +103,14 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(
         x_ptr=x, w_ptr=w, out_ptr=out, M=m, N=n, K=k, x_row=x.stride(0), w_row=w.stride(0), out_row=out.stride(0),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
-        EVEN_K=k % config.block_k == 0,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP=config.group_m,
+        EVEN_K=k % config.block_k == 0, num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return KernelLaunch(tiled_kernel, grid, args)
 
 
 matmul = Kernel(
-    name="tiled", jit=tiled_kernel, require=require, prepare=prepare, choose=partial(choose_for, "tiled"),
-    example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    name="tiled", jit=tiled_kernel, require=require, prepare=prepare,
     grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides."""

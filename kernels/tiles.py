@@ -28,7 +28,8 @@ FOLDER = Path(__file__).with_name("configs")
 GENERIC = "generic"
 LEAST_STAGES, MOST_STAGES = 3, 4
 """Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
-DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,9 @@ class Config:
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}"
         text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
-        if self.subtile > 1:
-            text += f" subtile{self.subtile}"
+        text += f" subtile{self.subtile}" if self.subtile > 1 else ""
         text += f" split{self.split}" if self.split else ""
-        text += (" flatten" if self.flatten else "") + (f" raster-{self.raster}" if self.raster != "m" else "")
-        return text
+        return text + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,10 @@ class Entry:
         fits = self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
         return kernel == self.kernel and dtype in self.dtypes and fits
 
-    def measured_on(self, machine: GpuSpec | None) -> bool:
-        """Return whether it was measured, and on as many SMs as `machine` has, as far as both are known: waves and
-        tails are counted in them."""
-        return self.measured is not None and (machine is None or self.measured.get("sms") in (None, machine.sms))
+    def measured_on(self, gpu: GpuSpec | None) -> bool:
+        """Return whether it was measured, and on as many SMs as `gpu` has, as far as both are known: waves and tails
+        are counted in them."""
+        return self.measured is not None and (gpu is None or self.measured.get("sms") in (None, gpu.sms))
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
@@ -103,23 +102,30 @@ def table(arch: str) -> Table:
 
 
 def _entry(row: dict) -> Entry:
-    config = {field.name: row[field.name] for field in fields(Config) if field.name in row}
-    rest = {key: value for key, value in row.items() if key not in config}
-    return Entry(**rest | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
+    config = {field.name: row.pop(field.name) for field in fields(Config) if field.name in row}
+    return Entry(**row | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
 
 
-def choose(
-    kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None = None
-) -> Config:
-    """Return the configuration for [m, n, k] in `dtype`, see above. Without a `machine` there is nothing to model.
+@cache
+def architectures() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
+    """Choose for x[M, K] and w[N, K], by the device they are on."""
+    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
+
+
+def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None = None) -> Config:
+    """Return the configuration for [m, n, k] in `dtype`, see above. Without a `gpu` there is nothing to model.
 
     ValueError when no entry admits the shape.
     """
-    return _choose(table(arch), kernel, m, n, k, dtype, machine)
+    return _choose(table(arch), kernel, m, n, k, dtype, gpu)
 
 
 @lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
-def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, machine: GpuSpec | None) -> Config:
+def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None) -> Config:
     short = DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
     if not entries:
@@ -127,15 +133,37 @@ def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, 
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
             f"add an entry to kernels/configs/{of.arch}.json"
         )
-    if measured := next((entry.config for entry in entries if entry.measured_on(machine)), None):
+    if measured := next((entry.config for entry in entries if entry.measured_on(gpu)), None):
         return measured
     configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
-    if not machine or kernel not in of.modelled or not m * n * k:
+    if not gpu or kernel not in of.modelled or not m * n * k:
         return configs[0]
-    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, machine)
+    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
     if of.arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
         return config
-    return fitted(config, dtype.itemsize, machine.shared_bytes or of.shared_limit_bytes)
+    return fitted(config, dtype.itemsize, gpu.shared_bytes or of.shared_limit_bytes)
+
+
+def modelled(
+    free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, gpu: GpuSpec
+) -> Config:
+    """Return the best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster
+    and `flatten` where the kernel leaves those `free`. Of equals the first is taken, in the order that reads least from
+    memory."""
+
+    def cost(config: Config) -> waves.Cost:
+        return waves.cost(m, n, k, itemsize, config, gpu)
+
+    def orders(config: Config) -> list[Config]:
+        rasters = ("m", "n") if "raster" in free else ("m",)
+        return [replace(config, group_m=group, raster=raster) for raster in rasters for group in waves.GROUPS]
+
+    ordered = [
+        min(orders(config), key=lambda order: (cost(order).seconds, cost(order).memory_s)) for config in candidates
+    ]
+    best = min(ordered, key=lambda config: cost(config).seconds)
+    # With several tiles to a program, the loads of the next one start under the store of this one.
+    return replace(best, flatten="flatten" in free and cost(best).full_waves > 1)
 
 
 def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
@@ -149,27 +177,6 @@ def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
     stages = {block_k: shared_bytes // (rows * block_k * itemsize) for block_k in (64, 32)}
     block_k = 64 if stages[64] >= LEAST_STAGES else 32
     return replace(config, block_k=block_k, num_stages=min(MOST_STAGES, stages[block_k]))
-
-
-def modelled(
-    free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, machine: GpuSpec
-) -> Config:
-    """Return the best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster
-    where the kernel leaves that `free`."""
-    by_block = {(config.block_m, config.block_n): config for config in reversed(candidates)}
-    best = waves.best(m, n, k, itemsize, reversed(by_block), machine, ("m", "n") if "raster" in free else ("m",))
-    several = waves.cost(m, n, k, itemsize, best, machine).full_waves > 1
-    # With several tiles to a program, the loads of the next one start under the store of this one.
-    return replace(
-        by_block[best.block_m, best.block_n],
-        group_m=best.group, raster=best.raster,
-        flatten="flatten" in free and several,
-    )  # fmt: skip
-
-
-def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
-    """Choose for x[M, K] and w[N, K], by the device they are on."""
-    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
 
 
 @cache
@@ -197,8 +204,3 @@ def arch_of(device: torch.device) -> str:
 def capability(device: torch.device) -> tuple[int, int]:
     """Return the compute capability, asked once per device: it stands in the path of every launch."""
     return torch.cuda.get_device_capability(device)
-
-
-@cache
-def architectures() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

@@ -27,63 +27,55 @@ from kernels import tiles, waves
 from kernels.bench.checks import reference_sums, relative_error
 from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
-from kernels.tiles import Config
-from kernels.waves import GpuSpec, Tiling
+from kernels.tiles import DTYPES, Config
+from kernels.waves import GpuSpec
 from roofline.arguments import Parser
 from roofline.measure.prepared import verdict
-from roofline.theory.work import ITEMSIZE
 
 MOST, ROUNDS, MARGIN = 16, 10, 1.01
 """Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""
 APART = 0.02
 """Of the time, for each thing in which a candidate differs from what the model gives its tile: it is not finer."""
-DTYPES = {name: dtype for dtype, name in tiles.DTYPE_NAMES.items()}
 
 Shape = tuple[int, int, int]
 """m, n, k of out[m, n] = x[m, k] @ w[n, k].T."""
 
 
-def candidates(kernel: str, shape: Shape, dtype: str, arch: str, machine: GpuSpec) -> list[Config]:
+def candidates(kernel: str, shape: Shape, dtype: str, arch: str, gpu: GpuSpec) -> list[Config]:
     """Return what `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of
     `arch` has no tile for the shape."""
-    (m, n, k), itemsize, table, grid = shape, ITEMSIZE[dtype], tiles.table(arch), CONTENDERS[kernel].load().grid
-    now = tiles.choose(kernel, arch, m, n, k, DTYPES[dtype], machine)
-    bases = [entry.config for entry in table.entries if entry.admits(kernel, m, n, k, dtype) and not entry.measured]
+    itemsize, table, grid = DTYPES[dtype].itemsize, tiles.table(arch), CONTENDERS[kernel].load().grid
+    now = tiles.choose(kernel, arch, *shape, DTYPES[dtype], gpu)
+    bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, dtype) and not entry.measured]
     if kernel in table.modelled:
-        bases = [tiles.modelled(table.modelled[kernel], [base], m, n, k, itemsize, machine) for base in bases]
+        bases = [tiles.modelled(table.modelled[kernel], [base], *shape, itemsize, gpu) for base in bases]
     ranked: dict[Config, float] = {}
     for base, values in product(dict.fromkeys([now, *bases]), product(*grid.values())):
-        config = _least_group(replace(base, **dict(zip(grid, values, strict=True))), m, n)
+        config = _least_group(replace(base, **dict(zip(grid, values, strict=True))), shape)
         ring_bytes = config.num_stages * (config.block_m + config.block_n) * config.block_k * itemsize
         if ring_bytes <= table.shared_limit_bytes:
-            tiling = Tiling(config.block_m, config.block_n, config.group_m, config.raster)
             apart = sum(getattr(config, name) != getattr(base, name) for name in grid)
-            time_s = waves.cost(m, n, k, itemsize, tiling, machine).seconds * (1 + APART * apart)
+            time_s = waves.cost(*shape, itemsize, config, gpu).seconds * (1 + APART * apart)
             ranked[config] = min(time_s, ranked.get(config, time_s))
-    ranked.pop(_least_group(now, m, n), None)
+    ranked.pop(_least_group(now, shape), None)
     return [now, *sorted(ranked, key=ranked.get)[:MOST]]
 
 
-def _least_group(config: Config, m: int, n: int) -> Config:
+def _least_group(config: Config, shape: Shape) -> Config:
     """Return the configuration with the least group that gives the same order of work."""
-    along = -(-m // config.block_m) if config.raster == "m" else -(-n // config.block_n)
+    along = -(-shape[0] // config.block_m) if config.raster == "m" else -(-shape[1] // config.block_n)
     return replace(config, group_m=min(config.group_m, along))
 
 
-def turns(calls: dict[Config, Callable], clock: Callable[[Callable], float]) -> dict[Config, list[float]]:
-    """Return what `clock(call)` measures of each of `calls`, once a round, each round in another order."""
-    times, order = {config: [] for config in calls}, list(calls)
+def fastest(calls: dict[Config, Callable], clock: Callable[[Callable], float], now: Config) -> tuple[Config, float]:
+    """Return the fastest of `calls` and its speed over `now`; `now` where that is no gain. `clock(call)` is asked once
+    a round, each round in another order; the earlier rounds say which is the fastest, and the later ones by how
+    much."""
+    times, order, half = {config: [] for config in calls}, list(calls), ROUNDS // 2
     for number in range(ROUNDS):
         random.Random(number).shuffle(order)
         for config in order:
             times[config].append(clock(calls[config]))
-    return times
-
-
-def winner(times: dict[Config, list[float]], now: Config) -> tuple[Config, float]:
-    """Return the fastest of the earlier rounds, and its speed over `now` in the later ones; `now` where that is no
-    gain."""
-    half = ROUNDS // 2
     best = min(times, key=lambda config: median(times[config][:half]))
     ratio = median(old / new for old, new in zip(times[now][half:], times[best][half:], strict=True))
     return (best, ratio) if ratio > MARGIN else (now, 1.0)
@@ -111,14 +103,14 @@ def as_text(document: dict) -> str:
 
 def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Callable[[Callable], float]) -> None:
     """Tune `kernel` for `shape` on `device`. Raises ValueError where the present configuration is wrong."""
-    arch, machine, (m, n, k) = tiles.arch_of(device), tiles.machine_of(device), shape
-    table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, machine)
+    arch, gpu, (m, n, k) = tiles.arch_of(device), tiles.machine_of(device), shape
+    table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, gpu)
     entries = [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]
     mma = {(entry.config.block_m, entry.config.block_n): entry.mma for entry in entries}
     jobs = [Job(kernel, c, dtype, table.target, table.shared_limit_bytes, mma[c.block_m, c.block_n]) for c in others]
     problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs)}
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
-    out, reference, calls = torch.empty((m, n), dtype=x.dtype, device=device), reference_sums(x, w), {}
+    out, reference, calls = x.new_empty((m, n)), reference_sums(x, w), {}
     for config in (now, *others):
         run = partial(CONTENDERS[kernel].load(), config=config)
         reasons = problems.get(config)
@@ -130,11 +122,11 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
             print(f"  left out: {config}: {reasons[0]}")
         else:
             calls[config] = partial(run, x, w, out)
-    best, ratio = winner(turns(calls, clock), now)
+    best, ratio = fastest(calls, clock, now)
     about = f"{kernel} {m}x{n}x{k} {dtype}"
     print(f"{about}: {best}, {ratio:.3f} times as fast as {now}, best of {len(calls)}", flush=True)
     measured = dict(
-        chip=torch.cuda.get_device_name(device), sms=machine.sms, date=f"{datetime.now(UTC):%Y-%m-%d}", shape=about,
+        chip=torch.cuda.get_device_name(device), sms=gpu.sms, date=f"{datetime.now(UTC):%Y-%m-%d}", shape=about,
         triton=triton.__version__, torch=torch.__version__, ratio=round(ratio, 4), over=str(now), tried=len(calls) - 1,
     )  # fmt: skip
     save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best.block_m, best.block_n], measured)
@@ -147,9 +139,8 @@ def shape_of(text: str) -> Shape:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.tune", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "kernel", choices=[name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
-    )
+    ours = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
+    parser.add_argument("kernel", choices=ours)
     parser.add_argument("--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="of the matmul")
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
     options = parser.parse_args(arguments)

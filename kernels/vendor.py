@@ -1,8 +1,8 @@
 """The baselines: matmuls of other libraries behind the same contract.
 
-`cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU, `numpy` NumPy's BLAS, `inductor` what
-torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here; of the
-libraries' global state only Dynamo's recompile limit is raised, and only once `inductor` runs. Two facts belong
+`cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
+what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here; of
+the libraries' global state only Dynamo's recompile limit is raised, and only once `inductor` runs. Two facts belong
 beside their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the
 configuration string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse the
 copy, and that copy is part of its time.
@@ -16,42 +16,21 @@ import numpy
 import torch
 from torch import Tensor
 
-from kernels.contract import check, validate
+from kernels.contract import validate
 
 
-def mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """Run torch.mm into `out`: cuBLAS on a CUDA device, oneDNN or MKL on a CPU. Raises what `kernels.contract.validate`
-    raises."""
-    out = check(x, w, out)
-    return torch.mm(x, w.T, out=out)
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A matmul of another library, called as `matmul(x, w, out=None)`. Raises what `require` raises."""
 
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it."""
+    require: Callable[..., None]
+    describe: Callable[[Tensor, Tensor], str]
 
-def numpy_mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """Run NumPy's matmul into `out`, fp32 on the CPU. TypeError for other dtypes, ValueError for other devices."""
-    require_numpy(x, w, out)
-    out = check(x, w, out)
-    numpy.matmul(x.numpy(), w.numpy().T, out=out.numpy())
-    return out
-
-
-def inductor_mm(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """Run torch.compile(mode="max-autotune-no-cudagraphs") of the same matmul. The first call at a shape takes
-    minutes."""
-    out = check(x, w, out)
-    return _compiled()(x, w, out) if out.numel() and x.shape[1] else out.zero_()
-
-
-@cache
-def _compiled():
-    # Past recompile_limit shapes (8), Dynamo would fall back to eager torch.mm and be timed under the wrong name;
-    # fullgraph makes that an error, and the raised limit lets a whole table of shapes pass. No CUDA graphs: they would
-    # copy inputs, and hide launches.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
-    return torch.compile(_mm_into, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
-
-
-def _mm_into(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    return out.copy_(x @ w.T)
+    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+        self.require(x, w, out)
+        return self.run(x, w, x.new_empty((len(x), len(w))) if out is None else out)
 
 
 def require_device(kind: str, x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
@@ -69,7 +48,31 @@ def require_numpy(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         raise TypeError(f"x is {x.dtype}, NumPy's BLAS takes float32; cast it or take the contender 'torch'")
 
 
-def torch_config(x: Tensor, w: Tensor) -> str:
+def run_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(x, w.T, out=out)
+
+
+def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    numpy.matmul(x.numpy(), w.numpy().T, out=out.numpy())
+    return out
+
+
+def run_inductor(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    """The first call at a shape takes minutes."""
+    return _compiled()(x, w, out) if out.numel() and x.shape[1] else out.zero_()
+
+
+@cache
+def _compiled() -> Callable:
+    # Past recompile_limit shapes (8), Dynamo would fall back to eager torch.mm and be timed under the wrong name;
+    # fullgraph makes that an error, and the raised limit lets a whole table of shapes pass. No CUDA graphs: they would
+    # copy inputs, and hide launches.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
+    mode = "max-autotune-no-cudagraphs"
+    return torch.compile(lambda x, w, out: out.copy_(x @ w.T), dynamic=False, fullgraph=True, mode=mode)
+
+
+def describe_torch(x: Tensor, w: Tensor) -> str:
     if not x.is_cuda:
         return f"torch {torch.__version__}"
     reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
@@ -77,25 +80,12 @@ def torch_config(x: Tensor, w: Tensor) -> str:
     return f"torch {torch.__version__}, CUDA {torch.version.cuda}{split_k}"
 
 
-@cache
-def numpy_config() -> str:
+def describe_numpy(x: Tensor, w: Tensor) -> str:
     blas = numpy.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS")
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
-    """A matmul of another library, called as `matmul(x, w, out=None)`."""
-
-    run: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    require: Callable[..., None]
-    describe: Callable[[Tensor, Tensor], str]
-
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.run(x, w, out)
-
-
-cublas = Library(run=mm, require=partial(require_device, "cuda"), describe=torch_config)
-torch_cpu = Library(run=mm, require=partial(require_device, "cpu"), describe=torch_config)
-numpy_cpu = Library(run=numpy_mm, require=require_numpy, describe=lambda x, w: numpy_config())
-inductor = Library(run=inductor_mm, require=validate, describe=lambda x, w: f"torch {torch.__version__} max-autotune")
+cublas = Library(run=run_torch, require=partial(require_device, "cuda"), describe=describe_torch)
+torch_cpu = Library(run=run_torch, require=partial(require_device, "cpu"), describe=describe_torch)
+numpy_cpu = Library(run=run_numpy, require=require_numpy, describe=describe_numpy)
+inductor = Library(run=run_inductor, require=validate, describe=lambda x, w: f"torch {torch.__version__} max-autotune")

@@ -35,7 +35,7 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -51,9 +51,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, example_operands, interpreted
+from kernels.contract import Kernel, KernelLaunch, interpreted
 from kernels.persistent import persistent_kernel, tile_corner
-from kernels.tiles import Config, choose_for
+from kernels.tiles import Config
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -190,7 +190,7 @@ def warpgroup_kernel(
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
-    hopper.require(persistent_kernel, x, w, out, "warpgroup")  # which tells whether kernels are interpreted
+    hopper.require(persistent_kernel, "warpgroup", x, w, out)  # which tells whether kernels are interpreted
     if interpreted(persistent_kernel):
         raise ValueError(
             "TRITON_INTERPRET is set, and Gluon, which warpgroup is written in, has no interpreter; "
@@ -243,8 +243,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 
 matmul = Kernel(
-    name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare, choose=partial(choose_for, "warpgroup"),
-    example=lambda config, dtype: prepare(*example_operands(dtype), config),
+    name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

@@ -1,16 +1,14 @@
-"""How long a matmul of tiles takes on so many SMs, and which tiles are best: whole waves, and the bytes that feed them.
+"""How long a matmul of tiles takes on so many SMs: whole waves, and the bytes that feed them.
 
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
-nearly empty takes as long as a full one.
+nearly empty takes as long as a full one. Efficiencies are not known here: this ranks choices, and predicts no time.
 
-Measured efficiencies are not known here: this ranks choices, and predicts no time. The model of L2 and of the rows that
-a wave fetches is that of DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
+Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roofline.theory.chips import Chip
 
@@ -26,12 +24,7 @@ GROUPS = (4, 8, 16)
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """What the model needs of a chip: `flops` and bytes/s are a datasheet's, or a run's measured ceilings.
-
-    >>> from roofline.theory.chips import find
-    >>> GpuSpec.of_chip(find("H200")).sms
-    132
-    """
+    """What the model needs of a chip: `flops` and bytes/s are a datasheet's, or a run's measured ceilings."""
 
     sms: int
     flops: float
@@ -46,115 +39,60 @@ class GpuSpec:
         return cls(chip.sms, chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
 
 
-class Tiling(NamedTuple):
-    """A tile of block_m x block_n; `group` of them along `raster` ("m" or "n") share one sweep of the other."""
+class Cost(NamedTuple):
+    """Seconds of a matmul, and where they go."""
 
-    block_m: int
-    block_n: int
-    group: int = 8
-    raster: str = "m"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of a matmul, and where they go. A wave takes the longest of the first three."""
-
+    seconds: float
+    """All waves, and their outputs, which nothing runs beside."""
     mma_s: float
-    """A tile's products."""
+    """A tile's products. A full wave takes this or the longer of the next two."""
     l2_s: float
     """A full wave's bytes from L2."""
     memory_s: float
     """A full wave's bytes from memory."""
     tiles: int
     full_waves: int
-    tail_s: float
-    """The last wave."""
-    epilogue_s: float
-    """Of all waves: the outputs that nothing runs beside."""
-
-    @property
-    def wave_s(self) -> float:
-        return max(self.mma_s, self.l2_s, self.memory_s)
-
-    @property
-    def seconds(self) -> float:
-        return self.full_waves * self.wave_s + self.tail_s + self.epilogue_s
 
 
-def cost(m: int, n: int, k: int, itemsize: int, tiling: Tiling, machine: GpuSpec) -> Cost:
-    """Return what out[m, n] = x[m, k] @ w[n, k].T takes in `tiling`, for operands and results of `itemsize` bytes.
+def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
+    """Return what out[m, n] = x[m, k] @ w[n, k].T takes, for operands and results of `itemsize` bytes. Of `tile`, a
+    `kernels.tiles.Config`, count `block_m` and `block_n`, and that `group_m` of them along `raster` share a sweep.
 
+    >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
-    >>> case = cost(2048, 6656, 16384, 2, Tiling(128, 256, 16), h200)
-    >>> case.tiles, case.full_waves  # and 20 tiles
+    >>> cost(2048, 6656, 16384, 2, Config(128, 256, 64, 8, 4), h200)[-2:]  # tiles and full waves; 20 tiles are left
     (416, 3)
     """
-    block_m, block_n, group, raster = tiling
-    tiles_m, tiles_n = -(-m // block_m), -(-n // block_n)
+    tiles_m, tiles_n = -(-m // tile.block_m), -(-n // tile.block_n)
     tiles = tiles_m * tiles_n
-    full, tail = divmod(tiles, machine.sms)
-    mma_s = 2 * block_m * block_n * k / (machine.flops / machine.sms)
+    full_waves, tail = divmod(tiles, gpu.sms)
+    mma_s = 2 * tile.block_m * tile.block_n * k / (gpu.flops / gpu.sms)
+
+    def fetched_bytes(rows: int) -> float:
+        """Return what is read of `rows` of an operand in each wave: one of all waves reads it where the cache holds
+        it."""
+        held = rows * k * itemsize <= HELD_SHARE * gpu.cache_bytes
+        return k * itemsize / (max(1, full_waves) if held else 1)
 
     def moved_s(running: int) -> tuple[float, float]:
         """Return what `running` tiles at a time take from L2 and from memory."""
-        l2 = running * (block_m + block_n) * k * itemsize
-        rows, columns = _rows_of(running, tiles_m, tiles_n, group, raster)
-        memory = (
-            rows * block_m * _held(m, k, itemsize, full, machine)
-            + columns * block_n * _held(n, k, itemsize, full, machine)
-        ) * (k * itemsize)
-        return l2 / (machine.flops * L2_BYTES_PER_FLOP), memory / machine.memory_bytes_per_s
+        rows, columns = _covered(running, tiles_m, tiles_n, tile)
+        l2 = running * (tile.block_m + tile.block_n) * k * itemsize
+        memory = rows * tile.block_m * fetched_bytes(m) + columns * tile.block_n * fetched_bytes(n)
+        return l2 / (gpu.flops * L2_BYTES_PER_FLOP), memory / gpu.memory_bytes_per_s
 
-    l2_s, memory_s = moved_s(min(tiles, machine.sms))
-    out_s = block_m * block_n * itemsize * machine.sms / machine.memory_bytes_per_s
+    l2_s, memory_s = moved_s(min(tiles, gpu.sms))
     tail_s = max(mma_s, *moved_s(tail)) if tail else 0.0
-    return Cost(mma_s, l2_s, memory_s, tiles, full, tail_s, (full + bool(tail)) * out_s)
+    out_s = tile.block_m * tile.block_n * itemsize * gpu.sms / gpu.memory_bytes_per_s
+    seconds = full_waves * max(mma_s, l2_s, memory_s) + tail_s + (full_waves + bool(tail)) * out_s
+    return Cost(seconds, mma_s, l2_s, memory_s, tiles, full_waves)
 
 
-def _rows_of(running: int, tiles_m: int, tiles_n: int, group: int, raster: str) -> tuple[int, int]:
+def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, int]:
     """Return the rows and columns of tiles that `running` neighbours cover."""
-    grouped, swept = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
-    along = min(group, grouped, running)
+    grouped, swept = (tiles_m, tiles_n) if tile.raster == "m" else (tiles_n, tiles_m)
+    along = min(tile.group_m, grouped, running)
     across = -(-running // along)
     if across > swept:  # more than one group at a time
         along, across = min(grouped, -(-running // swept)), swept
-    return (along, across) if raster == "m" else (across, along)
-
-
-def _held(rows: int, k: int, itemsize: int, full_waves: int, machine: GpuSpec) -> float:
-    """Return the share of an operand's reads that comes from memory: one of all waves where the cache holds it."""
-    return 1 / max(1, full_waves) if rows * k * itemsize <= HELD_SHARE * machine.cache_bytes else 1.0
-
-
-def choices(block_m: int, block_n: int, rasters: tuple[str, ...] = ("m", "n")) -> Iterator[Tiling]:
-    """Yield every group and raster for one tile."""
-    for raster in rasters:
-        for group in GROUPS:
-            yield Tiling(block_m, block_n, group, raster)
-
-
-def best(
-    m: int,
-    n: int,
-    k: int,
-    itemsize: int,
-    blocks: Iterable[tuple[int, int]],
-    machine: GpuSpec,
-    rasters: tuple[str, ...] = ("m", "n"),
-) -> Tiling:
-    """Return the tiling of `blocks` (block_m, block_n) that takes least; of equals the first in the order of `blocks`,
-    and of its tilings the one that reads least from memory.
-
-    >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
-    >>> best(2048, 6656, 16384, 2, [(128, 256), (128, 128)], h200)
-    Tiling(block_m=128, block_n=256, group=16, raster='m')
-
-    Raises ValueError where there are no blocks.
-    """
-
-    def time_and_reads(tiling: Tiling) -> tuple[float, float]:
-        costs = cost(m, n, k, itemsize, tiling, machine)
-        return costs.seconds, costs.memory_s
-
-    of_blocks = [min(choices(*block, rasters), key=time_and_reads) for block in blocks]
-    return min(of_blocks, key=lambda tiling: time_and_reads(tiling)[0])
+    return (along, across) if tile.raster == "m" else (across, along)

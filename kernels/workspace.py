@@ -34,11 +34,11 @@ def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
             stream = torch.cuda.current_stream().cuda_stream
             if torch.cuda.is_current_stream_capturing():
                 return _new(device, partials, counters)
-    have = KEPT.get((device, stream))
-    if have is None or have.partials.numel() < partials or have.counters.numel() < counters:
-        held = (0, 0) if have is None else (have.partials.numel(), have.counters.numel())
-        have = KEPT[device, stream] = _new(device, max(partials, held[0]), max(counters, held[1]))
-    return have
+    key = device, stream
+    held = [buffer.numel() for buffer in KEPT.get(key, ())] or [0, 0]
+    if key not in KEPT or held[0] < partials or held[1] < counters:
+        KEPT[key] = _new(device, max(partials, held[0]), max(counters, held[1]))
+    return KEPT[key]
 
 
 def _new(device: torch.device, partials: int, counters: int) -> Workspace:

@@ -33,13 +33,9 @@ SLOTS = 256
 
 # A new variant may not be loaded while a gate is closed: it could wait for that.
 @triton.jit(do_not_specialize=["wanted", "gap", "patience"])
-def gate_kernel(
-    flag_ptr,  # int32, in host memory
-    wanted,
-    gap,  # microseconds
-    patience,  # likewise
-):
-    """Return when the flag has reached `wanted`, or patience ends; not before the gap has."""
+def gate_kernel(flag_ptr, wanted, gap, patience):
+    """Return when the flag, int32 in host memory, has reached `wanted`, or `patience` ends; not before `gap` has. Both
+    are in microseconds."""
     spent = tl.zeros((), dtype=tl.int64)
     began = globaltimer()
     here = tl.load(flag_ptr, volatile=True)
@@ -54,12 +50,9 @@ def _cycles():
 
 
 @triton.jit(do_not_specialize=["slot"])
-def clock_kernel(
-    readings_ptr,  # [slots, 2] int64: cycles of the SM, and nanoseconds
-    slot,
-    span_ns,
-):
-    """Count the cycles between two ticks of the timer, `span_ns` apart or little more."""
+def clock_kernel(readings_ptr, slot, span_ns):
+    """Count the cycles between two ticks of the timer, `span_ns` apart or little more. readings[slots, 2], int64, are
+    cycles of the SM, and nanoseconds."""
     before = globaltimer()
     began = before
     while began == before:
@@ -91,15 +84,15 @@ class Instruments:
         self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._host = self._flag.numpy()  # a store costs less than through torch
         self._readings = torch.zeros((SLOTS, 2), dtype=torch.int64, device=device)
-        self._closed, self._patience_us = 0, PATIENCE_US
-        self._gate(0)
+        self._closed, self._patience_us = -1, PATIENCE_US
+        self.close()
         self.read_clock(0)
         torch.cuda.synchronize(self._readings.device)
 
     def close(self) -> None:
         """Have the current stream wait until `open`, `GAP_US` at least and as long as `expect` says at most."""
         self._closed += 1
-        self._gate(self._closed)
+        gate_launch(self._flag, self._closed, patience=self._patience_us).run(self._readings.device)
 
     def expect(self, host_s: float) -> None:
         """Let gates wait from now on for a host that takes so long for a call, at most."""
@@ -118,6 +111,3 @@ class Instruments:
     def sm_clocks_hz(self, count: int) -> list[float]:
         """Return the SM clock of the readings in the first `count` slots. Waits for the device."""
         return [1e9 * cycles / ns if ns else 0.0 for cycles, ns in self._readings[:count].tolist()]
-
-    def _gate(self, wanted: int) -> None:
-        gate_launch(self._flag, wanted, patience=self._patience_us).run(self._readings.device)

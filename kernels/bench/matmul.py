@@ -1,37 +1,28 @@
-"""How the operation `matmul` runs: operands, the reference, checked contenders, probes."""
+"""How the operation `matmul` runs: operands, checked contenders, probes."""
 
-import functools
 import itertools
 import math
 import zlib
-from collections.abc import Iterator
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from kernels.bench import checks
 from kernels.contract import interpreted
 from kernels.registry import CONTENDERS
+from kernels.tiles import DTYPE_NAMES, DTYPES
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
-from roofline.measure.prepared import (
-    SKIPPED,
-    VENDOR_TOLERANCE,
-    Entrant,
-    PreparedCase,
-    Rejection,
-    unwatched,
-    verdict,
-)  # fmt: skip
+from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.measure.ranks import ALONE
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 
 if find_spec("triton"):
     from kernels.bench import instruments
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
@@ -54,8 +45,10 @@ class Runner(runner.Runner):
         device = self.options.device
         vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == device)
         prepared = PreparedCase(case, vendor, device, first_call=first_call)
-        names = [vendor, *names] if self.options.timed else names
-        enter(prepared, case, self.options, {name: CONTENDERS[name] for name in names})
+        sets = operands(case, self.options)
+        enter(prepared, [vendor, *names] if self.options.timed else names, sets, self.options)
+        size = len(sets) * case.work.device_bytes
+        prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         return prepared
 
     def probes(self) -> list[Probe]:
@@ -69,44 +62,39 @@ class Runner(runner.Runner):
         return instruments.Instruments
 
 
-def enter(prepared: PreparedCase, case: Matmul, options, contenders: dict) -> None:
-    """Check `contenders`, of `kernels.registry` by name, on the operands of `case`; the right ones enter."""
-    sets = operands(case, options)
+def enter(prepared: PreparedCase, names: list[str], sets: list[tuple[Tensor, Tensor, Tensor]], options) -> None:
+    """Check the contenders `names` on the first of `sets`; the right ones enter, and take the sets in rotation."""
     x, w, out = sets[0]
-    reference = checks.reference_sums(x, w)
-    turn = itertools.cycle(sets)
+    reference, turn = checks.reference_sums(x, w), itertools.cycle(sets)
 
-    def check(name: str, contender) -> Entrant | Rejection:
-        run = contender.load()
-        error = checks.relative_error(run, x, w, out, reference)
-        limit = VENDOR_TOLERANCE[case.dtype] if contender.kind == "vendor" else None
-        again = functools.partial(checks.refuse, name, run, x, w, out, reference, case.dtype, limit)
-        if refused := verdict(name, error, case.dtype, limit) or again():
-            return refused
-        return Entrant(
-            name,
-            lambda: run(*next(turn)),
-            config=contender.describe(x, w),
-            relative_error=error,
-            recheck=functools.partial(checks.inputs_kept, name, x, w, again),
+    def entrant(contender) -> Entrant | Rejection:
+        run, check = contender.load(), checker(contender, x, w, out, reference)
+        error, refused = check()
+        config = contender.describe(x, w)
+        return refused or Entrant(
+            contender.name, lambda: run(*next(turn)), config=config, relative_error=error, recheck=lambda: check()[1]
         )
 
-    for name, contender in contenders.items():
+    for name in dict.fromkeys(names):
         try:
-            reason = why_not(contender, options, x, w)
+            reason = why_not(CONTENDERS[name], options, x, w)
         except Exception as error:
             prepared.refuse(name, error)
             continue
         if reason:
             prepared.rejected[name] = Rejection(SKIPPED, reason)
         else:
-            checked = functools.partial(checks.inputs_kept, name, x, w, functools.partial(check, name, contender))
-            prepared.enter(name, checked, contender.first_call_s)
-    size = len(sets) * case.work.device_bytes
-    prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
+            prepared.enter(name, partial(entrant, CONTENDERS[name]), CONTENDERS[name].first_call_s)
 
 
-def why_not(contender, options, x, w) -> str | None:
+def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
+    """Return the call of `checks.check` for a contender with these operands."""
+    dtype = DTYPE_NAMES[x.dtype]
+    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
+    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, dtype, limit)
+
+
+def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
     """Return why `contender` cannot run, or must not be timed, here; None if it can."""
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
@@ -118,7 +106,7 @@ def why_not(contender, options, x, w) -> str | None:
     return None
 
 
-def operands(case: Matmul, options) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
@@ -158,15 +146,15 @@ def _room(shape: tuple[int, int]) -> int:
     return -(-math.prod(shape) // 512) * 512
 
 
-@functools.lru_cache(maxsize=9)
-def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> torch.Tensor:
+@lru_cache(maxsize=9)
+def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: float | None) -> Tensor:
     if scale is None:  # written once: the first call that writes a page would pay for it
         return torch.zeros(elements, dtype=dtype, device=device)
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
 
 
-@functools.cache  # each shape asks for each other one, and a description looks up the version of every package
+@cache  # each shape asks for each other one, and a description looks up the version of every package
 def machine(device: str) -> dict:
     return describe(device)
 
@@ -182,32 +170,6 @@ def beyond_cache_bytes(device: str) -> int:
     return max(bytes_, 2**31) if device == "cuda" else bytes_
 
 
-def _read(run, vector: torch.Tensor, turns: Iterator[torch.Tensor], product: torch.Tensor) -> None:
-    run(vector, next(turns), product)
-
-
-def _sum(turns: Iterator[torch.Tensor]) -> torch.Tensor:
-    return next(turns).sum()
-
-
-def _why_no_probe(contender, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Return why `contender` sets no ceiling with these operands: it cannot take them, or what it computes is wrong."""
-    if reason := contender.why_not(x, w, out):
-        return reason
-    dtype = next(name for name, kind in DTYPES.items() if kind == x.dtype)
-    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
-    reference, run = checks.reference_sums(x, w), contender.load()
-
-    def wrong() -> Rejection | None:
-        error = checks.relative_error(run, x, w, out, reference)
-        return verdict(contender.name, error, dtype, limit) or checks.refuse(
-            contender.name, run, x, w, out, reference, dtype, limit
-        )
-
-    rejection = checks.inputs_kept(contender.name, x, w, wrong)
-    return rejection and rejection.reason
-
-
 def probes(options) -> list[Probe]:
     """Return calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
@@ -219,33 +181,35 @@ def probes(options) -> list[Probe]:
     calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
-        out = x.new_empty(m, n)
-        calls += [
-            Probe(
-                "matmul", f"{c.name} {m}x{n}x{k}", 2 * m * n * k, functools.partial(c.load(), x, w, out), dtype,
-                functools.partial(_why_no_probe, c, x, w, out),
-            )
-            for c in libraries
-        ]  # fmt: skip
+        sets = [(x, w, x.new_empty(m, n))]
+        calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in libraries]
     # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
     # millisecond, so that the launch weighs nothing. On a CPU a part at a time, by turns: a probe takes its turn beside
     # calls of a fraction of a millisecond. Rows as long as those of the weights: there that matters.
-    size, parts = beyond_cache_bytes(device), 1 if device == "cuda" else PARTS
+    size, count = beyond_cache_bytes(device), 1 if device == "cuda" else PARTS
     model = parse_model(options.model)
-    matrices = [torch.randn(max(parts, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
+    matrices = [torch.randn(max(count, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
     for matrix in matrices:
-        part = matrix[: len(matrix) // parts]
-        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(part), device=device)
-        turns = itertools.cycle(matrix.split(len(part))[:parts])
-        shape = "x".join(map(str, part.shape))
-        calls.append(Probe("read", f"sum {shape}", part.nbytes, functools.partial(_sum, turns)))
-        calls += [
-            Probe(
-                "read", f"{c.name} {shape}", part.nbytes, functools.partial(_read, c.load(), vector, turns, product),
-                why_not=functools.partial(_why_no_probe, c, vector, part, product),
-            )
-            for c in libraries
-        ]  # fmt: skip
+        parts = matrix.split(len(matrix) // count)[:count]
+        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(parts[0]), device=device)
+        turns, sets = itertools.cycle(parts), [(vector, part, product) for part in parts]
+        shape, nbytes = "x".join(map(str, parts[0].shape)), parts[0].nbytes
+        calls.append(Probe("read", f"sum {shape}", nbytes, lambda turns=turns: next(turns).sum()))
+        calls += [_probe("read", c, shape, nbytes, sets) for c in libraries]
     other = torch.empty_like(matrices[0])
     calls.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return calls
+
+
+def _probe(kind: str, contender, shape: str, amount: int, sets: list[tuple], dtype: str | None = None) -> Probe:
+    """Return the probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot
+    take them, or what it computes of the first is wrong."""
+    run, turns, (x, w, out) = contender.load(), itertools.cycle(sets), sets[0]
+
+    def problem() -> str | None:
+        if reason := contender.why_not(x, w, out):
+            return reason
+        _, refused = checker(contender, x, w, out, checks.reference_sums(x, w))()
+        return refused and refused.reason
+
+    return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

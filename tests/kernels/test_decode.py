@@ -177,6 +177,6 @@ def test_a_deal_reads_everything_once_and_runs_are_even(sms, count, steps):
 def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
-    assert decode.with_split(Config(16, 128, 128, 4, 6), x, w).split == 5
-    split = decode.with_split(tiles.choose_for("decode", x, w), x, w).split
+    assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 5
+    split = decode.with_split(tiles.choose_for("decode", x, w), w).split
     assert CONTENDERS["decode"].describe(x, w).endswith(f"split{split}")

@@ -134,7 +134,7 @@ def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, writte
 
     contender(run)
     prepared = PreparedCase(CASE, "torch")
-    matmul.enter(prepared, CASE, OPTIONS, {name: CONTENDERS[name] for name in ("numpy", "torch")})
+    matmul.enter(prepared, ["numpy", "torch"], matmul.operands(CASE, OPTIONS), OPTIONS)
     assert prepared.contenders == ["torch"]
     assert prepared.rejected["numpy"].outcome == "failed"
     assert message in prepared.rejected["numpy"].reason

@@ -2,14 +2,11 @@
 
 # ruff: noqa: N803
 
-from functools import partial
-
 import triton
 import triton.language as tl
 
-from kernels.contract import Kernel, KernelLaunch, example_operands, require_runnable, validate
+from kernels.contract import Kernel, KernelLaunch, require_runnable, validate
 from kernels.registry import Contender
-from kernels.tiles import choose_for
 
 ENTRY = {
     "kernel": "toy", "dtypes": ["fp16"], "m_max": None, "block_m": 64, "block_n": 128, "block_k": 64,
@@ -50,7 +47,6 @@ def prepare(x, w, out, config):
 
 
 matmul = Kernel(
-    name="toy", jit=toy_kernel, require=require, prepare=prepare, choose=partial(choose_for, "toy"),
-    example=lambda config, dtype: prepare(*example_operands(dtype), config), grid=dict(num_stages=(3, 4, 12)),
+    name="toy", jit=toy_kernel, require=require, prepare=prepare, grid=dict(num_stages=(3, 4, 12))
 )  # fmt: skip
 TOY = Contender(name="toy", path="toy:matmul")
