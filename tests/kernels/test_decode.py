@@ -1,7 +1,6 @@
 """The matmul for few rows: right for every number of rows, however K is split, to the same bits each time; and how it
 is dealt to the SMs. Its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
-import itertools
 import math
 
 import pytest
@@ -11,7 +10,7 @@ from kernels import decode, hopper, tiles
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.workspace import Workspace
-from roofline.operations.matmul import LAYERS, Matmul
+from roofline.operations.matmul import Matmul
 from roofline.options import DEFAULTS
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
@@ -64,11 +63,10 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtypes, operands):
 
 @pytest.mark.parametrize("split", [2, 5, pytest.param(7, marks=pytest.mark.slow)])
 def test_right_however_k_is_split(split, operands, programs):
-    config = small(33, split)
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
         programs(count)
         case = operands(33, **RAGGED, dtype=torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, config))
+        case.verify(decode.matmul(case.x, case.w, case.out, small(33, split)))
 
 
 def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs, poisoned):
@@ -92,32 +90,22 @@ def test_shares_are_those_of_the_deal(device, programs, poisoned):
             assert share == 32 * steps or (steps == 7 and share.isnan())
 
 
-@pytest.fixture
-def backwards(device, monkeypatch):
-    """`backwards()`: from now on the interpreter runs the last program first."""
+def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):
     if device != "cpu":
         pytest.skip("a GPU chooses the order of programs by itself")
     from triton.runtime.interpreter import interpreter_builder as builder
 
-    forwards = builder.set_grid_idx
-    return lambda: monkeypatch.setattr(
-        builder, "set_grid_idx", lambda x, y, z: forwards(builder.grid_dim[0] - 1 - x, y, z)
-    )
-
-
-def test_the_same_bits_whoever_comes_last(operands, programs, backwards):
     programs(5)
     case = operands(16, **RAGGED, dtype=torch.float32)  # sums that are not rounded: another order would show
-    forwards = decode.matmul(case.x, case.w, config=small(16, 5))
-    backwards()
-    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, 5)), forwards)
+    in_order, place = decode.matmul(case.x, case.w, config=small(16, 5)), builder.set_grid_idx
+    monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: place(builder.grid_dim[0] - 1 - x, y, z))
+    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, 5)), in_order)
 
 
 def test_sums_are_rounded_once(device, programs):
     programs(2)
     # Two halves of K on two programs: 2048 and 1 are exact in fp16, 2049 is not, and 2049 + 1 is 2050.
-    x = torch.ones((2, 64), dtype=torch.float16, device=device)
-    w = torch.zeros((1, 64), dtype=torch.float16, device=device)
+    x, w = (torch.full((rows, 64), float(rows == 2), dtype=torch.float16, device=device) for rows in (2, 1))
     w[0, 0], w[0, 1], w[0, 32] = 2048, 1, 1
     assert decode.matmul(x, w, config=small(2, 2)).tolist() == [[2050.0], [2050.0]]
 
@@ -150,17 +138,18 @@ BY_HAND = {
 }
 
 
-def test_every_default_shape_is_dealt_as_figured_by_hand():
-    model, tokens, degrees, dtypes = DEFAULTS["cuda"].values()
-    few = [m for m in tokens if m <= decode.MOST_TOKENS]
-    assert few == [1, 16, 64]
-    for dtype, layer, tp, m in itertools.product(dtypes, LAYERS, degrees, few):
+@pytest.mark.parametrize(("layer", "tp"), BY_HAND)
+def test_every_default_shape_is_dealt_as_figured_by_hand(layer, tp):
+    model, tokens, degrees, (dtype,) = DEFAULTS["cuda"].values()
+    assert tp in degrees
+    for m in (few := [m for m in tokens if m <= decode.MOST_TOKENS]):
         case = Matmul(model, layer, tp, m, dtype)
         config = tiles.choose("decode", "sm90", case.m, case.n, case.k, torch.bfloat16)
         count, steps, split, longest = BY_HAND[layer, tp]
         assert (-(-case.n // config.block_n), -(-case.k // config.block_k)) == (count, steps)
         assert decode.best_split(count, steps, 132) == split
         assert max(decode.runs(count, steps, split, min(132, count * split))) == longest
+    assert few == [1, 16, 64]
 
 
 @pytest.mark.parametrize("sms", [1, 78, 132])

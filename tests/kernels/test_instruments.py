@@ -13,62 +13,62 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def gates(monkeypatch):
-    """What each gate is enqueued with: its flag, the value that opens it, its patience in microseconds."""
-    enqueued = []
+def launched(monkeypatch):
+    """What a clock of the CPU enqueues: of each gate its flag, the value that opens it, its patience in microseconds;
+    of each reading of the SM clock the tensor and the slot."""
+    enqueued = SimpleNamespace(gates=[], readings=[])
 
-    def gate_launch(flag, wanted, patience):
-        return SimpleNamespace(run=lambda device: enqueued.append((flag, wanted, patience)))
+    def launch(kind):
+        return lambda *args, **more: SimpleNamespace(run=lambda device: kind.append((*args, *more.values())))
 
-    monkeypatch.setattr(instruments, "gate_launch", gate_launch)
-    monkeypatch.setattr(instruments.Instruments, "read_clock", lambda self, slot: None)
+    monkeypatch.setattr(instruments, "gate_launch", launch(enqueued.gates))
+    monkeypatch.setattr(instruments, "clock_launch", launch(enqueued.readings))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     return enqueued
 
 
-def test_opening_lets_all_gates_so_far_go_and_the_next_one_is_closed_again(gates):
+def test_opening_lets_all_gates_so_far_go_and_the_next_one_is_closed_again(launched):
     clock = instruments.Instruments("cpu")
     for _ in range(3):
         clock.close()
-    flag = gates[0][0]
-    assert [wanted - int(flag) for _, wanted, _ in gates] == [0, 1, 2, 3]  # the first only loads the kernel
+    flag = launched.gates[0][0]
+    assert [wanted - int(flag) for _, wanted, _ in launched.gates] == [0, 1, 2, 3]  # the first only loads the kernel
     clock.open()
-    assert all(flag >= wanted for _, wanted, _ in gates)
+    assert all(flag >= wanted for _, wanted, _ in launched.gates)
     clock.close()
-    assert flag < gates[-1][1]
+    assert flag < launched.gates[-1][1]
 
 
-def test_gates_are_as_patient_as_the_slowest_call_of_the_host_needs(gates):
+def test_gates_are_as_patient_as_the_slowest_call_of_the_host_needs(launched):
     clock = instruments.Instruments("cpu")
     for host_s in (0, 30e-3, 1e-3):
         clock.expect(host_s)
         clock.close()
-    assert [patience for *_, patience in gates[1:]] == [20_000, 60_000, 20_000]
+    assert [patience for *_, patience in launched.gates[1:]] == [20_000, 60_000, 20_000]
 
 
-def test_clock_is_cycles_over_time(gates):
+def test_clock_is_cycles_over_time_and_readings_are_few(launched):
     clock = instruments.Instruments("cpu")
-    clock._readings[:2] = torch.tensor([[70_400, 40_000], [66_000, 44_000]])
+    clock.read_clock(1)
+    readings = launched.readings[0][0]
+    readings[:2] = torch.tensor([[70_400, 40_000], [66_000, 44_000]])
     assert clock.sm_clocks_hz(2) == pytest.approx([1.76e9, 1.5e9])
-
-
-def test_more_calls_in_a_turn_than_readings_are_kept_is_told():
+    assert [slot for _, slot in launched.readings] == [0, 1]
     with pytest.raises(IndexError, match="slot 256: 256 readings"):
-        instruments.Instruments.read_clock(None, 256)
+        clock.read_clock(256)
 
 
 def test_on_a_gpu_gates_hold_what_comes_after_and_the_clock_is_plausible(device):
     if device == "cpu":
         pytest.skip("needs a GPU")
-    gpu_instruments = instruments.Instruments()
-    gpu_instruments.close()
-    behind = torch.cuda.Event()
+    clock, behind = instruments.Instruments(), torch.cuda.Event()
+    clock.close()
     behind.record()
-    gpu_instruments.read_clock(1)
+    clock.read_clock(1)
     time.sleep(2e-3)
     held = not behind.query()
-    gpu_instruments.open()
+    clock.open()
     torch.cuda.synchronize()
     assert held
-    assert 0.2e9 < gpu_instruments.sm_clocks_hz(2)[1] < 4e9
+    assert 0.2e9 < clock.sm_clocks_hz(2)[1] < 4e9

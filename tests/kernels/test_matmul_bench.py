@@ -9,26 +9,24 @@ import torch
 
 from kernels import tiled, vendor
 from kernels.bench import checks, matmul
-from kernels.registry import CONTENDERS, Contender
+from kernels.registry import CONTENDERS
 from roofline.measure import device_errors
 from roofline.measure.prepared import Broken, PreparedCase, verdict
 from roofline.operations.matmul import Matmul, sweep
 from roofline.options import Options
 
-NUMPY = vendor.numpy_cpu
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
-
-
 OPTIONS = Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
 
 
 @pytest.fixture
 def contender(monkeypatch):
     """`contender(run)` stands in for NumPy's."""
-    return lambda run: monkeypatch.setattr(vendor, "numpy_cpu", dataclasses.replace(NUMPY, run=run))
+    numpy = vendor.numpy_cpu
+    return lambda run, **more: monkeypatch.setattr(vendor, "numpy_cpu", dataclasses.replace(numpy, run=run, **more))
 
 
-def prepare(names=("numpy",), case=CASE, options=OPTIONS, **more):
+def prepare(names=("numpy",), case=CASE, options=OPTIONS, **more) -> PreparedCase:
     return matmul.Runner(options).prepare(case, list(names), **more)
 
 
@@ -42,8 +40,7 @@ def skips_a_row(x, w, out):
 
 
 def wrong_in_one_tile(x, w, out):
-    right(x, w, out)
-    out[64:96, 128:160] += 1
+    right(x, w, out)[64:96, 128:160] += 1
     return out
 
 
@@ -76,8 +73,14 @@ def lazy(calls_that_work):
     return stops_working
 
 
-def returns_a_tensor_of_its_own(x, w, out):
-    return x @ w.T
+def writes(*operands, then=lambda x, w, out: out):
+    def writes_into_inputs(x, w, out):
+        right(x, w, out)
+        for operand in operands:
+            {"x": x, "w": w}[operand].zero_()
+        return then(x, w, out)
+
+    return writes_into_inputs
 
 
 @pytest.mark.parametrize(
@@ -89,12 +92,16 @@ def returns_a_tensor_of_its_own(x, w, out):
         (runs_out_of_memory, "skipped", "out of memory: tried to allocate 3 TiB"),
         (stale(), "failed", "of inputs that it had not seen"),
         (lazy(1), "failed", "left unwritten"),
-        (returns_a_tensor_of_its_own, "failed", "another tensor than the `out`"),
+        (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor than the `out`"),
+        (writes("x"), "failed", "input x,"),
+        (writes("x", "w"), "failed", "input x and w,"),
+        (writes("w", then=crashes), "failed", "no such instruction"),
     ],
 )
-def test_wrong_contender_is_not_ready_and_the_vendor_still_is(contender, run, outcome, message):
+def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
     contender(run)
-    prepared = prepare()
+    prepared = PreparedCase(CASE, "torch")
+    matmul.enter(prepared, ["numpy", "torch"], matmul.operands(CASE, OPTIONS), OPTIONS)
     assert prepared.contenders == ["torch"]
     assert prepared.rejected["numpy"].outcome == outcome
     assert message in prepared.rejected["numpy"].reason
@@ -104,8 +111,7 @@ def test_wrong_contender_is_not_ready_and_the_vendor_still_is(contender, run, ou
 def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender):
     contender(lazy(4))
     entrant = prepare().entrants["numpy"]
-    for _ in range(5):
-        entrant.call()
+    assert entrant.recheck() is None
     rejection = entrant.recheck()
     assert rejection.outcome == "failed"
     assert "left unwritten" in rejection.reason
@@ -117,27 +123,6 @@ def test_inputs_are_as_they_were_after_the_checks(contender):
     prepare().entrants["numpy"].call()
     assert torch.equal(seen[0], -seen[1])
     assert any(torch.equal(seen[-1], x) for x, _, _ in matmul.operands(CASE, OPTIONS))
-
-
-@pytest.mark.parametrize(
-    ("written", "raises", "message"),
-    [("x", False, "input x,"), ("xw", False, "input x and w,"), ("w", True, "no such instruction")],
-)
-def test_who_writes_into_inputs_is_refused_and_the_next_is_not(contender, written, raises, message):
-    def run(x, w, out):
-        right(x, w, out)
-        for operand in written:
-            (x if operand == "x" else w).zero_()
-        if raises:
-            raise RuntimeError("no such instruction")
-        return out
-
-    contender(run)
-    prepared = PreparedCase(CASE, "torch")
-    matmul.enter(prepared, ["numpy", "torch"], matmul.operands(CASE, OPTIONS), OPTIONS)
-    assert prepared.contenders == ["torch"]
-    assert prepared.rejected["numpy"].outcome == "failed"
-    assert message in prepared.rejected["numpy"].reason
 
 
 @pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
@@ -190,6 +175,15 @@ def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, None, None)
 
 
+def test_a_contender_that_cannot_be_asked_fails_alone(contender, monkeypatch):
+    def cannot_say(x, w, out=None):
+        raise AttributeError("no attribute 'shape'")
+
+    contender(right, require=cannot_say)
+    assert prepare().contenders == ["torch"]
+    assert prepare().rejected["numpy"].reason.startswith("numpy: AttributeError: no attribute 'shape'")
+
+
 def test_operands_rotate_beyond_the_cache():
     case = Matmul("512,512", "up", 1, 64, "fp32")
     sets = matmul.operands(case, OPTIONS)
@@ -206,39 +200,35 @@ def test_shape_that_cannot_fit_leaves_the_others_theirs():
         matmul.operands(sweep(options)[-1], options)
 
 
-def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so():
-    probes = matmul.probes(dataclasses.replace(OPTIONS, dtypes=("bf16", "fp32")))
-    reasons = {(probe.name, probe.dtype): probe.why_not() for probe in probes if "1024x1024x1024" in probe.name}
-    for_bf16 = reasons.pop(("numpy 1024x1024x1024", "bf16"))
-    assert "NumPy's BLAS takes float32" in for_bf16
-    assert len(reasons) == 3
-    assert set(reasons.values()) == {None}
-    assert {probe.why_not() for probe in probes if probe.kind in ("read", "copy")} == {None}
-
-
-def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(monkeypatch):
+@pytest.fixture
+def small_probes(monkeypatch):
+    """Probes of a machine with little cache and memory: `small_probes(dtypes)`."""
     monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
-    (copy,) = [probe for probe in matmul.probes(OPTIONS) if probe.kind == "copy"]
+    return lambda *dtypes: matmul.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
+
+
+def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(small_probes):
+    reasons = {(probe.kind, probe.name, probe.dtype): probe.why_not() for probe in small_probes("bf16", "fp32")}
+    wrong = {about: reason for about, reason in reasons.items() if reason}
+    assert {(kind, name.split()[0], dtype) for kind, name, dtype in wrong} == {("matmul", "numpy", "bf16")}
+    assert all("NumPy's BLAS takes float32" in reason for reason in wrong.values())
+    assert {kind: [about[0] for about in reasons].count(kind) for kind in ("matmul", "read", "copy")} == {
+        "matmul": 12,  # three shapes, two libraries, two dtypes
+        "read": 6,
+        "copy": 1,
+    }
+
+
+def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(small_probes):
+    (copy,) = [probe for probe in small_probes() if probe.kind == "copy"]
     assert 2**22 < copy.amount <= 2 * 2**22
 
 
-def test_a_library_that_computes_nothing_sets_no_ceiling(contender):
+def test_a_library_that_computes_nothing_sets_no_ceiling(contender, small_probes):
     contender(lambda x, w, out: out)
-    reasons = {probe.name: probe.why_not() for probe in matmul.probes(OPTIONS)}
-    lazy = [reason for name, reason in reasons.items() if name.startswith("numpy")]
-    assert len(lazy) == 5
-    assert all("an element was left unwritten" in reason for reason in lazy)
-
-
-def test_a_contender_that_cannot_be_asked_fails_alone(monkeypatch):
-    def cannot_say(x, w, out=None):
-        raise AttributeError("no attribute 'shape'")
-
-    monkeypatch.setattr(vendor, "mute", dataclasses.replace(NUMPY, require=cannot_say), raising=False)
-    monkeypatch.setitem(CONTENDERS, "mute", Contender(name="mute", path="kernels.vendor:mute", device="cpu"))
-    prepared = prepare(["mute", "numpy"])
-    assert prepared.contenders == ["torch", "numpy"]
-    assert prepared.rejected["mute"].reason.startswith("mute: AttributeError: no attribute 'shape'")
+    reasons = [probe.why_not() for probe in small_probes() if probe.name.startswith("numpy")]
+    assert len(reasons) == 5
+    assert all("an element was left unwritten" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(

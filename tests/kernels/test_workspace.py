@@ -25,6 +25,7 @@ def test_a_workspace_is_kept_and_grows():
     assert (wider.partials.numel(), wider.counters.numel()) == (100, 9)
     assert not wider.counters.any()
     assert workspace(cpu, 100, 9) is wider
+    assert workspace(cpu, 101, 9) is not wider
 
 
 def test_each_stream_has_a_workspace_and_a_graph_keeps_none(monkeypatch):
