@@ -23,8 +23,7 @@ EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel bound to its grid and arguments: the host function runs it, `kernels.inspect` compiles it. One object
-    for both, so that what is inspected is what is launched."""
+    """A kernel bound to its grid and arguments: what `kernels.inspect` compiles is what the host function runs."""
 
     kernel: Any  # triton.runtime.JITFunction, or its interpreted twin
     grid: tuple[int, ...]
@@ -91,8 +90,7 @@ class Kernel:
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
-    """Return x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched or
-    committed."""
+    """Return x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
     return [torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE, rows)]
 
 

@@ -4,28 +4,25 @@ out[M, N] = x[M, K] @ w[N, K].T. One program per SM streams its share of w throu
 of loads never drains before the program ends. With 144 to 180 KB of it in flight an SM covers some 4 us of latency at
 its even share of an H200's bandwidth (36 GB/s), about four times what it has to.
 
-Operands are swapped: rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64; the other way round 64 rows
-would be computed for a few. x comes by TMA in the same ring: all of x fits no SM, but L2 holds it, and beside 128 rows
-of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory (rows beyond M are not fetched).
-Where whole tiles leave SMs idle, their steps along K are cut into `split` parts each. Parts are numbered tile after
-tile, and a program takes an unbroken run of them. What it sums over several parts of one tile stays in registers: at
-most the first and the last tile of a run are shared with others, and go through an fp32 workspace.
+Operands are swapped: rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64. x comes by TMA in the same
+ring: beside 128 rows of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory. Where whole
+tiles leave SMs idle, their steps along K are cut into `split` parts each. Parts are numbered tile after tile, and a
+program takes an unbroken run of them: at most its first and its last tile are shared with others, and go through an
+fp32 workspace.
 
     up, tp 8: 52 tiles of 128 rows    39 % of one wave of 132 SMs; 260 parts, 5 of a tile: 97 % of two
     up, tp 1: 416 tiles               79 % of four waves; 1664 parts, 4 of a tile: 97 % of 13
     down, any tp: 128 tiles           97 % of one wave as they are
 
 Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
-all slots, its own too, in the order of programs, rounds once, and sets the counter back. So the bits do not depend on
-who is last. The count is an acq_rel atomic behind a barrier: stores of all threads happen before it, and loads behind
-the last count see them. Both stand behind the loop, since Triton does not pipeline one with a barrier inside.
+all slots in the order of programs, rounds once, and sets the counter back. So the bits do not depend on who is last.
+The count is an acq_rel atomic behind a barrier: stores of all threads happen before it, and loads behind the last count
+see them. Both stand behind the loop, since Triton does not pipeline one with a barrier inside.
 
-Wins where a tile of tokens would be mostly padding: at M = 1 against a matmul for more rows, and at M <= 64 against one
-that reads with shallow rings or leaves SMs idle. Loses above (`kernels.persistent`): more than 64 rows of x beside 128
-of w would make L2 the limit. The deal is fixed, so the slowest SM ends last. All this is reasoned, not yet measured.
-Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a short call costs. Needs
-a Hopper, and rows of a multiple of 16 bytes; with K no multiple of 8, M = 1 copies 8 or 4 bytes a thread, with K odd it
-reads single elements and has no ring.
+Wins where a tile of tokens would be mostly padding, against one that reads with shallow rings or leaves SMs idle. Loses
+above 64 rows (`kernels.persistent`): more of x beside 128 rows of w would make L2 the limit. The deal is fixed, so the
+slowest SM ends last. All this is reasoned, not yet measured. Descriptors cost tens of microseconds of host time a
+launch: without a CUDA graph that is what a short call costs. Needs a Hopper, and rows of a multiple of 16 bytes.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
@@ -53,9 +50,8 @@ MOST_TOKENS = 64
 """Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
 
 ENOUGH = 0.96
-"""Of the SMs' time. The memory is what is short, and the SMs that are left read a little faster for each idle one; a
-shared tile costs a few trips to L2 at the end, some 3 us of the 45 that a tp-8 shard takes an H200. Unmeasured: fewer
-SMs may do as well, since rings of 150 KB are good for more than an even share of the bandwidth."""
+"""Of the SMs' time: those that are left read a little faster for each idle one, and a shared tile costs a few trips to
+L2 at the end, some 3 us of the 45 that a tp-8 shard takes an H200. Unmeasured."""
 
 LEAST_STEPS = 4
 """Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""
@@ -140,7 +136,7 @@ def decode_kernel(
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what `kernels.hopper.require` does of all but `out`, which may have any rows; ValueError for M above
     64."""
-    hopper.require(decode_kernel, "decode", x, w, out, by_tma=("x", "w"))
+    hopper.require(decode_kernel, "decode", x, w, out, any_out=True)
     if (m := len(x)) > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
 

@@ -2,7 +2,6 @@
 much of an SM there is for one.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,25 +23,15 @@ WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
 KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 
-def require(
-    kernel: Any,
-    name: str,
-    x: Tensor,
-    w: Tensor,
-    out: Tensor | None = None,
-    *,
-    by_tma: Sequence[str] = ("x", "w", "out"),
-) -> None:
-    """Refuse what `kernels.contract.validate` and `require_hopper` do, and of the matrices `by_tma` what TMA cannot
-    address: ValueError for rows that are no multiple of 16 bytes or overlap, a base address that is no multiple of 16.
-    """
+def require(kernel: Any, name: str, x: Tensor, w: Tensor, out: Tensor | None = None, any_out: bool = False) -> None:
+    """Refuse what `kernels.contract.validate` and `require_hopper` do, and what TMA cannot address of x, w and, unless
+    `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address."""
     validate(x, w, out)
     require_hopper(kernel, x, name)
     out = x.new_empty((len(x), len(w)), device="meta") if out is None else out
     if out.numel() and x.numel():  # else nothing is launched
-        matrices = {"x": ("K", x), "w": ("K", w), "out": ("N", out)}
-        for matrix in by_tma:
-            _require_tma(matrix, *matrices[matrix])
+        for matrix in (("x", "K", x), ("w", "K", w), ("out", "N", out))[: 2 if any_out else 3]:
+            _require_tma(*matrix)
 
 
 def require_hopper(kernel: Any, x: Tensor, name: str) -> None:

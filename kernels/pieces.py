@@ -22,7 +22,6 @@ Source of the idea: the counters of Kraken's gemm_reduce_scatter_ce_persistent a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -101,13 +100,9 @@ def pieces_kernel(
 
 
 def matmul(
-    x: Tensor,
-    w: Tensor,
-    out: Tensor,
-    pieces: Pieces,
-    signals: Signals | None = None,
-    counters: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
+    x: Tensor, w: Tensor, out: Tensor, pieces: Pieces,
+    signals: Signals | None = None, counters: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
     """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter); returns `out`.
 
     `signals` has a flag for each piece but the first, in the order of computing. `counters` are int32 counters and the
@@ -136,17 +131,13 @@ def prepare(
     """Return the launch for checked tensors."""
     config, count = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    args: dict[str, Any] = dict(
+    signals, flagged = signals or Signals(None, 0, None, 0), count if signals else 0
+    counters_ptr, times_ptr = counters or (None, None)
+    args = dict(
         order_ptr=pieces.order, pieces=count, row_tiles=row_tiles // count, column_tiles=column_tiles, K=x.shape[1],
-        GROUP=config.group_m, FLAGGED=count if signals else 0,
-        flags_ptr=None, wanted=0, lost_ptr=None, patience=0, counters_ptr=None, times_ptr=None, counted=pieces.count,
+        flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
+        counters_ptr=counters_ptr, times_ptr=times_ptr, counted=pieces.count, FLAGGED=flagged, GROUP=config.group_m,
     )  # fmt: skip
-    if signals:
-        args |= dict(
-            flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience
-        )  # fmt: skip
-    if counters:
-        args |= dict(counters_ptr=counters[0], times_ptr=counters[1])
     grid = (min(hopper.programs(x.device), row_tiles * column_tiles),)
     return KernelLaunch(pieces_kernel, grid, tile_arguments(x, w, out, config) | args)
 

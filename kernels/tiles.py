@@ -2,8 +2,7 @@
 
 One file of `kernels/configs` per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU
 since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles
-for Triton's interpreter, which is never timed. Each entry says which MMA instruction it should compile to, and under
-which conditions it was measured (`null`: it was not, it is reasoned from the sources in the kernel's docstring).
+for Triton's interpreter, which is never timed.
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
 `kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that the
@@ -34,24 +33,22 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined. `raster` and `subtile` matter to kernels with a persistent grid, `flatten` to
-    `persistent`, `split` to the one for few rows. `num_warps` are those that multiply."""
+    """A tile and how it is pipelined."""
 
     block_m: int
     block_n: int
     block_k: int
-    num_warps: int
+    num_warps: int  # those that multiply
     num_stages: int
     group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
-    subtile: int = 1  # parts the epilogue is stored in; 2 halves its shared memory: a fourth stage of 128x256x64 fits
-    flatten: bool = False  # one loop over tiles and K, so that the next tile's loads start under this tile's store
-    raster: str = "m"  # the dimension that is grouped: "m" or "n"
-    split: int = 0  # parts that the steps along K of a tile are cut into; 0: kernels.decode says how many
+    subtile: int = 1  # of a persistent grid: parts the epilogue is stored in; 2 halves its shared memory
+    flatten: bool = False  # of `persistent`: one loop over tiles and K, so that loads start under the store before them
+    raster: str = "m"  # of a persistent grid: the dimension that is grouped, "m" or "n"
+    split: int = 0  # of `decode`: parts that the steps along K of a tile are cut into; 0: it says how many
 
     def __str__(self) -> str:
-        text = f"{self.block_m}x{self.block_n}x{self.block_k}"
-        text += f" warps{self.num_warps} stages{self.num_stages} group{self.group_m}"
-        text += f" subtile{self.subtile}" if self.subtile > 1 else ""
+        text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
+        text += f" group{self.group_m}" + (f" subtile{self.subtile}" if self.subtile > 1 else "")
         text += f" split{self.split}" if self.split else ""
         return text + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
 

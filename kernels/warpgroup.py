@@ -9,8 +9,7 @@ Each stage has two mbarriers. `full` completes when its bytes have landed (one a
 of both loads); `empty` when both consumers have read it (two arrivals). Each side counts stages and flips the parity it
 waits for when the ring wraps; the producer waits for the opposite parity, so that its first round passes barriers which
 nobody has completed yet. A consumer keeps one wgmma group in flight: it issues the group of a stage, waits until only
-that one is pending, and so knows that the stage *before* has been read and releases that. The tensor cores never drain
-between stages; they do at the end of a tile.
+that one is pending, and so knows that the stage *before* has been read and releases that.
 
 The epilogue goes through shared memory in `subtile` parts, two buffers in turn for each consumer where there is more
 than one part: 128x256x64 gets a fourth stage that way (229,576 of 232,448 bytes). Consumers share no buffer, and wait
@@ -23,9 +22,8 @@ TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a c
 Wins, if it does, where the compiler's pipeline in `kernels.persistent` leaves the tensor cores waiting: loads need no
 issue slots of the warps that multiply, and short K is where running ahead across tiles shows most. Loses at small M,
 and where tiles leave the last wave nearly empty. Both consumers store at the same time, so a tile's store is hidden
-behind loads, not behind multiplication: some 1 % of the time at K = 16384. Rows of a multiple of 16 bytes, and the
-launch's host time, are as in `persistent`. Gluon is experimental, its names move between releases: those used here mean
-the same in Triton 3.7 to 3.9, but for two that 3.9 renamed.
+behind loads alone: some 1 % of the time at K = 16384. Gluon is experimental, its names move between releases: those
+used here mean the same in Triton 3.7 to 3.9, but for two that 3.9 renamed.
 
 Sources: the roles, 2 x 64x256 sums and 240 / 24 registers are those of CUTLASS's cooperative kernel and of fast.cu
 (https://github.com/pranjalssh/fast.cu, matmul_12.cuh); barriers by parity after Triton's Gluon tutorial on warp
@@ -215,18 +213,15 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
     consumers."""
     consumers = CONSUMERS.value
+    rows, problem = consumers * ROWS_PER_WGMMA, None
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
-        raise ValueError(
-            f"num_warps={config.num_warps}, warpgroup multiplies with {consumers} warpgroups of {WARPS_PER_CONSUMER}; "
-            "change the configuration"
-        )
-    if config.block_m % (consumers * ROWS_PER_WGMMA):
-        raise ValueError(
-            f"block_m={config.block_m}, {consumers} consumers of {ROWS_PER_WGMMA}-row wgmma need a multiple of "
-            f"{consumers * ROWS_PER_WGMMA}; change the configuration"
-        )
-    if config.subtile not in (1, 2, 4):
-        raise ValueError(f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts; change the configuration")
+        problem = f"num_warps={config.num_warps}, warpgroup multiplies with {consumers} warpgroups of 4"
+    elif config.block_m % rows:
+        problem = f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
+    elif config.subtile not in (1, 2, 4):
+        problem = f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
+    if problem:
+        raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     tiles = -(-m // config.block_m) * -(-n // config.block_n)
     args = dict(

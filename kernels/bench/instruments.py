@@ -5,8 +5,6 @@ the same idle gap before it. It polls a word of pinned host memory, which the ho
 loads, since an atomic there is none to the host (CUDA's guide), and could write the old word back over its store. The
 clock is cycles over nanoseconds of one warp: arms that wait run cooler and clock higher, which NVML's figure, an
 average over many samples, cannot tell apart.
-
-Triton's interpreter has neither timer: both are compiled, for a GPU or for `kernels.machine`.
 """
 
 import torch

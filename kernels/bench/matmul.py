@@ -112,26 +112,29 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-    same = [other for other in sweep(options) if other.dtype == case.dtype]
     room = POOL * machine(options.device)["memory_bytes"]
-    cases = {other for other in same if _sets(other, options) * other.work.device_bytes <= room}
-    pool = _pool if case in cases else _pool.__wrapped__  # not kept for others
-    cases = cases if case in cases else {case}
-    pools = {}
-    for name, scale in (("x", 1.0), ("w", 1 / math.sqrt(max(other.k for other in cases))), ("out", None)):
-        elements = max(_sets(other, options) * _room(sizes(other)[name]) for other in cases)
-        seed = zlib.crc32(f"{options.seed} {name}".encode())
-        pools[name] = pool(elements, DTYPES[case.dtype], options.device, seed, scale)
+    same = [other for other in sweep(options) if other.dtype == case.dtype]
+    cases = [other for other in same if _sets(other, options) * other.work.device_bytes <= room]
+    pool = _pool
+    if case not in cases:
+        cases, pool = [case], _pool.__wrapped__  # not kept for others
+    pools, scales = [], (1.0, 1 / math.sqrt(max(other.k for other in cases)), None)
+    for number, scale in enumerate(scales):
+        elements = max(_sets(other, options) * _room(shapes(other)[number]) for other in cases)
+        seed = zlib.crc32(f"{options.seed} {number}".encode())
+        pools.append(pool(elements, DTYPES[case.dtype], options.device, seed, scale))
     return [
         tuple(
-            pools[name][index * _room(shape) :][: math.prod(shape)].view(shape) for name, shape in sizes(case).items()
+            whole[index * _room(shape) :][: math.prod(shape)].view(shape)
+            for whole, shape in zip(pools, shapes(case), strict=True)
         )
         for index in range(_sets(case, options))
     ]
 
 
-def sizes(case: Matmul) -> dict[str, tuple[int, int]]:
-    return {"x": (case.m, case.k), "w": (case.n, case.k), "out": (case.m, case.n)}
+def shapes(case: Matmul) -> list[tuple[int, int]]:
+    """Return those of x, w and out."""
+    return [(case.m, case.k), (case.n, case.k), (case.m, case.n)]
 
 
 def _sets(case: Matmul, options) -> int:
