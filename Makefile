@@ -62,7 +62,7 @@ $(GPU)/correct-machine:
 	.ci/step $@ 420 600 $(PY) -m kernels.machine --gpu --thorough
 
 $(GPU)/correct-waiting:
-	.ci/step $@ 420 600 $(TESTS) tests/kernels/test_flagged.py tests/collectives
+	.ci/step $@ 420 600 $(TESTS) tests/collectives
 
 $(GPU)/correct-rest:
 	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,decode workspace instruments) \

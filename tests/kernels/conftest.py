@@ -20,12 +20,11 @@ def device() -> str:
     return "cpu" if interpreted(tiled_kernel) else "cuda"
 
 
-@pytest.fixture(scope="session")
-def dtypes(device) -> dict[str, torch.dtype]:
-    """The dtypes a kernel can be tested in here, by short name: the interpreter has no bf16, Hopper's TMA kernel no
-    fp32."""
-    both = {"fp16": torch.float16}
-    return both | ({"fp32": torch.float32} if device == "cpu" else {"bf16": torch.bfloat16})
+@pytest.fixture
+def dtype(device, request) -> torch.dtype:
+    """The first or second of those that a kernel can be tested in here: the interpreter has no bf16, Hopper's TMA
+    kernels no fp32."""
+    return (torch.float16, torch.float32 if device == "cpu" else torch.bfloat16)[request.param]
 
 
 class Operands:
@@ -34,17 +33,15 @@ class Operands:
 
     def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, device: str, seed: int = 0, behind=math.nan):
         generator = torch.Generator().manual_seed(seed)
-        self.x, self.w = (self._padded(rows, k, dtype, device, generator, behind) for rows in (m, n))
-        stride = 16 * math.ceil(n / 16) + 2 * MARGIN
-        self.buffer = torch.full((m + 2, stride), GUARD, dtype=dtype, device=device)
-        self.out = self.buffer[1 : m + 1, MARGIN : MARGIN + n]
-        self.out.fill_(math.nan)
 
-    @staticmethod
-    def _padded(rows: int, k: int, dtype, device: str, generator: torch.Generator, behind: float) -> torch.Tensor:
-        buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), behind, dtype=dtype, device=device)
-        buffer[:, :k] = torch.randn((rows, k), generator=generator).to(device, dtype)
-        return buffer[:, :k]
+        def padded(rows: int) -> torch.Tensor:
+            buffer = torch.full((rows, 16 * math.ceil(k / 16) + MARGIN), behind, dtype=dtype, device=device)
+            buffer[:, :k] = torch.randn((rows, k), generator=generator).to(device, dtype)
+            return buffer[:, :k]
+
+        self.x, self.w = padded(m), padded(n)
+        self.buffer = torch.full((m + 2, 16 * math.ceil(n / 16) + 2 * MARGIN), GUARD, dtype=dtype, device=device)
+        self.out = self.buffer[1 : m + 1, MARGIN : MARGIN + n].fill_(math.nan)
 
     def verify(self, result: torch.Tensor) -> None:
         assert result is self.out
@@ -77,11 +74,10 @@ def assert_close():
 def tables(tmp_path, monkeypatch):
     """The checked-in tables without what was measured, in a folder of their own, where they are looked up."""
     from kernels import tiles
-    from kernels.tiles import FOLDER, architectures
     from kernels.tune import as_text
 
-    for arch in architectures():
-        document = json.loads((FOLDER / f"{arch}.json").read_text())
+    for arch in tiles.architectures():
+        document = json.loads((tiles.FOLDER / f"{arch}.json").read_text())
         document["entries"] = [row for row in document["entries"] if not row["measured"]]
         (tmp_path / f"{arch}.json").write_text(as_text(document))
     monkeypatch.setattr(tiles, "FOLDER", tmp_path)

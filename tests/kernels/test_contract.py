@@ -9,9 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels
-from kernels import contract, decode, hopper, persistent, tiled, warpgroup
+from kernels import contract, decode, hopper, persistent, tiled
 from kernels.contract import MAX_SIZE, overlap, validate
-from kernels.registry import BESIDE_LINK, CONTENDERS, Planner, load
+from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -101,21 +101,19 @@ def test_refusals_of_tma(case, gpu_of):
 def test_tiled_is_refused_on_hopper_where_triton_leaves_out_the_fence(monkeypatch):
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(tiled, "interpreted", lambda kernel: False)
-    monkeypatch.setattr(tiled, "capability", lambda device: (9, 0))
-    assert tiled.LACKS_FENCE or tiled.require(X, EIGHT) is None
-    monkeypatch.setattr(tiled, "LACKS_FENCE", True)
+    for lacks, version, x in ((False, 9, X), (True, 8, X), (True, 9, X.float()), (True, 9, X)):
+        monkeypatch.setattr(tiled, "LACKS_FENCE", lacks)
+        monkeypatch.setattr(tiled, "capability", lambda device, version=version: (version, 0))
+        if (lacks, version, x.dtype) != (True, 9, torch.float16):
+            tiled.require(x, EIGHT.to(x.dtype))
     refused(lambda: tiled.require(X, EIGHT), ValueError, ["no fence", "Triton 3.7.1", "kernels.persistent"])
-    tiled.require(X.float(), EIGHT.float())
-    monkeypatch.setattr(tiled, "capability", lambda device: (8, 0))
-    tiled.require(X, EIGHT)
 
 
 def test_compiled_kernels_refuse_the_cpu(monkeypatch):
     monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
     words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]
-    for name in ("tiled", "persistent", "decode"):
-        refused(partial(CONTENDERS[name].load(), X, EIGHT, half(4, 8)), ValueError, words)
-        assert "x is on cpu" in CONTENDERS[name].why_not(X, EIGHT)
+    for run in (tiled.matmul, persistent.matmul, decode.matmul):
+        refused(partial(run, X, EIGHT, half(4, 8)), ValueError, words)
 
 
 @pytest.mark.parametrize("without_memory", [partial(torch.device, "meta"), FakeTensorMode], ids=["meta", "fake"])
@@ -166,25 +164,9 @@ def test_decode_refuses_many_rows_and_what_tma_does(gpu_of):
     ],
 )
 def test_matmul_picks(where, able, picked, monkeypatch):
-    ran = []
-
-    class Stub:
-        def __init__(self, name):
-            self.name = name
-
-        def __call__(self, x, w, out):
-            return ran.append(self.name) or out
-
-        def require(self, x, w, out):
-            if self.name not in able:
-                raise ValueError("no TMA")
-
-    for module in (tiled, persistent, decode, warpgroup):
-        monkeypatch.setattr(module, "matmul", Stub(module.__name__.partition(".")[2]))
-    with FakeTensorMode():  # a CUDA tensor without a GPU
-        x, w = (torch.empty((8, 8), dtype=torch.float16, device=where) for _ in range(2))
-        kernels.matmul(x, w)
-    assert ran == [picked]
+    monkeypatch.setattr(Contender, "why_not", lambda self, x, w, out: None if self.name in able else "no TMA")
+    monkeypatch.setattr(Contender, "load", lambda self: lambda x, w, out: self.name)
+    assert kernels.matmul(SimpleNamespace(is_cuda=where == "cuda"), None) == picked
 
 
 ABSENT = """

@@ -1,88 +1,77 @@
-"""The kernel that waits, where all chunks are here: right by every table, for every order and number of ranks. Flags
-that are late, stale or lost: `kernels.machine`, which runs `waiting`, and on a GPU the tests of the arms."""
+"""The kernels that wait: what they refuse, and what their launches hold. `kernels.machine` runs them, by every table,
+with flags that are late, stale or lost; on a GPU the tests of the arms do."""
+
+from itertools import pairwise
 
 import pytest
 import torch
-from waiting import PROGRAMS, TABLES, table
 
-from kernels import flagged, pieces
+from kernels import flagged, hopper, pieces
 from kernels.contract import Signals
-from kernels.tiles import choose_for
+from kernels.tiles import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
-BLOCKS, GRID = 2, Grid(4, 2)
-pytestmark = pytest.mark.gpu
+CONFIG, GRID, RANKS = Config(32, 32, 32, 4, 2, subtile=2), Grid(4, 2), 4
+SIGNALS = Signals(torch.ones(6, dtype=torch.int32), 1, torch.zeros(1, dtype=torch.int32), 1)
+X, W, OUT = (torch.zeros(shape, dtype=torch.float16) for shape in ((123, 256), (56, 256), (123, 56)))
 
 
-class Case:
-    """Whole numbers of x[M, K] in chunks of two steps, two row blocks of two tiles each, and a flag for each piece."""
-
-    def __init__(self, device, dtype, order=(2, 0, 3, 1)):
-        like = torch.empty((0, 0), dtype=dtype, device=device)
-        self.config, self.order = choose_for("flagged", like, like), order
-        self.block_rows, rows, columns = (
-            2 * self.config.block_m,
-            4 * self.config.block_m - 5,
-            2 * self.config.block_n - 8,
-        )
-        depth, generator = 2 * len(order) * self.config.block_k, torch.Generator().manual_seed(0)
-        shapes = (rows, depth), (columns, depth)
-        self.x, self.w = (torch.randint(-2, 3, shape, generator=generator).to(device, dtype) for shape in shapes)
-        self.out = torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
-        flags = torch.ones(BLOCKS * (len(order) - 1), dtype=torch.int32, device=device)
-        self.signals = Signals(flags, 1, flags.new_zeros(1), 2_000)
-
-    def plan(self, name):
-        made = table(name, GRID, len(self.order), BLOCKS, 0)
-        return flagged.tile_schedule(made, GRID, self.order, self.block_rows, self.config, self.x.device)
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch):
+    monkeypatch.setattr(hopper, "require_hopper", lambda kernel, x, name: None)
 
 
-@pytest.fixture
-def make(device, dtypes):
-    return lambda **more: Case(device, list(dtypes.values())[-1], **more)
+def plan(table=None, order=range(RANKS), block_rows=64) -> flagged.TileSchedule:
+    table = table or schedule.tile_outer(GRID, 3, len(order))
+    return flagged.tile_schedule(table, GRID, order, block_rows, CONFIG, "cpu")
+
+
+def test_spilled_bytes_are_those_of_the_table():
+    assert plan().spilled_bytes == 0
+    spilling = plan(schedule.chunk_outer(GRID, 3, RANKS))
+    assert spilling.spilled_bytes == 2 * (RANKS - 1) * len(GRID.tiles) * 32 * 32 * 4
+    assert spilling.spilled.shape == (len(GRID.tiles), 32, 32)
+
+
+@pytest.mark.parametrize("order", [(2, 0, 3, 1), (0, 1), tuple(range(16)), tuple(range(15, -1, -1))])
+def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
+    made = plan(order=order)
+    args = flagged.prepare(X, W, OUT, made, SIGNALS).args
+    assert -(2**63) <= args["order"] < 2**63
+    assert tuple(args["order"] >> 4 * position & 15 for position in range(len(order))) == order
+    assert (args["row_tiles"], args["column_tiles"], args["CHUNK"]) == (2, 2, 256 // len(order))
+    rows, ends = args["work_tiles_ptr"].tolist(), args["first_ptr"].tolist()
+    programs = [rows[start:end] for start, end in pairwise(ends)]
+    assert programs == [[list(work_tile[:4]) for work_tile in program] for program in made.table]
 
 
 @pytest.mark.parametrize(
-    ("name", "order"),
+    ("refused", "message"),
     [
-        *((name, (2, 0, 3, 1)) for name in TABLES),
-        ("row_block", (3, 2, 1, 0)),
-        ("tile_outer", (0, 1)),
-        ("tile_outer", tuple(range(15, -1, -1))),  # which has the highest bits set
+        (lambda: plan(order=range(17)), "17 ranks: flagged packs their order in 64 bits, the limit is 16; take fewer"),
+        (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 32; take fewer"),
+        (lambda: flagged.matmul(X[:32], W, OUT[:32], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
+        (lambda: flagged.matmul(X[:, :64], W[:, :64], OUT, plan(), SIGNALS), "K=64 over 4 ranks: flagged needs chunks"),
+        (lambda: flagged.matmul(X[:, :248], W[:, :248], OUT, plan(), SIGNALS), "K=248 over 4 ranks: flagged needs"),
+        (
+            lambda: pieces.matmul(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu"), SIGNALS),
+            "123 rows in 3 pieces: each must be a multiple of the tile's 32 rows; take fewer",
+        ),
     ],
 )
-def test_right_by_every_table_and_in_every_order(make, name, order):
-    case = make(order=order)
-    assert flagged.matmul(case.x, case.w, case.out, case.plan(name), case.signals) is case.out
-    assert int(case.signals.lost) == 0
-    assert torch.equal(case.out, (case.x.double() @ case.w.double().T).to(case.out.dtype))
+def test_what_does_not_fit_is_refused_with_the_way_out(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
 
 
-def test_spilled_bytes_are_those_of_the_table(make):
-    case = make()
-    tile_bytes = case.config.block_m * case.config.block_n * 4
-    assert case.plan("chunk_outer").spilled_bytes == 2 * (len(case.order) - 1) * len(GRID.tiles) * tile_bytes
-    assert case.plan("row_block").spilled_bytes == 0
-
-
-def test_plans_that_the_kernel_cannot_keep_are_refused(make):
-    case = make()
-    many, across = schedule.tile_outer(GRID, PROGRAMS, 17), table("row_block", GRID, len(case.order), BLOCKS, 0)
-    with pytest.raises(ValueError, match="17 ranks: flagged packs their order in 64 bits, the limit is 16; take"):
-        flagged.tile_schedule(many, GRID, range(17), len(case.x), case.config, "cpu")
-    with pytest.raises(ValueError, match="row blocks of 5 rows"):
-        flagged.tile_schedule(across, GRID, case.order, 5, case.config, "cpu")
-
-
-def test_sizes_that_the_plan_is_not_for_are_refused(make):
-    case = make()
-    plan, few, steps = case.plan("row_block"), case.config.block_m, case.config.block_k
-    with pytest.raises(ValueError, match="the schedule is for"):
-        flagged.matmul(case.x[:few], case.w, case.out[:few], plan, case.signals)
-    for k in (2 * steps, 8 * steps - 8):
-        with pytest.raises(ValueError, match=f"K={k} over 4 ranks"):
-            flagged.matmul(case.x[:, :k], case.w[:, :k], case.out, plan, case.signals)
-    thirds = pieces.Pieces.of_ranks(range(3), 1, case.config, case.x.device)
-    with pytest.raises(ValueError, match="rows in 3 pieces: each must be a multiple of the tile's"):
-        pieces.matmul(case.x, case.w, case.out, thirds, case.signals)
+def test_pieces_are_numbered_in_the_order_of_computing():
+    made = pieces.Pieces.of_ranks((2, 0, 1), 2, CONFIG, "cpu")
+    assert made.order.tolist() == [4, 5, 0, 1, 2, 3]
+    assert (made.count, made.tiles(torch.empty(6 * 64, 56))) == (4, 2 * 2)
+    x, out = torch.zeros(6 * 64, 256).half(), torch.zeros(6 * 64, 56).half()
+    waits, tells = (
+        pieces.prepare(x, W, out, made, *more).args for more in ((SIGNALS, None), (None, (SIGNALS.flags,) * 2))
+    )
+    assert (waits["FLAGGED"], waits["flags_ptr"] is SIGNALS.flags, waits["counters_ptr"]) == (6, True, None)
+    assert (tells["FLAGGED"], tells["flags_ptr"], tells["counted"], tells["row_tiles"]) == (0, None, 4, 2)

@@ -10,23 +10,24 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import hopper, tiled
+from kernels import hopper, persistent, tiled
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, table
 
 SHAPES = ["1x1x1", "64x64x64", "65x129x1", "130x200x33", "3x5x200"]
 pytestmark = pytest.mark.gpu
-SMALL = Config(block_m=64, block_n=64, block_k=32, num_warps=4, num_stages=2, group_m=3)
+SMALL = Config(block_m=64, block_n=32, block_k=32, num_warps=4, num_stages=2, group_m=3)
 # Two consumers need twice the rows of a wgmma.
-SMALLEST = {"warpgroup": {"block_m": 128, "num_warps": 8}}
+SMALLEST = {"warpgroup": {"block_m": 128, "block_n": 64, "num_warps": 8}}
 VARIANTS = {
     "plain": {},
     "subtile": {"subtile": 2},
     "flatten": {"flatten": True, "subtile": 2},
     "raster-n": {"raster": "n"},
     "group-1": {"group_m": 1},
-    "group-wider-than-grid": {"group_m": 64, "raster": "n"},
+    "group-wider-than-grid": {"group_m": 64},
+    "group-wider-along-n": {"group_m": 64, "raster": "n"},
 }
 # The fifth row begins beyond 2**31 elements although the stride itself is a 32-bit number.
 FAR = 2**29 + 8
@@ -40,21 +41,22 @@ def kernel(request, device):
     return importlib.import_module(f"kernels.{request.param}")
 
 
+each_dtype = pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 and_decode = pytest.mark.parametrize("kernel", ["tiled", "persistent", "warpgroup", "decode"], indirect=True)
 
 
+@each_dtype
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_that_fit_no_tile(kernel, shape, dtypes, operands):
-    for dtype in dtypes.values():
-        case = operands(*map(int, shape.split("x")), dtype)
-        case.verify(kernel.matmul(case.x, case.w, case.out))
+def test_shapes_that_fit_no_tile(kernel, shape, dtype, operands):
+    case = operands(*map(int, shape.split("x")), dtype)
+    case.verify(kernel.matmul(case.x, case.w, case.out))
 
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(m=st.integers(0, 150), n=st.integers(0, 150), k=st.integers(0, 150), seed=st.integers(0, 9))
-def test_any_shape(kernel, dtypes, operands, m, n, k, seed):
-    case = operands(m, n, k, dtypes["fp16"], seed)
+def test_any_shape(kernel, operands, m, n, k, seed):
+    case = operands(m, n, k, torch.float16, seed)
     case.verify(kernel.matmul(case.x, case.w, case.out))
 
 
@@ -91,15 +93,27 @@ def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
     assert_close(kernel.matmul(**tensors), tensors["x"], tensors["w"])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_way_through_the_persistent_kernels(kernel, variant, operands, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [(kernel, variant) for kernel in ("tiled", "persistent", "warpgroup") for variant in VARIANTS
+     if kernel != "tiled" or VARIANTS[variant].keys() <= {"group_m"}],
+    indirect=["kernel"],
+)  # fmt: skip
+def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
     config = replace(SMALL, **SMALLEST.get(kernel.matmul.name, {}) | VARIANTS[variant])
-    # 6 x 4 tiles, or 3 x 4: groups of 3 and 64, and fewer programs than tiles on a GPU too.
+    # 6 x 7 tiles, or 3 x 4: groups of 3 and 64, and fewer programs than tiles on a GPU too.
     monkeypatch.setattr(hopper, "programs", lambda device: 3)
     case = operands(330, 200, 72, torch.float16)
     case.verify(kernel.matmul(case.x, case.w, case.out, config=config))
 
 
+def test_what_the_epilogue_cannot_be_cut_into_is_refused(operands):
+    case = operands(8, 8, 8, torch.float16)
+    with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
+        persistent.matmul(case.x, case.w, case.out, replace(SMALL, subtile=4))
+
+
+@pytest.mark.slow
 def test_every_configuration_for_any_gpu(operands):
     """Those for Hopper are run by `kernels.machine`, there and on a GPU."""
     for entry in table("generic").entries:
@@ -108,15 +122,15 @@ def test_every_configuration_for_any_gpu(operands):
         case.verify(tiled.matmul(case.x, case.w, case.out, config=entry.config))
 
 
+@each_dtype
 @pytest.mark.parametrize("kernel", ["warpgroup"], indirect=True)
 @pytest.mark.parametrize("shape", ["300x9000x128", "4104x2040x1032", "1536x4096x4160", "2056x9224x520"])
-def test_a_ring_in_use(kernel, shape, dtypes, operands):
+def test_a_ring_in_use(kernel, shape, dtype, operands):
     """Every tile of the table, more of them than a GPU has SMs: the producer runs ahead of its consumers' epilogue."""
-    for dtype in dtypes.values():
-        case = operands(*map(int, shape.split("x")), dtype)
-        for _ in range(5):  # a race need not show the first time
-            case.out.fill_(torch.nan)
-            case.verify(kernel.matmul(case.x, case.w, case.out))
+    case = operands(*map(int, shape.split("x")), dtype)
+    for _ in range(5):  # a race need not show the first time
+        case.out.fill_(torch.nan)
+        case.verify(kernel.matmul(case.x, case.w, case.out))
 
 
 def test_tiled_takes_rows_of_any_stride(device, assert_close):

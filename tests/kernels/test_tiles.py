@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels import tiles
-from kernels.tiles import DTYPES, FOLDER, Config, arch_of, architectures, choose, table
+from kernels.tiles import DTYPES, Config, arch_of, architectures, choose, table
 from kernels.tune import candidates
 from kernels.waves import GpuSpec
 from roofline.theory.chips import find
@@ -22,8 +22,6 @@ COVERED = {
     ("warpgroup", "sm90"): ("fp16", "bf16"),
     ("persistent", "interpreter"): ("fp16", "fp32"),
 }
-FIELDS = {"kernel", "dtypes", "m_max", "block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m"}
-FIELDS |= {"mma", "measured"}
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
 TO_TUNE = [("decode", 64, 256)]
 """Tiles that no rule takes: they stand in the table for `kernels.tune`."""
@@ -40,10 +38,7 @@ def test_no_shape_falls_through(kernel, arch):
 
 @pytest.mark.parametrize("arch", architectures())
 def test_every_entry_says_what_is_known_and_what_was_measured_is_found(arch):
-    for row, entry in zip(
-        json.loads((FOLDER / f"{arch}.json").read_text())["entries"], table(arch).entries, strict=True
-    ):
-        assert row.keys() >= FIELDS
+    for entry in table(arch).entries:
         assert (entry.mma is None) == (table(arch).target is None)
         if entry.measured:
             assert entry.measured.keys() >= MEASURED_FIELDS

@@ -68,13 +68,9 @@ def test_no_tiling_beats_the_chip_more_of_it_is_never_slower_and_the_best_is_the
 # Layer, tp, M -> tile of the model's choice, whole waves + tiles left, and what a wave waits for.
 PICKED = {
     ("up", 1, 128): ("128x256", "1+76", "memory"),  # 1.7 GB of weights: the tile does not matter
-    ("up", 1, 4096): ("128x256", "50+56", "L2"),
     ("up", 8, 256): ("128x128", "0+104", "L2"),  # 52 tiles of 128x256 would leave 80 of 132 SMs idle
-    ("up", 8, 512): ("128x256", "0+104", "mma"),
     ("up", 8, 2048): ("128x256", "3+20", "L2"),
     ("down", 1, 256): ("128x256", "0+128", "mma"),  # N = 16384 fills 128 of 132 SMs by itself
-    ("down", 1, 8192): ("128x256", "31+4", "L2"),  # four tiles that would take a wave of their own
-    ("down", 8, 1024): ("128x256", "3+116", "L2"),
 }
 
 
