@@ -1,0 +1,34 @@
+"""Sums of parts: in fp32, in the order given, rounded once, and nothing beside them is written."""
+
+import pytest
+import torch
+
+from kernels import part_sums
+
+GUARD = 123.0
+
+
+@pytest.mark.parametrize(("rows", "columns", "parts"), [(37, 80, 3), (37, 3, 1), (64, 64, 7), (1, 1, 2)])
+def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(rows, columns, parts, device):
+    generator, size = torch.Generator().manual_seed(0), rows * columns
+    arrived, local = (torch.randn(shape, generator=generator).to(device, torch.float16)
+                      for shape in ((parts, rows, columns), (rows, columns)))  # fmt: skip
+    around = torch.full((size + 4096,), GUARD, dtype=torch.float16, device=device)
+    out = around[:size].view(rows, columns).fill_(torch.nan)
+    assert part_sums.add(arrived, local, out) is out
+    sums = torch.zeros_like(local, dtype=torch.float32)
+    for part in (*arrived[:-1], local, arrived[-1]):
+        sums = sums + part.float()
+    assert torch.equal(out, sums.half())
+    assert (around[size:] == GUARD).all(), "something beside out was written"
+
+
+@pytest.mark.parametrize("wrong", ["shape of local", "shape of out", "order in memory"])
+def test_parts_that_are_not_alike_are_refused(wrong):
+    arrived, local, out = torch.zeros(3, 37, 8), torch.zeros(37, 8), torch.zeros(37, 8)
+    local = local[1:] if wrong == "shape of local" else local
+    out = {"shape of out": out[1:], "order in memory": torch.zeros(8, 37).T}.get(wrong, out)
+    with pytest.raises(
+        ValueError, match=r"parts \[3, 37, 8\], own \[3[67], 8\], out \[3[67], 8\]: all .* must be alike"
+    ):
+        part_sums.add(arrived, local, out)
