@@ -1,11 +1,10 @@
 """The baselines: matmuls of other libraries behind the same contract.
 
 `cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
-what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here; of
-the libraries' global state only Dynamo's recompile limit is raised, and only once `inductor` runs. Two facts belong
-beside their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the
-configuration string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse the
-copy, and that copy is part of its time.
+what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here. Two
+facts belong beside their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and
+the configuration string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse
+the copy, and that copy is part of its time.
 """
 
 from collections.abc import Callable

@@ -40,16 +40,12 @@ class GpuSpec:
 
 
 class Cost(NamedTuple):
-    """Seconds of a matmul, and where they go."""
+    """Seconds of a matmul, and where they go. A full wave takes the longest of its products and its bytes."""
 
-    seconds: float
-    """All waves, and their outputs, which nothing runs beside."""
-    mma_s: float
-    """A tile's products. A full wave takes this or the longer of the next two."""
-    l2_s: float
-    """A full wave's bytes from L2."""
-    memory_s: float
-    """A full wave's bytes from memory."""
+    seconds: float  # all waves, and their outputs, which nothing runs beside
+    mma_s: float  # a tile's products
+    l2_s: float  # a full wave's bytes from L2
+    memory_s: float  # a full wave's bytes from memory
     tiles: int
     full_waves: int
 

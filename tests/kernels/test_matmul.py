@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import hopper, persistent, tiled
+from kernels import hopper, tiled
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, table
@@ -107,10 +107,11 @@ def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
     case.verify(kernel.matmul(case.x, case.w, case.out, config=config))
 
 
-def test_what_the_epilogue_cannot_be_cut_into_is_refused(operands):
+@pytest.mark.parametrize("kernel", ["persistent"], indirect=True)
+def test_what_the_epilogue_cannot_be_cut_into_is_refused(kernel, operands):
     case = operands(8, 8, 8, torch.float16)
     with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
-        persistent.matmul(case.x, case.w, case.out, replace(SMALL, subtile=4))
+        kernel.matmul(case.x, case.w, case.out, replace(SMALL, subtile=4))
 
 
 @pytest.mark.slow
