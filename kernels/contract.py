@@ -47,7 +47,7 @@ class Signals:
     lost: Tensor
     """int32 [1]: the kernel leaves 1 + the number of the first flag that it gave up here, after `patience`."""
     patience: int
-    """Microseconds that a wait may take; in the interpreter, looks at the flag."""
+    """Microseconds that a wait may take."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,15 +78,14 @@ def flagged_kernel(
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
     order = order.to(tl.int64)  # a short one comes as 32 bits
-    ready, ready_flag = tl.zeros((), dtype=tl.int32), tl.full((), -1, dtype=tl.int32)
+    ready, ready_flag = 0, -1
     for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
         row = work_tiles_ptr + work_tile * 4
         m, n = tl.load(row), tl.load(row + 1)
         chunk, chunk_to = tl.load(row + 2), tl.load(row + 3)
         first_flag = m // row_tiles * (RANKS - 1)
         if first_flag != ready_flag:
-            ready = tl.zeros((), dtype=tl.int32)
-            ready_flag = first_flag
+            ready, ready_flag = 0, first_flag
         m0, n0 = m * BLOCK_M, n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         if SPILLS:
@@ -138,8 +137,7 @@ def tile_schedule(
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter), each chunk of x's columns once its
-    flag is up; returns `out`.
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, each chunk of x's columns once its flag is up; returns `out`.
 
     It only enqueues: whether a chunk was given up is in `signals.lost` when the device is done. Raises what `require`
     raises.

@@ -31,7 +31,7 @@ from torch import Tensor
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands
 from kernels.persistent import product, store_tile, tile_arguments, tile_corner
-from kernels.signals import COMPILED, raise_counter, wait
+from kernels.signals import raise_counter, wait
 from kernels.tiles import Config
 
 
@@ -80,7 +80,7 @@ def pieces_kernel(
 ):  # fmt: skip
     piece_tiles = row_tiles * column_tiles
     if flags_ptr is not None:
-        ready = tl.full((), 1, dtype=tl.int32)  # how many pieces of x are here
+        ready = 1  # how many pieces of x are here
     for tile in range(tl.program_id(0), pieces * piece_tiles, tl.num_programs(0)):
         piece = tile // piece_tiles
         if flags_ptr is not None:  # noqa: SIM102 (the first is known when this is compiled)
@@ -92,9 +92,8 @@ def pieces_kernel(
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
         if counters_ptr is not None:  # noqa: SIM102
             if piece < counted:
-                if COMPILED:
-                    stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
-                    tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
+                stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
+                tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
                 tl.debug_barrier()
                 raise_counter(counters_ptr + piece, times_ptr + piece, 1)
 
@@ -103,7 +102,7 @@ def matmul(
     x: Tensor, w: Tensor, out: Tensor, pieces: Pieces,
     signals: Signals | None = None, counters: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter); returns `out`.
+    """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16; returns `out`.
 
     `signals` has a flag for each piece but the first, in the order of computing. `counters` are int32 counters and the
     int64 times in ns at which they were raised last, of each piece but those of the last rank. It only enqueues:

@@ -1,7 +1,8 @@
 """Counters through which kernels and links tell one another on the device: how they are raised, and waited for.
 
 Flags are sequence numbers that only grow, so nothing is reset between launches. A wait is bounded: the flag that did
-not come is told in `Signals.lost` (kernels.contract), all other waits are given up, and the result is none.
+not come is told in `Signals.lost` (kernels.contract), all other waits are given up, and the result is none. Timers and
+fences are PTX: kernels that wait run compiled, on a GPU or by `kernels.machine`, and not in Triton's interpreter.
 
 What one thread decides, all must: flags are read by scalar or tensor atomics, whose results Triton hands to all threads
 of a program; a plain load or a timer may differ between warps, which then part ways before a barrier and hang.
@@ -16,9 +17,6 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
-"""Whether timers and fences, which are PTX, can be run: Triton's interpreter has neither, and counts looks for time."""
-
 LOOKS = tl.constexpr(64)
 """A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
 
@@ -26,8 +24,7 @@ LOOKS = tl.constexpr(64)
 @triton.jit
 def raise_counter(counter_ptr, time_ptr, by):
     """Add `by` with release, at the scope that other devices look with; `time_ptr` gets the time."""
-    if COMPILED:
-        tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
+    tl.atomic_max(time_ptr, globaltimer(), sem="relaxed", scope="gpu")
     tl.atomic_add(counter_ptr, by, sem="release", scope="sys")
 
 
@@ -45,20 +42,17 @@ def arrived(flags, chunk, wanted, RANKS: tl.constexpr):
 def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr):
     """Return how many chunks are here once the one at position `chunk` is; all of them where it is given up."""
     here = arrived(flags, chunk, wanted, RANKS)
-    lost = tl.zeros((), dtype=tl.int32)
-    looks = tl.zeros((), dtype=tl.int32)
-    if COMPILED:
-        began = globaltimer()
+    lost, looks, began = 0, 0, globaltimer()
     while (here == chunk) & (lost == 0):
         flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
         looks += 1
         if flag >= wanted:
             here = arrived(flags, chunk, wanted, RANKS)
         elif looks % LOOKS == 0:
-            late = (globaltimer() - began) // 1000 > patience if COMPILED else looks > patience
+            late = (globaltimer() - began) // 1000 > patience
             lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
     if lost != 0:
         here = tl.full((), RANKS, dtype=tl.int32)
-    if COMPILED:  # what others have stored is read by TMA
-        tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+    # What others have stored is read by TMA.
+    tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
     return here
